@@ -41,7 +41,7 @@ import dovetail as dt
 from benchmarks import harness
 from benchmarks.foreign_key_results import Difference, difference, owed
 from benchmarks.table_table import PAD, joined
-from dovetail.io.kafka import SINK_DEFAULTS
+from dovetail.io.sources.kafka import SINK_DEFAULTS
 from dovetail.spark.session import HUGE_PAGES, MEMORY
 
 PARTS = ("kafka", "files", "fan-out", "hot")

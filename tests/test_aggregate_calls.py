@@ -40,9 +40,9 @@ from pyspark.sql.types import (
 )
 
 from dovetail.aggregates.aggregate import AggregateOverflowError, Updates, nulls
-from dovetail.dsl import Table
+from dovetail.api.tables import Table
 from dovetail.errors import PlanError
-from dovetail.plan import aggregates as agg
+from dovetail.plan.types import aggregates as agg
 
 UTC = dt.timezone.utc
 NAN, INF = math.nan, math.inf

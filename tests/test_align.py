@@ -22,11 +22,11 @@ from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.api.topology import Topology
 from dovetail.engine import align
 from dovetail.operators.job import Batch
 from dovetail.physical.source import SourceSpec
 from dovetail.testing import Change, Driver
-from dovetail.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dovetail as dt
-from dovetail import lake
 from dovetail.plan.nodes import Node
-from dovetail.spark import running
-from dovetail.spark.checkpoint import CheckpointFile
+from dovetail.platform import delta_tables
+from dovetail.spark.checkpoints.checkpoint import CheckpointFile
+from dovetail.spark.query import writer
 
 ROWS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))]
@@ -299,7 +299,7 @@ def test_a_checkpoint_that_nothing_binds_is_refused(
 def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path) -> None:
     file = CheckpointFile(spark, str(tmp_path / "checkpoint"))
     path = tmp_path / "checkpoint" / "dovetail.json"
-    with lake.setting(spark, file.settings()):
+    with delta_tables.setting(spark, file.settings()):
         file.write({"plan": "x" * 1_000_000})
     seen, done = [], threading.Event()
 
@@ -309,7 +309,7 @@ def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path)
 
     thread = threading.Thread(target=look)
     thread.start()
-    with lake.setting(spark, file.settings()):
+    with delta_tables.setting(spark, file.settings()):
         for _ in range(10):
             file.write({"plan": "x" * 1_000_000})
     done.set()
@@ -326,7 +326,7 @@ def test_a_session_with_sparks_leak_is_warned_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert joined.changelog().isStreaming
-    monkeypatch.setattr(running, "spark_version", lambda _: "4.2.0")
+    monkeypatch.setattr(writer, "spark_version", lambda _: "4.2.0")
     message = r"a socket of each task with state: 4 per micro-batch.* Spark 4\.2\.1 or later"
     with pytest.warns(dt.DovetailWarning, match=message) as warned:
         joined.changelog()

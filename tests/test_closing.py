@@ -34,8 +34,8 @@ from pyspark.sql import DataFrame
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.spark.closing import MARK, refuse_ended
-from dovetail.spark.planning import plan_batch
+from dovetail.spark.query.empty_batches import plan_batch
+from dovetail.spark.query.end_of_input import MARK, refuse_ended
 
 
 @pytest.mark.parametrize("seed", range(6))

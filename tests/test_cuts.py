@@ -19,13 +19,13 @@ from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.api.topology import Topology
 from dovetail.arrays.hashing import stable_hash
-from dovetail.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
 from dovetail.engine.local import Local, Rows
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import Node, Source
-from dovetail.topology import Topology
 
 BUCKETS = (2, 8)
 MANY = 64

@@ -19,11 +19,11 @@ from pyspark.sql.types import LongType, StructType
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.columns import DELETED, quoted
+from dovetail.api.topology import Topology
+from dovetail.base.columns import DELETED, quoted
 from dovetail.physical.inputs import Input
 from dovetail.plan.nodes import Source
-from dovetail.spark.local import Evaluator
-from dovetail.topology import Topology
+from dovetail.spark.execution.expressions import Evaluator
 
 UTC = timezone.utc
 HOURS = dt.tumbling("1 hour", retention="1 day")

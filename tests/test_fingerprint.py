@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.api.topology import Topology
 from dovetail.plan.fingerprint import describe, fingerprint
 from dovetail.testing import Driver
-from dovetail.topology import Topology
 
 Make: TypeAlias = "Callable[[], Topology]"
 NUMBER, TEXT, MOMENT = pa.int64(), pa.string(), pa.timestamp("us", "UTC")

@@ -19,14 +19,14 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
-from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import Local
-from dovetail.operators import foreign_key_join as foreign_key
+from dovetail.operators.joins import foreign_key_join as foreign_key
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
-from dovetail.plan.foreign_key_join import ForeignKeyJoin as ForeignKeyJoinNode
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin as ForeignKeyJoinNode
+from dovetail.plan.joins.table_join import TableJoin
 from dovetail.plan.nodes import Source
-from dovetail.plan.table_join import TableJoin
 from dovetail.testing import Change, Driver
 
 LEFT = {"k": pa.string(), "fk": pa.string(), "v": pa.string()}

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 import dovetail as dt
-from dovetail import hints, testing
+from dovetail import testing
+from dovetail.base import hints
 
 ORDERS = testing.table(
     "orders", key="id", schema={"id": pa.int64(), "customer": pa.string(), "amount": pa.int64()}

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pytest
 
 import dovetail as dt
-import dovetail.laws.sliding
-import dovetail.laws.stream_join
-import dovetail.operators.stream_join_side
+import dovetail.laws.joins.stream_join
+import dovetail.laws.windows.sliding
+import dovetail.operators.joins.stream_join_side
 from dovetail import testing
 from dovetail.aggregates.sums import Count
 from dovetail.physical.fragment import Emit
@@ -145,7 +145,7 @@ def test_what_is_made_at_a_time_changes_nothing(
             batches = [records[a:b] for a, b in pairwise(cuts)]
             expected = [[*chain(*one_by_one[a:b])] for a, b in pairwise(cuts)]
             for limit in (1, 10**6):
-                monkeypatch.setattr(dovetail.laws.sliding, "_PAIRS_MAX", limit)
+                monkeypatch.setattr(dovetail.laws.windows.sliding, "_PAIRS_MAX", limit)
                 assert emitted(*given, batches) == expected
                 assert ordered(windows, emitted(*given, batches, "batch")) == ordered(
                     windows, [*net(expected)]
@@ -175,7 +175,7 @@ def expanded(monkeypatch: pytest.MonkeyPatch, kernel: ModuleType) -> list[int]:
 
 def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates: str) -> list[int]:
     """How many pairs of a record and a window are made, each time."""
-    made = expanded(monkeypatch, dovetail.laws.sliding)
+    made = expanded(monkeypatch, dovetail.laws.windows.sliding)
     times = random.Random(3).sample(range(records), records)
     batch = [("a", time, {"v": 1}) for time in times]
     changes = emitted(dt.sliding("1 s", grace="1 s"), AGGREGATES[aggregates](), [batch], emit)
@@ -197,13 +197,13 @@ def test_a_batch_of_one_key_is_not_squared(
 def test_pairs_are_made_some_at_a_time(
     emit: Emit, aggregates: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dovetail.laws.sliding, "_PAIRS_MAX", 10**3, raising=False)
+    monkeypatch.setattr(dovetail.laws.windows.sliding, "_PAIRS_MAX", 10**3, raising=False)
     # No fewer than four times the windows, and what one record makes.
     assert max(pairs(monkeypatch, 150, emit, aggregates), default=0) <= (4 + 1) * 2 * 150
 
 
 def test_what_slides_is_emitted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dovetail.laws.sliding, "_PAIRS_MAX", 10**3, raising=False)
+    monkeypatch.setattr(dovetail.laws.windows.sliding, "_PAIRS_MAX", 10**3, raising=False)
     sizes: list[int] = []
     batch = [("a", time, {"v": 1}) for time in range(300)]
     emitted(dt.sliding("1 s", grace="1 s"), {"n": dt.count()}, [batch], sizes=sizes)
@@ -280,7 +280,7 @@ def test_pairs_made_at_a_time_change_nothing(name: str, monkeypatch: pytest.Monk
         batches = [records[:45], records[45:]]
         expected = joined(name, within, batches)
         assert len(expected[0]) > 15
-        monkeypatch.setattr(dovetail.operators.stream_join_side, "_PAIRS_MAX", 5)
+        monkeypatch.setattr(dovetail.operators.joins.stream_join_side, "_PAIRS_MAX", 5)
         assert joined(name, within, batches) == expected
         monkeypatch.undo()
 
@@ -289,9 +289,9 @@ def test_pairs_made_at_a_time_change_nothing(name: str, monkeypatch: pytest.Monk
 def test_pairs_of_records_are_made_some_at_a_time(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dovetail.operators.stream_join_side, "_PAIRS_MAX", 500, raising=False)
+    monkeypatch.setattr(dovetail.operators.joins.stream_join_side, "_PAIRS_MAX", 500, raising=False)
     sizes: list[int] = []
-    made = expanded(monkeypatch, dovetail.laws.stream_join)
+    made = expanded(monkeypatch, dovetail.laws.joins.stream_join)
     batch = [("a", time, {"v": time}) for time in range(300)]
     joined(name, dt.within(before="1 s", after="1 s"), [batch], sizes)
     # No fewer than one record joins.

@@ -15,53 +15,36 @@ LINES_MAX = 450
 """Of a module, without its docstrings."""
 
 FILES = sorted(SRC.rglob("*.py"))
-ARRAYS = {"errors", "columns", "arrays"}
+ARRAYS = {"errors", "base", "arrays"}
 LAWS = {*ARRAYS, "aggregates", "laws"}
-PLANS = {*LAWS, "arguments", "lookup", "plan", "physical"}
+PLANS = {*LAWS, "platform", "lookup", "plan", "physical"}
 BUCKETS = {*PLANS, "state", "operators", "engine"}
 LAYERS = {
     "errors": set(),
-    "columns": set(),
-    "hints": {"errors"},
-    "arguments": {"errors", "hints"},
-    "sessions": set(),
-    "files": {"errors", "sessions"},
-    "refusals": {"errors", "files", "sessions"},
-    "lake": {"errors", "columns", "files", "refusals", "sessions"},
-    "upsert": {"columns", "lake"},
-    "arrays": ARRAYS,
-    "aggregates": ARRAYS,
-    "laws": {*ARRAYS, "aggregates"},
-    "state": {*ARRAYS, "laws"},
-    "lookup": {*ARRAYS, "laws", "arguments"},
-    "plan": {*LAWS, "arguments", "refusals", "sessions", "lookup"},
-    "physical": PLANS,
-    "operators": {*PLANS, "state"},
-    "engine": {*PLANS, "state", "operators"},
-    "spark": {*BUCKETS, "files", "refusals", "sessions", "lake"},
-    "io": {
-        *LAWS,
-        *("arguments", "files", "refusals", "sessions", "lake", "upsert"),
-        *("lookup", "plan"),
-    },
-    "snapshots": {*ARRAYS, "laws", "arguments", "refusals", "sessions", "lake", "upsert", "plan"},
-    "topology": {"errors", "arguments", "columns", "hints", "plan", "physical", "io", "spark"},
-    "table_sources": {"arguments", "columns", "errors", "io", "lake", "plan", "topology"},
-    "look_ups": {"arguments", "laws", "lookup", "plan", "topology"},
-    "table_rows": {"arguments", "lookup", "plan", "table_sources"},
-    "dsl": {
-        *("arguments", "columns", "errors", "lake", "laws", "lookup", "plan", "physical", "io"),
-        *("hints", "look_ups", "table_rows", "topology"),
-    },
-    "results": {"arguments", "errors", "io", "physical", "plan", "spark", "topology"},
-    "testing": {*BUCKETS, "hints", "spark", "topology", "dsl", "results"},
-    "cli": {"errors", "columns", "spark", "topology", "results"},
-    "__init__": {"errors", "hints", "io", "lookup", "plan", "spark", "snapshots", "dsl", "results"},
+    "base": {"errors"},
+    "platform": {"errors", "base"},
+    "arrays": {"errors"},
+    "aggregates": {"errors", "arrays"},
+    "laws": {"arrays", "aggregates"},
+    "state": ARRAYS,
+    "lookup": {*ARRAYS, "laws"},
+    "plan": {*LAWS, "platform", "lookup"},
+    "physical": {*LAWS, "lookup", "plan"},
+    "operators": {*LAWS, "lookup", "plan", "physical", "state"},
+    "engine": {*LAWS, "plan", "physical", "state", "operators"},
+    "spark": BUCKETS,
+    "io": {*LAWS, "platform", "lookup", "plan"},
+    "snapshots": {"errors", "base", "laws", "platform", "plan"},
+    "api": {*PLANS, "io", "spark"},
+    "testing": {*BUCKETS, "spark", "api"},
+    "cli": {"errors", "base", "spark", "api"},
+    "__init__": {"errors", "base", "io", "lookup", "plan", "spark", "snapshots", "api"},
 }
+MODULES_MAX = 14
+"""Of a folder."""
 WITHOUT_SPARK = {
     "errors",
-    "arguments",
-    "columns",
+    "base",
     "arrays",
     "aggregates",
     "laws",
@@ -118,6 +101,11 @@ def test_the_lower_layers_know_nothing_of_spark(module: str) -> None:
     assert not [name for name in imported(module) if name.split(".")[0] == "pyspark"]
 
 
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=str)
+def test_a_folder_is_read_at_a_glance(folder: Path) -> None:
+    assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MODULES_MAX
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_module_is_explained_and_short(path: Path) -> None:
     module = MODULES[name_of(path)]
@@ -135,7 +123,10 @@ def test_every_file_is_reached_from_what_users_import() -> None:
     while waiting:
         reached |= waiting
         waiting = set().union(*map(own_imports, waiting)) - reached
-    reached |= {module.rpartition(".")[0] for module in reached} - {""}  # its packages
+    packages = (
+        module.split(".")[:n] for module in reached for n in range(1, module.count(".") + 1)
+    )
+    reached |= {".".join(parts) for parts in packages}
     assert set(MODULES) == reached
     assert {path.suffix for path in SRC.rglob("*") if path.is_file()} - {".pyc"} <= {
         ".py",

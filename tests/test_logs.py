@@ -17,7 +17,7 @@ import pytest
 import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
-from dovetail.columns import DELETED, EVENT_TIME, LOG_PARTITION, POSITION, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, LOG_PARTITION, POSITION, SEQUENCE
 from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of

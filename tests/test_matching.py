@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.table_join import TableJoin
 from dovetail.plan.nodes import Source
-from dovetail.plan.table_join import TableJoin
 from dovetail.snapshots import plan as snapshots
 from dovetail.testing import Driver
 

@@ -12,7 +12,7 @@ import small_session
 from drivers import reported
 
 import dovetail as dt
-from dovetail import lake
+from dovetail.platform import delta_tables
 
 KAFKA = "topic t cannot be read: .*Start the session with Spark's Kafka connector: spark.jars.pack"
 DELTA = (
@@ -30,7 +30,9 @@ EXPECTED = {
 
 def errors(folder: Path) -> dict[str, str]:
     # The catalog is left out: without its class a session computes nothing at all.
-    spark = small_session.builder().config("spark.sql.extensions", lake.EXTENSION).getOrCreate()
+    spark = (
+        small_session.builder().config("spark.sql.extensions", delta_tables.EXTENSION).getOrCreate()
+    )
     (folder / "in").mkdir()
     live = spark.readStream.schema("id long, at timestamp").json(str(folder / "in"))
     table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")

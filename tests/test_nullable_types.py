@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.arrow import nullable
+from dovetail.plan.types.arrow import nullable
 
 
 def nested(random_: random.Random, depth: int) -> Column:

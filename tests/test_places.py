@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import cli
+from dovetail.api.topology import Topology
 from dovetail.errors import (
     CheckpointError,
     ConfigurationError,
@@ -27,8 +28,7 @@ from dovetail.errors import (
     PlanError,
     TargetError,
 )
-from dovetail.refusals import refuse_stopped
-from dovetail.topology import Topology
+from dovetail.platform.spark_errors import refuse_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

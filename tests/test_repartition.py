@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.cli import app
-from dovetail.spark.checkpoint import REPARTITIONING, CheckpointFile
+from dovetail.spark.checkpoints.checkpoint import REPARTITIONING, CheckpointFile
 
 BUCKETS, STEP = 6, 2
 

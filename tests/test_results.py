@@ -23,8 +23,8 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.physical.line import walk
 from dovetail.physical.planner import plan_of
+from dovetail.physical.routing import walk
 from dovetail.testing import Change
 
 TEXT, NUMBER = pa.string(), pa.int64()

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from small_session import with_delta
 
 import dovetail as dt
-from dovetail.files import files_of
-from dovetail.io.sinks import ParquetSink
+from dovetail.io.sinks.spark_sinks import ParquetSink
+from dovetail.platform.files import files_of
 
 ORDERS = "id long, customer string, amount long, gone boolean, at timestamp"
 CUSTOMERS = "name string, city string, at timestamp"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from small_session import CACHE
 
 import dovetail as dt
-from dovetail import lake
+from dovetail.platform import delta_tables
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +36,13 @@ def test_what_a_builder_has_is_kept() -> None:
     builder = builder.config("spark.sql.session.timeZone", "Europe/Paris")
     builder = builder.config("spark.jars.packages", "own:jar:1")
     found = options(dt.configure(builder, kafka=True, delta=True, memory="2g"))
-    assert found["spark.sql.extensions"] == f"own.Extension,{lake.EXTENSION}"
+    assert found["spark.sql.extensions"] == f"own.Extension,{delta_tables.EXTENSION}"
     assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -XX:+UseParallelGC")
     assert found["spark.sql.session.timeZone"] == "Europe/Paris"
     packages = found["spark.jars.packages"].split(",")
     assert packages[0] == "own:jar:1"
     assert packages[1].startswith("org.apache.spark:spark-sql-kafka-0-10_2.13:4.")
-    assert packages[2:] == [lake.JAR]
+    assert packages[2:] == [delta_tables.JAR]
     assert found["spark.driver.memory"] == "2g"
     assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import PlanError
-from dovetail.plan.spans import microseconds, written
+from dovetail.plan.types.spans import microseconds, written
 
 SECOND, MINUTE, HOUR, DAY = 10**6, 60 * 10**6, 3_600 * 10**6, 86_400 * 10**6
 

@@ -12,9 +12,9 @@ import pytest
 from disks import no_room
 
 import dovetail as dt
-from dovetail.engine.pieces import Piece
-from dovetail.engine.spool import Spool
-from dovetail.engine.stock import Spooled, table_of
+from dovetail.engine.batches.pieces import Piece
+from dovetail.engine.batches.row_store import Spooled, table_of
+from dovetail.engine.batches.spool import Spool
 from dovetail.state.ipc import to_ipc
 
 ROWS = 2000

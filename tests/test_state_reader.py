@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.arrays.hashing import spark_hash
-from dovetail.plan.arrow import arrow_schema
-from dovetail.spark.stored import Stored
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.spark.checkpoints.stores import Stored
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LOG = pa.schema(

@@ -9,7 +9,7 @@ import sys
 from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
 
-from dovetail.spark.processor import BucketProcessor
+from dovetail.spark.execution.processor import BucketProcessor
 
 FREEZES = """
 import gc

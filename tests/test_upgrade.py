@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail import cli
-from dovetail.spark import beginning, seed, succession
-from dovetail.spark.checkpoint import CheckpointFile
+from dovetail.spark.checkpoints.checkpoint import CheckpointFile
+from dovetail.spark.migration import first_batch, handover, initial_rows
 
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
 SEED = int(os.environ.get("DOVETAIL_SEED", "78"))
@@ -162,16 +162,16 @@ def test_a_value_is_the_same_in_a_wider_type(spark: SparkSession) -> None:
     types = [[StructField("c", DataType.fromDDL(t)).dataType for t in case[:2]] for case in cases]
     columns = []
     for (was, is_), (*_, value, _) in zip(types, cases, strict=True):
-        assert succession._widens(was, is_)
+        assert handover._widens(was, is_)
         own = F.from_json(F.lit(json.dumps({"c": value})), StructType([StructField("c", was)]))["c"]
-        made = succession._widened(own, was, is_)
+        made = handover._widened(own, was, is_)
         columns.append(F.to_json(F.struct(made.alias("c")), {"ignoreNullFields": "false"}))
     (row,) = spark.range(1).select(*columns).collect()
     for found, (_, is_), (*_, expected) in zip(row, types, cases, strict=True):
         assert json.loads(found)["c"] == expected, is_
     narrower = [DataType.fromDDL(t) for t in ("array<struct<n: long>>", "array<struct<n: int>>")]
-    assert not succession._widens(*narrower)
-    assert not succession._widens(*map(DataType.fromDDL, ("struct<a: int>", "struct<b: int>")))
+    assert not handover._widens(*narrower)
+    assert not handover._widens(*map(DataType.fromDDL, ("struct<a: int>", "struct<b: int>")))
 
 
 def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> None:
@@ -309,7 +309,7 @@ def test_a_call_that_is_killed_is_repeated(
         owner, name = CheckpointFile, "write"
         calls = iter([False, True])
     else:
-        owner, name = (beginning if step == "_going_on" else seed), step  # type: ignore[assignment]
+        owner, name = (first_batch if step == "_going_on" else initial_rows), step  # type: ignore[assignment]
         calls = iter([True])
     real: Callable[..., Any] = getattr(owner, name)
 

@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail import lake, testing
-from dovetail.sessions import attempted
+from dovetail import testing
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import attempted
 from dovetail.testing import Change
 
 NUMBER, TEXT = pa.int64(), pa.string()
@@ -414,6 +415,6 @@ def test_what_expressions_have_in_common_fails_with_them(spark: SparkSession) ->
     """In compiled code, too, which would compute it before them."""
     frame = spark.createDataFrame([("1",), ("x",)], "text string").repartition(1)
     tried = frame.select(attempted(spark, [number(), number() + 1]).alias("made"))
-    with lake.setting(spark, {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}):
+    with delta_tables.setting(spark, {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}):
         rows = tried.select("made._0", "made._1").collect()
     assert [(row["_0"], row["_1"]) for row in rows] == [(1, 2), (None, None)]

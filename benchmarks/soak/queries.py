@@ -24,7 +24,7 @@ from pyspark.sql.types import LongType, StructType
 import dovetail as dt
 from benchmarks import harness
 from benchmarks.soak import feed
-from dovetail.io.kafka import read_topic, to_records
+from dovetail.io.sources.kafka import read_topic, to_records
 
 TOTALS = "totals"
 PARTITIONS = {"orders": 2, "customers": 1, TOTALS: 1}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from dovetail.dsl import GroupedStream, GroupedTable, Stream, Table, WindowedStream, WindowedTable
+from dovetail.api.results import dead_letters, explain, run, upgrade
+from dovetail.api.tables import (
+    GroupedStream,
+    GroupedTable,
+    Stream,
+    Table,
+    WindowedStream,
+    WindowedTable,
+)
+from dovetail.base.hints import OF_MODULE, MissingNameError, nearest
 from dovetail.errors import (
     BatchError,
     CheckpointError,
@@ -17,25 +26,27 @@ from dovetail.errors import (
     StorageError,
     TargetError,
 )
-from dovetail.hints import OF_MODULE, MissingNameError, nearest
-from dovetail.io.avro import avro
-from dovetail.io.current_rows import read_current
-from dovetail.io.debezium import debezium
-from dovetail.io.delta import to_delta
-from dovetail.io.dialects import canal, maxwell
-from dovetail.io.formats import json
-from dovetail.io.kafka import read_topic
-from dovetail.io.postgres import to_postgres
-from dovetail.io.protobuf import protobuf
-from dovetail.io.registry import registry
-from dovetail.io.sinks import to_console, to_foreach_batch, to_memory, to_parquet
-from dovetail.io.topics import to_topic
+from dovetail.io.formats.avro import avro
+from dovetail.io.formats.debezium import debezium
+from dovetail.io.formats.dialects import canal, maxwell
+from dovetail.io.formats.plain import json
+from dovetail.io.formats.protobuf import protobuf
+from dovetail.io.formats.registry import registry
+from dovetail.io.sinks.delta import to_delta
+from dovetail.io.sinks.postgres import to_postgres
+from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memory, to_parquet
+from dovetail.io.sinks.topics import to_topic
+from dovetail.io.sources.current_rows import read_current
+from dovetail.io.sources.kafka import read_topic
 from dovetail.lookup.dbapi import dbapi
 from dovetail.lookup.delta_files import delta_files
 from dovetail.lookup.postgres import postgres
 from dovetail.lookup.source import Index, LookupSource, index
 from dovetail.lookup.sqlite import sqlite
-from dovetail.plan.aggregates import (
+from dovetail.plan.joins.delta_options import Delta, delta
+from dovetail.plan.joins.look_up import cache
+from dovetail.plan.joins.stream_join import Within, within
+from dovetail.plan.types.aggregates import (
     AggregateCall,
     aggregate,
     approx_count_distinct,
@@ -51,20 +62,16 @@ from dovetail.plan.aggregates import (
     sum,  # noqa: A004
     top,
 )
-from dovetail.plan.delta import Delta, delta
-from dovetail.plan.look_up import cache
-from dovetail.plan.stream_join import Within, within
-from dovetail.plan.windows import Windows, hopping, session, sliding, tumbling
-from dovetail.results import dead_letters, explain, run, upgrade
+from dovetail.plan.types.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.snapshots.table import SnapshotTable
+from dovetail.spark.checkpoints.state_lookup import lookup_state
+from dovetail.spark.checkpoints.state_reader import read_state
 from dovetail.spark.doctor import doctor
-from dovetail.spark.outcomes import BatchSink, Sink
-from dovetail.spark.repartition import repartition
-from dovetail.spark.rewind import rewind
-from dovetail.spark.running import settings
+from dovetail.spark.migration.repartition import repartition
+from dovetail.spark.migration.rewind import rewind
+from dovetail.spark.query.results import BatchSink, Sink
+from dovetail.spark.query.writer import settings
 from dovetail.spark.session import configure
-from dovetail.spark.state_lookup import lookup_state
-from dovetail.spark.state_reader import read_state
 
 __version__ = "0.1.0"
 

@@ -26,16 +26,16 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table as Grid
 
-from dovetail.columns import quoted
+from dovetail.api.results import upgrade as goes_on
+from dovetail.api.topology import Planned, Topology
+from dovetail.base.columns import quoted
 from dovetail.errors import ConfigurationError, DovetailError, line_of
-from dovetail.results import upgrade as goes_on
-from dovetail.spark import repartition as dealing
-from dovetail.spark import rewind as going_back
-from dovetail.spark.keys import keys_of_text
+from dovetail.spark.checkpoints.lookup_keys import keys_of_text
+from dovetail.spark.checkpoints.state_reader import read_state
+from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.migration import repartition as dealing
+from dovetail.spark.migration import rewind as going_back
 from dovetail.spark.session import configure
-from dovetail.spark.state_reader import read_state
-from dovetail.spark.stored import Stored
-from dovetail.topology import Planned, Topology
 
 app = typer.Typer(
     name="dovetail",

@@ -16,16 +16,17 @@ import pyarrow as pa
 import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
-from dovetail.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
+from dovetail.base.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
 from dovetail.lookup.pool import opened
 from dovetail.lookup.source import Found, Index
-from dovetail.operators.delta_join import join, last_rows
 from dovetail.operators.job import Batch
-from dovetail.operators.lookup_cache import SideCache
-from dovetail.physical import delta_join, planner
+from dovetail.operators.joins.delta_join import join, last_rows
+from dovetail.operators.joins.lookup_cache import SideCache
+from dovetail.physical import planner
 from dovetail.physical.output import output_of
+from dovetail.physical.specs import delta_join
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.delta_join import DeltaJoin
+from dovetail.plan.joins.delta_join import DeltaJoin
 from dovetail.plan.nodes import Derived, Entry
 
 Row = dict[str, Any]

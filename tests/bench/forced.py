@@ -13,8 +13,8 @@ import pyarrow as pa
 import dovetail.aggregates.parts
 import dovetail.engine.fragment
 import dovetail.engine.pack
-import dovetail.laws.sliding
-import dovetail.operators.stream_join_side
+import dovetail.laws.windows.sliding
+import dovetail.operators.joins.stream_join_side
 import dovetail.state.run_state
 import dovetail.state.runs
 import dovetail.state.segment
@@ -31,8 +31,8 @@ LIMITS = {
     "open_segments": (dovetail.state.segment, "_OPEN_SEGMENTS_MAX"),
     "flush_bytes": (dovetail.engine.pack, "_FLUSH_BYTES"),
     "slice_bytes": (dovetail.engine.fragment, "SLICE_BYTES"),
-    "pairs": (dovetail.operators.stream_join_side, "_PAIRS_MAX"),
-    "window_pairs": (dovetail.laws.sliding, "_PAIRS_MAX"),
+    "pairs": (dovetail.operators.joins.stream_join_side, "_PAIRS_MAX"),
+    "window_pairs": (dovetail.laws.windows.sliding, "_PAIRS_MAX"),
     "part": (dovetail.aggregates.parts, "PART_MAX"),
 }
 

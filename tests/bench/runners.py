@@ -20,13 +20,13 @@ from bench.models.tables import names
 from bench.records import Answers, Batches, Hash, Record, Result
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
+from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.fragment import process
-from dovetail.engine.pieces import Piece
-from dovetail.laws.table_join import Join as JoinedBy
-from dovetail.laws.table_join import Leaf, Tree
+from dovetail.laws.joins.table_join import Join as JoinedBy
+from dovetail.laws.joins.table_join import Leaf, Tree
 from dovetail.physical.fragment import Emit, Fragment, Operator
-from dovetail.physical.operators import TableJoinLaw
 from dovetail.physical.source import SourceSpec
+from dovetail.physical.specs.by_key import TableJoinLaw
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
 

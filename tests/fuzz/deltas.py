@@ -13,7 +13,7 @@ from bench.delta_worlds import SHAPES, Tasks, World
 from bench.forced import forced
 
 import dovetail as dt
-from dovetail.operators import delta_join
+from dovetail.operators.joins import delta_join
 from fuzz import changelogs
 from fuzz.case import Case
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import PlanError
 from fuzz import changelogs, columns, sql, topologies
 from fuzz.case import Case

@@ -11,7 +11,7 @@ import pyarrow as pa
 from bench.forced import HASHES, forced
 
 from dovetail import testing
-from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of

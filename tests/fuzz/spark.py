@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import dovetail as dt
-from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from fuzz import calls, columns, graphs, topologies
 from fuzz.case import Case
 from fuzz.runs import Answers, Change, inputs

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from registry_server import PASSWORD, USER, Server, served
 
 import dovetail as dt
-from dovetail.io.formats import Place
+from dovetail.io.formats.plain import Place
 
 FIRST = {
     "type": "record",
@@ -162,7 +162,7 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
 
 
 def derived(columns: StructType) -> str:
-    from dovetail.io.avro import schema_of
+    from dovetail.io.formats.avro import schema_of
 
     return json.dumps(schema_of(Place("to_topic", "value"), columns))
 

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 from small_session import with_delta
 
 import dovetail as dt
-from dovetail import lake, upsert
-from dovetail.columns import quoted
-from dovetail.io import delta, delta_merge
-from dovetail.sessions import apart
+from dovetail.base.columns import quoted
+from dovetail.io.sinks import delta, delta_merge
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import apart
 
 FILES, RECORDS, KEYS = 3, 15, 6
 OUTER = ("a", "outer", "b")
@@ -87,10 +87,10 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
 ) -> None:
     """Few changes come through this process, many do not."""
     if not few:
-        monkeypatch.setattr(upsert, "ROWS_MAX", 0)
+        monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
     table = str(tmp_path / "a`table")
     own = apart(delta_spark)
-    lake.tune(own)
+    delta_tables.tune(own)
     name = quoted(key)
     schema = f"{name} string, v long, _timestamp timestamp, _change string, _position long"
     delta_spark.createDataFrame([], schema).drop("_change", "_position").write.format("delta").save(
@@ -106,7 +106,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
             for position, (at, value, change) in enumerate(changes)
         ]
         frame = delta_spark.createDataFrame(rows[::-1], schema).coalesce(1)
-        delta_merge.merge_changes(own, frame, lake.named(table), [key])
+        delta_merge.merge_changes(own, frame, delta_tables.named(table), [key])
         content = delta_spark.read.format("delta").load(table).orderBy(name).select(name, "v")
         return [tuple(row) for row in content.collect()]
 
@@ -127,13 +127,13 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     frame = delta_spark.createDataFrame(rows, schema).coalesce(1)
     frame.limit(9).drop("_change", "_position").write.format("delta").save(table)
     own = apart(delta_spark)
-    lake.tune(own)
+    delta_tables.tune(own)
     for name, value in {"wholeStage": "true", "factoryMode": "FALLBACK"}.items():
         own.conf.set(f"spark.sql.codegen.{name}", value)
     metrics = delta_spark._jvm.org.apache.spark.metrics.source
     compiled = getattr(getattr(metrics, "CodegenMetrics$"), "MODULE$").METRIC_COMPILATION_TIME()
     before = compiled.getCount()
-    delta_merge.merge_changes(own, frame, lake.named(table), ["k"])
+    delta_merge.merge_changes(own, frame, delta_tables.named(table), ["k"])
     assert compiled.getCount() < before + 10
     assert delta_spark.read.format("delta").load(table).count() == 20
 

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
-from dovetail.io import delta_feed
-from dovetail.io.delta_feed import changes_of
+from dovetail.io.sources import delta_feed
+from dovetail.io.sources.delta_feed import changes_of
 from dovetail.plan.nodes import Source
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)

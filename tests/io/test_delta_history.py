@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 from small_session import with_delta
 
 import dovetail as dt
-from dovetail import lake, upsert
-from dovetail.columns import quoted
-from dovetail.io import delta, delta_history
-from dovetail.sessions import apart
+from dovetail.base.columns import quoted
+from dovetail.io.sinks import delta, delta_history
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import apart
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 SETTINGS = {
@@ -124,7 +124,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
 ) -> None:
     """Times repeat and go back, deletes come twice and first; each commit is tried twice."""
     if not few:
-        monkeypatch.setattr(upsert, "ROWS_MAX", 0)
+        monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
     rng = random.Random(seed)
     keys = [*"abcde", None if nulls else "f"]
     changes = [
@@ -132,12 +132,12 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
         for at in range(90)
     ]
     own = apart(delta_spark)
-    lake.tune(own)
+    delta_tables.tune(own)
     declared = f"{quoted(key)} string, v long"
     schema = StructType([*StructType.fromDDL(declared), *delta_history.ADDED])
     path = tmp_path / "table"
-    table = lake.named(str(path))
-    lake.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
+    table = delta_tables.named(str(path))
+    delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
 
     def frame(first: int, last: int) -> DataFrame:
         rows = [
@@ -158,7 +158,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     cuts = [0, *sorted(rng.sample(range(1, 90), 2)), 90]
     for number, (first, last) in enumerate(pairwise(cuts)):
         for _ in range(2):
-            with lake.setting(own, lake.once("query", number)):
+            with delta_tables.setting(own, delta_tables.once("query", number)):
                 delta_history.merge_versions(
                     own, frame(first, last), table, schema, [key], nulls=nulls
                 )
@@ -240,7 +240,7 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
     """The current ones are the table, too."""
     if existing == "replace":
         place.spark.range(3).write.format("delta").save(str(place.target))
-    owner: Any = delta_history if step == "merge_versions" else lake
+    owner: Any = delta_history if step == "merge_versions" else delta_tables
     original = getattr(owner, step)
     calls = []
 
@@ -278,7 +278,7 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     details = place.spark.sql(f"DESCRIBE DETAIL delta.`{place.target}`").first()
     assert details is not None
     assert details["partitionColumns"] == ["_current"]
-    assert details["properties"][lake.RETENTION] == "interval 3600 seconds"
+    assert details["properties"][delta_tables.RETENTION] == "interval 3600 seconds"
     done = place.spark.sql(f"DESCRIBE HISTORY delta.`{place.target}`").collect()
     assert [row["operation"] for row in done][::-1] == [
         *("CREATE TABLE AS SELECT", "SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE", "WRITE")

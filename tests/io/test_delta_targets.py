@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from small_session import with_delta
 
 import dovetail as dt
-from dovetail import lake
-from dovetail.io import delta, delta_merge
+from dovetail.io.sinks import delta, delta_merge
+from dovetail.platform import delta_tables
 
 SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -238,7 +238,7 @@ def test_a_query_that_is_killed_in_its_first_micro_batch_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, existing: str, step: str
 ) -> None:
     """After each step that changes something; the table is never in between."""
-    owner = delta_merge if step == "merge_changes" else lake
+    owner = delta_merge if step == "merge_changes" else delta_tables
     original = getattr(owner, step)
     if existing == "replace":
         place.there(FOREIGN)
@@ -277,7 +277,7 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
 
     def taken(*arguments: Any, **options: Any) -> None:
         merge(*arguments, **options)
-        lake.set_property(arguments[0], arguments[2], delta.QUERY, "another's")
+        delta_tables.set_property(arguments[0], arguments[2], delta.QUERY, "another's")
 
     monkeypatch.setattr(delta_merge, "merge_changes", taken)
     changes = place.spark.readStream.schema("id long, v string, at timestamp")
@@ -297,7 +297,7 @@ def test_small_files_are_put_together(place: Place) -> None:
     place.run(compact_every=2)
     place.come([(3, "c")])
     place.run(compact_every=2)
-    rows = place.spark.sql(f"DESCRIBE HISTORY {lake.named(str(place.target))}").collect()
+    rows = place.spark.sql(f"DESCRIBE HISTORY {delta_tables.named(str(place.target))}").collect()
     operations = [row["operation"] for row in rows][::-1]
     assert operations[1:] == ["SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE"]
     assert place.stored() == [*OWN, (3, "c")]
@@ -319,11 +319,13 @@ def test_a_tables_log_forgets_files_that_are_no_part_of_it(
     place: Place, options: dict[str, Any], expected: str | None
 ) -> None:
     place.run(**options)
-    table = lake.named(str(place.target))
-    assert lake.property_of(place.spark, table, lake.RETENTION) == expected
-    assert (lake.property_of(place.spark, table, lake.LOG_RETENTION) is None) == (expected is None)
+    table = delta_tables.named(str(place.target))
+    assert delta_tables.property_of(place.spark, table, delta_tables.RETENTION) == expected
+    assert (delta_tables.property_of(place.spark, table, delta_tables.LOG_RETENTION) is None) == (
+        expected is None
+    )
     place.run(existing="replace", checkpoint="another", **options)
-    assert lake.property_of(place.spark, table, lake.RETENTION) == expected
+    assert delta_tables.property_of(place.spark, table, delta_tables.RETENTION) == expected
 
 
 def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
@@ -332,15 +334,15 @@ def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
         ({"retention": None}, 7),
     ):
         sink = dt.to_delta("path", **options)
-        assert sink.properties[lake.LOG_RETENTION] == f"interval {days * 86400} seconds"
+        assert sink.properties[delta_tables.LOG_RETENTION] == f"interval {days * 86400} seconds"
 
 
 @pytest.mark.slow
 def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
     options: dict[str, Any] = {"compact_every": 1, **dict.fromkeys(SPANS, "2 minutes")}
     place.run(**options)
-    table = lake.named(str(place.target))
-    lake.set_property(place.spark, table, "delta.checkpointInterval", "2")
+    table = delta_tables.named(str(place.target))
+    delta_tables.set_property(place.spark, table, "delta.checkpointInterval", "2")
     for value in "cdef":
         place.come([(3, value)])
         place.run(**options)
@@ -361,7 +363,7 @@ def test_a_log_that_cannot_be_cleaned_is_a_warning_and_nothing_more(
     delta_spark: SparkSession,
 ) -> None:
     with pytest.warns(dt.DovetailWarning, match="old commits of nowhere://table stay"):
-        lake.clean_log(delta_spark, "nowhere://table")
+        delta_tables.clean_log(delta_spark, "nowhere://table")
 
 
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
@@ -397,7 +399,7 @@ def test_a_conflicting_commit_is_made_once_more(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other writer is made up: Delta says of it what it says of one."""
-    replace, conflicts = lake.replace, 2
+    replace, conflicts = delta_tables.replace, 2
 
     def conflicting(*arguments: Any) -> None:
         nonlocal conflicts
@@ -406,7 +408,7 @@ def test_a_conflicting_commit_is_made_once_more(
             raise PySparkException("[DELTA_CONCURRENT_APPEND] A concurrent DELETE added data.")
         replace(*arguments)
 
-    monkeypatch.setattr(lake, "replace", conflicting)
+    monkeypatch.setattr(delta_tables, "replace", conflicting)
     with pytest.raises(StreamingQueryException) as failed:
         place.run()
     for words in (str(place.target), "another writer", "Start the query again"):

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from test_avro import avro_spark, encoded, records
 
 import dovetail as dt
+from dovetail.plan.begun_columns import as_began
 from dovetail.plan.fingerprint import describe, fingerprint
-from dovetail.plan.narrowing import as_began
 
 __all__ = ["avro_spark"]
 

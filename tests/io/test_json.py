@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 import dovetail as dt
 from dovetail.errors import PlanError
-from dovetail.io.json_objects import JsonObject
+from dovetail.io.formats.json_objects import JsonObject
 
 UTC = timezone.utc
 TEN = 1714557600000

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from dovetail.errors import PlanError
-from dovetail.io.formats import ReadFormat, WriteFormat
-from dovetail.io.kafka import read_topic, to_records, write_topic
+from dovetail.io.formats.plain import ReadFormat, WriteFormat
+from dovetail.io.sources.kafka import read_topic, to_records, write_topic
 
 NewTopic = Callable[[int], str]
 Record = tuple[bytes | None, bytes | None]

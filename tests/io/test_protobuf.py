@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from test_avro import records
 
 import dovetail as dt
-from dovetail.io.formats import Place
+from dovetail.io.formats.plain import Place
 
 PROTO = """
 syntax = "proto3";

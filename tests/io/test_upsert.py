@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, StructField, StructType
 from small_session import with_delta
 
-from dovetail import lake, upsert
-from dovetail.columns import DELETED
-from dovetail.sessions import apart
+from dovetail.base.columns import DELETED
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import apart
 
 UTC = timezone.utc
 KEYS: dict[str, list[Any]] = {
@@ -39,14 +39,14 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     settings = {"spark.databricks.delta.snapshotPartitions": "1"}
     for session in with_delta(spark, settings):
         own = apart(session)
-        lake.tune(own)
+        delta_tables.tune(own)
         own.conf.set("spark.sql.session.timeZone", "America/New_York")
         yield own
 
 
 def made(session: SparkSession, table: str, columns: str, **properties: str) -> StructType:
     empty = session.createDataFrame([], columns)
-    lake.create(empty, table, properties, replace=False)
+    delta_tables.create(empty, table, properties, replace=False)
     return empty.schema
 
 
@@ -55,7 +55,7 @@ def put(session: SparkSession, table: str, rows: list[Row], schema: StructType) 
     keys = [name for name in schema.names if name != "v"]
     schema = StructType([*schema, StructField(DELETED, BooleanType())])
     changes = session.createDataFrame(rows, schema).toArrow()
-    upsert.upsert(session, table, changes, schema, keys, nulls=True)
+    delta_upsert.upsert(session, table, changes, schema, keys, nulls=True)
 
 
 def stored(rows: DataFrame) -> list[Row]:
@@ -74,7 +74,10 @@ def test_a_condition_finds_the_rows_of_its_keys(own_session: SparkSession, type_
         one = column.take([number])
         rest = column.take([n for n in range(len(values)) if n != number])
         found = [
-            {row["n"] for row in frame.where(upsert.having_keys({"k'": (keys, kind)})).collect()}
+            {
+                row["n"]
+                for row in frame.where(delta_upsert.having_keys({"k'": (keys, kind)})).collect()
+            }
             for keys in (one, rest)
         ]
         assert found == [{number}, set(range(len(values))) - {number}]
@@ -82,22 +85,24 @@ def test_a_condition_finds_the_rows_of_its_keys(own_session: SparkSession, type_
 
 def test_rows_are_replaced_by_their_keys(own_session: SparkSession, tmp_path: Path) -> None:
     """Of each three keys one goes, one is replaced, one stays; a null equals a null."""
-    table = lake.named(str(tmp_path / "table"))
+    table = delta_tables.named(str(tmp_path / "table"))
     pairs = [(key, other) for key in [*KEYS["string"], None] for other in (7, None)]
     schema = made(own_session, table, "k string, `o'ther` bigint, v int")
     put(own_session, table, [(*pair, 1, False) for pair in pairs], schema)
-    assert stored(lake.read(own_session, table)) == sorted([(*p, 1) for p in pairs], key=repr)
+    assert stored(delta_tables.read(own_session, table)) == sorted(
+        [(*p, 1) for p in pairs], key=repr
+    )
     changes = [(*pair, 2, n % 3 == 0) for n, pair in enumerate(pairs) if n % 3 < 2]
     put(own_session, table, changes, schema)
     left = [(*pair, 2 if n % 3 == 1 else 1) for n, pair in enumerate(pairs) if n % 3]
-    assert stored(lake.read(own_session, table)) == sorted(left, key=repr)
+    assert stored(delta_tables.read(own_session, table)) == sorted(left, key=repr)
 
 
 def test_a_table_with_a_change_feed_tells_updates(
     own_session: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "table")
-    table = lake.named(path)
+    table = delta_tables.named(path)
     feeds = {"delta.enableChangeDataFeed": "true"}
     schema = made(own_session, table, "k int, v int", **feeds)
     for rows in ([(1, 1, False), (2, 2, False)], [(1, 5, False), (2, 2, True)]):
@@ -113,15 +118,15 @@ def test_a_table_with_a_change_feed_tells_updates(
 
 def test_rows_that_go_are_marked(own_session: SparkSession, tmp_path: Path) -> None:
     """No file is written anew for them; where all rows of files go, the files go."""
-    table = lake.named(str(tmp_path / "table"))
+    table = delta_tables.named(str(tmp_path / "table"))
     schema = made(own_session, table, "k int, v int")
     for first in (0, 100, 200):
         rows = [(k, 0, False) for k in range(first, first + 100)]
         put(own_session, table, rows, schema)
-    before = set(lake.read(own_session, table).inputFiles())
+    before = set(delta_tables.read(own_session, table).inputFiles())
     put(own_session, table, [(150, 1, False)], schema)
-    after = set(lake.read(own_session, table).inputFiles())
+    after = set(delta_tables.read(own_session, table).inputFiles())
     assert before < after
     assert len(after) == 4
     put(own_session, table, [(n, 1, True) for n in range(300)], schema)
-    assert lake.read(own_session, table).isEmpty()
+    assert delta_tables.read(own_session, table).isEmpty()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.arrays.timeline import Rows, Timeline, timeline
-from dovetail.laws.foreign_key_join import (
+from dovetail.laws.joins.foreign_key_join import (
     combined,
     combined_range,
     fan_out,

@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dovetail as dt
 from dovetail.lookup.source import Found, LookupSource, Reader
-from dovetail.operators import lookup_cache
+from dovetail.operators.joins import lookup_cache
 from dovetail.spark import task
 from dovetail.state import local_files
 

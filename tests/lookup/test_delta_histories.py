@@ -28,7 +28,7 @@ from bench.delta_worlds import (
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.operators import delta_join
+from dovetail.operators.joins import delta_join
 
 FORCED = dt.delta(strategy="force")
 

@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.lookup.chain import ChainLookup, ChainReader
+from dovetail.lookup.result_lookup import ChainLookup, ChainReader
 from dovetail.physical.explain import explain
-from dovetail.plan.delta_join import DeltaJoin, changes_of, lookup_of
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, lookup_of
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.table_join import TableJoin
 from dovetail.plan.nodes import Derived
-from dovetail.plan.table_join import TableJoin
 
 FORCED = dt.delta(strategy="force")
 
@@ -238,7 +238,7 @@ def test_explain_shows_what_is_looked_up_and_each_limitation() -> None:
 
 
 def test_only_the_columns_that_are_needed_are_looked_up() -> None:
-    from dovetail.plan.delta_join import needed_columns
+    from dovetail.plan.joins.delta_join import needed_columns
 
     table = orders("all", BY_CUSTOMER).join(
         customers(), on="customer", select=["city"], delta=FORCED

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail.physical.line import walk
 from dovetail.physical.planner import plan_of
+from dovetail.physical.routing import walk
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import fingerprint, in_one_order
-from dovetail.spark import query
+from dovetail.spark.query import start as query
 
 FORCED = dt.delta(strategy="force")
 

@@ -23,10 +23,10 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.lookup.sqlite import SqliteReader
-from dovetail.operators.look_up import Answering, Caches
-from dovetail.physical.look_up import store_look_up
+from dovetail.operators.joins.look_up import Answering, Caches
+from dovetail.physical.specs.look_up import store_look_up
 from dovetail.plan.fingerprint import fingerprint
-from dovetail.spark.wire import read_of
+from dovetail.spark.execution.wire import read_of
 
 Row = dict[str, Any]
 USERS = [

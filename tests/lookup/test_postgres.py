@@ -16,7 +16,7 @@ import pytest
 from postgres_server import everything
 
 import dovetail as dt
-from dovetail.lookup.postgres_line import connected, deadline
+from dovetail.lookup.postgres_connection import connected, deadline
 
 psycopg = pytest.importorskip("psycopg")
 

@@ -18,10 +18,10 @@ import pytest
 
 import dovetail as dt
 from dovetail.lookup import sqlite as lookup_sqlite
-from dovetail.lookup.fit import fitted
+from dovetail.lookup.conversion import fitted
 from dovetail.lookup.retry import persistently
 from dovetail.lookup.source import covering, summary
-from dovetail.operators.lookup_cache import CacheFile, SideCache
+from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
 
 SCHEMA = pa.schema([("customer", pa.string()), ("id", pa.int64()), ("amount", pa.int64())])
 

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dovetail.columns import quoted
+from dovetail.base.columns import quoted
+from dovetail.snapshots.delta_reader import Reader, Versions
 from dovetail.snapshots.delta_rules import FEED_VERSION
 from dovetail.snapshots.plan import SIGN, SnapshotNode, SnapshotSource
-from dovetail.snapshots.reading import Reader, Versions
 
 Row = dict[str, Any]
 State = dict[tuple[Any, ...], Row]

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from snapshot_model import Histories, Memory, applied, counted, naive
 
 from dovetail.snapshots import plan
+from dovetail.snapshots.delta_reader import Scratch
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
-from dovetail.snapshots.reading import Scratch
 
 HOWS = ("inner", "left", "right", "outer")
 WORLDS = 80

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from snapshot_model import counted, naive
 
 import dovetail as dt
-from dovetail.snapshots import driver, target
+from dovetail.snapshots import refresh, target
 from dovetail.snapshots.plan import tables
 
 ORDERS = "id long, customer long, v string"
@@ -212,7 +212,7 @@ def test_a_run_that_is_killed_anywhere_is_run_again(
     lake.change("orders", orders)
     lake.change("customers", customers)
     dies(target.Target, "standing", before=False)
-    dies(driver.Deltas, "changes", before=False)
+    dies(refresh.Deltas, "changes", before=False)
     dies(target.Target, "merge", before=True)
     dies(target.Target, "_committed", before=True)
     assert joined.refresh(path) == []

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from dovetail import lake
+from dovetail.platform import delta_tables
 from dovetail.snapshots import plan
 
 LEFT, RIGHT = "id long, fk long, v string", "k long, w string"
@@ -230,19 +230,19 @@ def test_a_writer_that_comes_between_is_noticed(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process does the same step after this one has read what is covered."""
-    from dovetail.snapshots import driver
+    from dovetail.snapshots import refresh
 
     joined = tables.joined()
     joined.refresh(tables.target)
     tables.write(tables.left, LEFT, [(3, 30, "c")])
-    changes = driver.Deltas.changes
+    changes = refresh.Deltas.changes
 
     def slow(self: Any, root: Any) -> Any:
-        monkeypatch.setattr(driver.Deltas, "changes", changes)
+        monkeypatch.setattr(refresh.Deltas, "changes", changes)
         joined.refresh(tables.target)
         return changes(self, root)
 
-    monkeypatch.setattr(driver.Deltas, "changes", slow)
+    monkeypatch.setattr(refresh.Deltas, "changes", slow)
     joined.refresh(tables.target)
     assert [one.covered for one in joined.commits(tables.target)] == [
         {"left": 1, "right": 0},
@@ -315,9 +315,9 @@ def test_tables_of_a_catalog_and_relative_paths(
         tables.sql("INSERT INTO {r} VALUES (40, 'n')")
         assert refresh() == [0]
         tables.spark.sql("ALTER TABLE shop.located SET TBLPROPERTIES (team = 'me')")
-        assert lake.property_of(tables.spark, "shop.located", "team") == "me"
+        assert delta_tables.property_of(tables.spark, "shop.located", "team") == "me"
         assert by_name.refresh(table="shop.located", rebuild=True)[0].version == 4
-        assert lake.property_of(tables.spark, "shop.located", "team") == "me"
+        assert delta_tables.property_of(tables.spark, "shop.located", "team") == "me"
         assert len(by_name.commits(table="shop.located")) == 4
         assert len(by_path.commits(target)) == 3
         tables.sql("DELETE FROM {l} WHERE id = 2")

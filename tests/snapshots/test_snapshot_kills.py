@@ -26,7 +26,7 @@ from snapshot_model import counted, naive
 from test_snapshot_delta import Lake, rows_at
 
 import dovetail as dt
-from dovetail import lake
+from dovetail.platform import delta_tables
 from dovetail.snapshots.plan import tables
 
 MERGES = 3
@@ -107,20 +107,20 @@ def main(folder: Path, jars: str) -> None:
     for name, value in small_session.RECORDING_CHANGES.items():
         builder = builder.config(name, value)
     spark = (
-        builder.config("spark.sql.extensions", lake.EXTENSION)
-        .config("spark.sql.catalog.spark_catalog", lake.CATALOG)
+        builder.config("spark.sql.extensions", delta_tables.EXTENSION)
+        .config("spark.sql.catalog.spark_catalog", delta_tables.CATALOG)
         .getOrCreate()
     )
     own, joined = Lake(spark, folder), located(spark, folder)
     joined.refresh(str(folder / "target"))
-    merge, step = lake.merge, 0
+    merge, step = delta_tables.merge, 0
 
     def merging(*arguments: Any, **options: Any) -> None:
         (folder / "merges" / f"{step} begun").touch()
         merge(*arguments, **options)
         (folder / "merges" / f"{step} done").touch()
 
-    lake.merge = merging
+    delta_tables.merge = merging
     for step in range(MERGES + 100):
         changes = {n: (n, step, f"step {step}") for n in range(step % 3, CUSTOMERS, 3)}
         own.change("customers", changes | {(step + 1) % CUSTOMERS: None})

@@ -31,7 +31,7 @@ from bench.records import (
 )
 from bench.truth_tables import Column, TruthTable, per_column
 
-from dovetail.engine import slices
+from dovetail.engine.batches import slices
 from dovetail.physical.fragment import Emit
 
 TABLES = truth_tables.read()

@@ -15,8 +15,8 @@ from bench.forced import HASHES, forced
 import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.timeline import NO_TIME
-from dovetail.engine import contents
-from dovetail.physical.law import Kind, Store
+from dovetail.engine import store_contents
+from dovetail.physical.specs.law import Kind, Store
 from dovetail.state import manifest as manifests
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
@@ -53,11 +53,11 @@ def stored(driver: testing.Driver, name: str, *, kind: str | None = None) -> lis
                     assert manifest is not None
                     runs = manifest.stores.get(key, Runs())
                     beside = {n: manifest.stores.get(n, Runs()) for n in store.beside}
-                    horizon_us = contents.horizon_us(store, manifest)
+                    horizon_us = store_contents.horizon_us(store, manifest)
                     cache = SegmentCache()
-                    tables = contents.rows(store, runs, beside, horizon_us, own, cache)
+                    tables = store_contents.rows(store, runs, beside, horizon_us, own, cache)
                     for table in tables:
-                        assert table.schema == contents.schema_of(store)
+                        assert table.schema == store_contents.schema_of(store)
                         found += _plain(table).to_pylist()
     return found
 
@@ -359,4 +359,4 @@ def test_rows_are_of_use_as_long_as_for_their_operator(
     kind: Kind, times_us: tuple[int | None, ...], horizon_us: int
 ) -> None:
     store = Store("rows of windows", kind=kind, clocks=(0, 1), span_us=10)
-    assert contents.horizon_us(store, manifests.Manifest("", 1, times_us)) == horizon_us
+    assert store_contents.horizon_us(store, manifests.Manifest("", 1, times_us)) == horizon_us

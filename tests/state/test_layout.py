@@ -12,9 +12,9 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.user_defined import UserDefined
-from dovetail.dsl import Table
+from dovetail.api.tables import Table
 from dovetail.physical.planner import plan_of
-from dovetail.spark.layout import _KERNELS, described, layout
+from dovetail.spark.checkpoints.stage_layout import _KERNELS, described, layout
 
 COLUMNS = {
     "k": pa.string(),

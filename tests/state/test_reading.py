@@ -14,8 +14,8 @@ import pytest
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.history import HistoryState
+from dovetail.state.merge_extent import MergeInput, Order, step_end
 from dovetail.state.queue import QueueState
-from dovetail.state.reading import MergeInput, Order, step_end
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import FANOUT, Run, Runs
 from dovetail.state.segment import SegmentCache, describe

@@ -11,14 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Columns, Ints, Traced, Updates, numbers
-from dovetail.aggregates.multiset import (
-    Listing,
-    Reads,
-    Spans,
-    list_of,
-    spans,
-    stored_lists,
-)
+from dovetail.aggregates.multiset import Listing, Reads, Spans, list_of, spans, stored_lists
 from dovetail.aggregates.scans import running_sum
 from dovetail.arrays.equality import canonical
 from dovetail.arrays.ordering import is_ordered

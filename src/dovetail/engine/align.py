@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import NO_TIME, Ints, Mask
-from dovetail.columns import DUE, EVENT_TIME, HASH, HIGH, LOG_PARTITION, SEQUENCE
-from dovetail.engine.pieces import Piece
+from dovetail.base.columns import DUE, EVENT_TIME, HASH, HIGH, LOG_PARTITION, SEQUENCE
+from dovetail.engine.batches.pieces import Piece
 from dovetail.laws.arrival import before_all, running_clock
 from dovetail.operators.job import Batch
 from dovetail.physical.fragment import Fragment, ahead_of

@@ -1,8 +1,8 @@
 """The walk through a physical plan from stage to stage, whatever way rows travel.
 
 Everything that runs a topology shares this walk and differs in its ``Flow``. A flow has the
-DataFrames of a streaming query or of a batch run (``spark.frames``), or tables in this process
-(``engine.local``).
+DataFrames of a streaming query or of a batch run (``spark.execution.frames``), or tables in this
+process (``engine.local``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from dovetail.physical.line import Plan, Relay, Step
+from dovetail.physical.routing import Plan, Relay, Step
 from dovetail.physical.stage import Stage
 
 R = TypeVar("R")

@@ -16,15 +16,15 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dovetail.arrays.timeline import NO_TIME
-from dovetail.engine import feeds
 from dovetail.engine import idle as idling
+from dovetail.engine import operator_chain
 from dovetail.engine.align import align
-from dovetail.engine.blame import blamed, culprit, place_of
+from dovetail.engine.batches.pieces import Piece, batch_of
+from dovetail.engine.batches.row_store import Stock, table_of
+from dovetail.engine.batches.slices import Slices
+from dovetail.engine.error_context import blamed, culprit, place_of
 from dovetail.engine.idle import Idle, Times
 from dovetail.engine.logs import in_effect
-from dovetail.engine.pieces import Piece, batch_of
-from dovetail.engine.slices import Slices
-from dovetail.engine.stock import Stock, table_of
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Share
 from dovetail.physical.fragment import Fragment
@@ -77,7 +77,7 @@ def process(
 
     ``now_us``: the batch's wall-clock time, for sources that are waited for; ``bucket``: its
     number; ``idle``: the rules for when nothing comes, if any. Errors name their place
-    (``engine.blame``).
+    (``engine.error_context``).
     """
     with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
         return _process(fragment, pieces, blobs, cache, now_us, bucket, idle)
@@ -155,7 +155,7 @@ def _worked(
         share = replace(part, manifest=manifest)
         with blamed(share.fragment.title, partial(_place, share, bucket)):
             share, logs = in_effect(share, counts)
-            done = feeds.run(share)
+            done = operator_chain.run(share)
             counts.update(done.counts)
             emitted = [] if done.output is None else [done.output]
             manifest = replace(
@@ -179,7 +179,7 @@ def _worked(
 
 def _place(share: Share, bucket: int, error: Exception) -> str:
     """Describe the place of a failure, with the key if it can be found."""
-    return place_of(share.fragment, bucket, culprit(share, feeds.run, error))
+    return place_of(share.fragment, bucket, culprit(share, operator_chain.run, error))
 
 
 def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:

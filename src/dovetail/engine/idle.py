@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dovetail.arrays.timeline import NO_TIME
-from dovetail.engine.pieces import Piece
+from dovetail.engine.batches.pieces import Piece
 from dovetail.errors import PlanError
 from dovetail.operators.job import minus
 from dovetail.physical.fragment import Fragment
-from dovetail.physical.line import Plan
-from dovetail.plan.spans import Span, microseconds
+from dovetail.physical.routing import Plan
+from dovetail.plan.types.spans import Span, microseconds
 from dovetail.state.manifest import Manifest
 
 LOOK_US = 10_000_000

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arguments import Rule, takes
 from dovetail.arrays.equality import canonical
-from dovetail.columns import (
+from dovetail.base.columns import (
     DELETED,
     EVENT_TIME,
     FOREIGN,
@@ -29,30 +28,31 @@ from dovetail.columns import (
     aggregated_name,
     foreign_name,
 )
+from dovetail.base.validation import Rule, takes
 from dovetail.engine import flow
-from dovetail.engine.arranged import stairs_of
+from dovetail.engine.arrival import stairs_of
+from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.flow import Flow
 from dovetail.engine.fragment import Time, process
 from dovetail.engine.idle import Idle
 from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
-from dovetail.engine.pieces import Piece
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
-from dovetail.operators.in_order import merge
-from dovetail.operators.look_up import Answering, Caches
-from dovetail.physical.delta_join import DeltaJoinLaw
+from dovetail.operators.joins.in_order import merge
+from dovetail.operators.joins.look_up import Answering, Caches
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
-from dovetail.physical.line import Plan, Reading, Step, walk
-from dovetail.physical.look_up import store_look_up
-from dovetail.physical.operators import InOrder
 from dovetail.physical.output import held_columns
+from dovetail.physical.routing import Plan, Reading, Step, walk
+from dovetail.physical.specs.by_key import InOrder
+from dovetail.physical.specs.delta_join import DeltaJoinLaw
+from dovetail.physical.specs.look_up import store_look_up
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.look_up import LookUp
-from dovetail.plan.made import array_of
+from dovetail.plan.joins.look_up import LookUp
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.plan.view_columns import array_of
 from dovetail.plan.views import View, views_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -347,7 +347,10 @@ class Local:
             self.letters += [pa.Table.from_batches([made])] if made.num_rows else []
 
     def _wire_rows(self, reading: Reading, rows: pa.Table) -> pa.Table:
-        """Return an input's rows in the columns in which they travel (``spark.wire`` on Spark)."""
+        """Return an input's rows in the columns in which they travel.
+
+        On Spark ``spark.execution.wire`` does this.
+        """
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None
         for number, view in enumerate(views_of(input_.source)):

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.timeline import NO_TIME, Ints, arrival_order
-from dovetail.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
 from dovetail.laws.logs import replacing
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Share

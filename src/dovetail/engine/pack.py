@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
-from dovetail.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
-from dovetail.engine.arranged import arranged
-from dovetail.engine.pieces import Piece
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
+from dovetail.engine.arrival import arranged
+from dovetail.engine.batches.pieces import Piece
 from dovetail.errors import DataError
 from dovetail.operators.counts import Counts, example_of, shown
 from dovetail.physical.source import SourceSpec
@@ -39,7 +39,7 @@ PACKED = pa.schema(
         *((name, pa.binary()) for name in ("runs", "stairs", "payload")),
     ]
 )
-"""Rows for one bucket of stage ``reader``, or for a result (``physical.line``)."""
+"""Rows for one bucket of stage ``reader``, or for a result (``physical.routing``)."""
 
 DEAD_LETTERS = pa.schema(
     [(name, pa.string()) for name in (OPERATOR, PROBLEM, LETTER)] + [(EVENT_TIME, pa.int64())]
@@ -176,7 +176,10 @@ class Packer(Packing):
         return reduce(pc.and_, usable) if usable else None
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch under its own names. It travels under others (``spark.wire``)."""
+        """Return the batch under its own names.
+
+        It travels under others (``spark.execution.wire``).
+        """
         names = self.source.travel_schema.names
         if batch.num_columns < len(names):
             names = [name for name in names if name != DELETED]

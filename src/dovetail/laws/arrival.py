@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 
 from dovetail.arrays.timeline import NO_TIME, Ints, Mask
-from dovetail.laws.windows import running_max
+from dovetail.laws.windows.fixed import running_max
 
 NEVER = int(np.iinfo(np.int64).max)
 """As a position: after all records."""

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arguments import ColumnNames, Natural, Positive, Text, validated
+from dovetail.base.validation import ColumnNames, Natural, Positive, Text, validated
 from dovetail.errors import ConfigurationError, DataError, PlanError
-from dovetail.laws.delta_join import NO_GROUP
-from dovetail.lookup.fit import changed, fitted, is_text
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup.conversion import changed, fitted, is_text
 from dovetail.lookup.keys import numbered
 from dovetail.lookup.retry import first_line, persistently
 from dovetail.lookup.source import Declared, Found, Indexes, Where, declared

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arguments import ColumnNames, Natural, Path, validated
 from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import ColumnNames, Natural, Path, validated
 from dovetail.errors import ConfigurationError, DataError
-from dovetail.laws.delta_join import NO_GROUP
-from dovetail.lookup.fit import cast, changed, is_text, without_null_keys
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup.conversion import cast, changed, is_text, without_null_keys
 from dovetail.lookup.keys import numbered, within
 from dovetail.lookup.retry import persistently
 from dovetail.lookup.source import Declared, Found, Indexes, Where, declared

@@ -15,7 +15,7 @@ from dovetail.arrays.grouping import any_null, by_key
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import Ints, Mask
 from dovetail.errors import DataError
-from dovetail.laws.delta_join import NO_GROUP
+from dovetail.laws.joins.delta_join import NO_GROUP
 
 
 def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arguments import ColumnNames, Natural, Seconds, Text, validated
+from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError
-from dovetail.lookup.fit import changed, fitted
-from dovetail.lookup.postgres_line import (
+from dovetail.lookup.conversion import changed, fitted
+from dovetail.lookup.postgres_connection import (
     connected,
     deadline,
     milliseconds,

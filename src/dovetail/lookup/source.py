@@ -13,8 +13,15 @@ from typing import Annotated, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from dovetail.arguments import ColumnName, ColumnNames, Rule, Text, validated, validated_fields
 from dovetail.arrays.timeline import Ints, Mask
+from dovetail.base.validation import (
+    ColumnName,
+    ColumnNames,
+    Rule,
+    Text,
+    validated,
+    validated_fields,
+)
 from dovetail.errors import PlanError
 
 Constant: TypeAlias = str | int | float | bool | None

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arguments import ColumnNames, Natural, Path, Seconds, Text, validated
 from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import ColumnNames, Natural, Path, Seconds, Text, validated
 from dovetail.errors import DataError
-from dovetail.lookup.fit import changed, fitted
+from dovetail.lookup.conversion import changed, fitted
 from dovetail.lookup.retry import persistently
 from dovetail.lookup.source import Declared, Found, Indexes, Where, declared
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import Ints
-from dovetail.columns import EVENT_TIME
+from dovetail.base.columns import EVENT_TIME
 from dovetail.physical.source import SourceSpec
 
 _SHOWN_MAX = 80

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from dovetail.arrays.grouping import any_null, by_group_and_time
 from dovetail.arrays.timeline import Ints, Timeline, timeline
-from dovetail.columns import EVENT_TIME, HASH
+from dovetail.base.columns import EVENT_TIME, HASH
 from dovetail.laws.deduplicate import first_of_each, near
-from dovetail.laws.table_join import Changes
+from dovetail.laws.joins.table_join import Changes
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus, picked
-from dovetail.operators.table_join import emitted
-from dovetail.physical.operators import Deduplicate
+from dovetail.operators.joins.table_join import emitted
+from dovetail.physical.specs.by_key import Deduplicate
 from dovetail.plan.metrics import Kind, metric
 from dovetail.state.history import HistoryState
 

@@ -27,7 +27,7 @@ from dovetail.arrays.timeline import (
     arrival_order,
     timeline,
 )
-from dovetail.columns import (
+from dovetail.base.columns import (
     CLOCK,
     DELETED,
     DUE,
@@ -42,8 +42,8 @@ from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
-from dovetail.operators.table_join import Pool
-from dovetail.physical.operators import Expire, expiry
+from dovetail.operators.joins.table_join import Pool
+from dovetail.physical.specs.by_key import Expire, expiry
 from dovetail.plan.metrics import metric
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import Located

@@ -16,7 +16,7 @@ from dovetail.laws.explode import Elements, emitted, last_of_each
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.row_changes import RowChanges
-from dovetail.physical.operators import Explode
+from dovetail.physical.specs.by_key import Explode
 from dovetail.plan.metrics import Kind, metric
 
 

@@ -10,20 +10,13 @@ import pyarrow.compute as pc
 
 from dovetail.aggregates.multiset import elements
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.timeline import (
-    ABSENT,
-    Mask,
-    Timeline,
-    last_of_source,
-    timeline,
-    versions,
-)
+from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, timeline, versions
 from dovetail.errors import DataError
 from dovetail.laws.fill import former
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
-from dovetail.operators.table_join import Pool, latest
-from dovetail.physical.operators import Fill
+from dovetail.operators.joins.table_join import Pool, latest
+from dovetail.physical.specs.by_key import Fill
 from dovetail.plan.metrics import metric
 
 

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import Ints, timeline
-from dovetail.columns import EVENT_TIME
+from dovetail.base.columns import EVENT_TIME
 from dovetail.operators.job import Batch, Job
-from dovetail.operators.table_join import latest, time_of
-from dovetail.physical.operators import ForeignKeyJoinLaw
+from dovetail.operators.joins.table_join import latest, time_of
+from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 
 def in_order(job: Job) -> Job:

@@ -14,7 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, Timeline
-from dovetail.columns import CLOCK, DELETED, EVENT_TIME, HASH, ORDER, SEQUENCE, STREAM_TIME, TIE
+from dovetail.base.columns import (
+    CLOCK,
+    DELETED,
+    EVENT_TIME,
+    HASH,
+    ORDER,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+)
 from dovetail.laws.arrival import Stairs, before_all
 from dovetail.operators.counts import Counts
 from dovetail.physical.fragment import Fragment, Operator

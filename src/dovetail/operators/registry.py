@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.operators import (
-    aggregate,
-    deduplicate,
-    expire,
-    explode,
-    fill,
-    final,
+from dovetail.operators import deduplicate, expire, explode, fill, to_changes, union
+from dovetail.operators.groups import aggregate, closed_windows, retract, sessions, sliding
+from dovetail.operators.histories import in_order as with_times_in_order
+from dovetail.operators.job import Done, Job
+from dovetail.operators.joins import (
     foreign_key_join,
     history_join,
     in_order,
-    retract,
-    sessions,
-    sliding,
     stream_join,
     stream_table_join,
     subscribe,
     table_join,
-    to_changes,
-    union,
 )
-from dovetail.operators.histories import in_order as with_times_in_order
-from dovetail.operators.job import Done, Job
-from dovetail.physical.groups import AggregationLaw, Retract
-from dovetail.physical.groups import Final as FinalLaw
-from dovetail.physical.law import Law
-from dovetail.physical.operators import (
+from dovetail.physical.specs.by_key import (
     Deduplicate,
     Expire,
     Explode,
@@ -45,6 +33,9 @@ from dovetail.physical.operators import (
     ToChangesLaw,
     UnionLaw,
 )
+from dovetail.physical.specs.groups import AggregationLaw, Retract
+from dovetail.physical.specs.groups import Final as FinalLaw
+from dovetail.physical.specs.law import Law
 
 
 def _aggregated(job: Job, law: AggregationLaw) -> Done:
@@ -61,7 +52,7 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
     Expire: expire.run,
     Explode: explode.run,
     Fill: fill.run,
-    FinalLaw: final.run,
+    FinalLaw: closed_windows.run,
     ForeignKeyJoinLaw: foreign_key_join.run,
     HistoryJoinLaw: history_join.run,
     InOrder: in_order.run,

@@ -14,7 +14,7 @@ from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions
 from dovetail.laws.versioning import newest
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job
-from dovetail.operators.table_join import (
+from dovetail.operators.joins.table_join import (
     Pool,
     TableStore,
     count_ignored,

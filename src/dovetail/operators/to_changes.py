@@ -12,7 +12,7 @@ from dovetail.arrays.timeline import ABSENT
 from dovetail.laws.to_changes import said
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.row_changes import RowChanges, emitted
-from dovetail.physical.operators import ToChangesLaw
+from dovetail.physical.specs.by_key import ToChangesLaw
 
 
 def run(job: Job, law: ToChangesLaw) -> Done:

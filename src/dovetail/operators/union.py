@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import ABSENT, timeline
-from dovetail.columns import value_name
-from dovetail.laws.table_join import Changes
+from dovetail.base.columns import value_name
+from dovetail.laws.joins.table_join import Changes
 from dovetail.operators.job import Done, Job, picked
-from dovetail.operators.table_join import emitted
-from dovetail.physical.operators import UnionLaw
+from dovetail.operators.joins.table_join import emitted
+from dovetail.physical.specs.by_key import UnionLaw
 
 
 def run(job: Job, _: UnionLaw) -> Done:

@@ -6,15 +6,15 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from dovetail.columns import EPOCH, PLACE, SEQUENCE, STREAM_TIME
+from dovetail.base.columns import EPOCH, PLACE, SEQUENCE, STREAM_TIME
 from dovetail.errors import PlanError
-from dovetail.laws.table_join import How
-from dovetail.physical import groups
-from dovetail.physical import operators as ops
+from dovetail.laws.joins.table_join import How
 from dovetail.physical.fragment import Emit, Operator
 from dovetail.physical.source import ROW_COLUMNS, SourceSpec
-from dovetail.plan.aggregation import Aggregation
+from dovetail.physical.specs import by_key as ops
+from dovetail.physical.specs import groups
 from dovetail.plan.nodes import Node
+from dovetail.plan.transforms.aggregation import Aggregation
 
 
 def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:

@@ -8,10 +8,9 @@ from functools import singledispatch
 
 from pyspark.sql.types import StructType
 
-from dovetail.laws.stream_join import Window
-from dovetail.laws.table_join import Join, Leaf, Tree
-from dovetail.physical.law import Law
-from dovetail.physical.operators import (
+from dovetail.laws.joins.stream_join import Window
+from dovetail.laws.joins.table_join import Join, Leaf, Tree
+from dovetail.physical.specs.by_key import (
     Deduplicate,
     Expire,
     Explode,
@@ -23,21 +22,16 @@ from dovetail.physical.operators import (
     ToChangesLaw,
     UnionLaw,
 )
-from dovetail.plan import (
-    joins,
-    nodes,
-    stream_join,
-    stream_table_join,
-    table_join,
-    to_changes,
-    union,
-)
-from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.deduplicated import Deduplicated
-from dovetail.plan.expired import Expired
-from dovetail.plan.exploded import Exploded
-from dovetail.plan.filled import Filled
+from dovetail.physical.specs.law import Law
+from dovetail.plan import nodes
+from dovetail.plan.joins import join_call, stream_join, stream_table_join, table_join
 from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.transforms import to_changes, union
+from dovetail.plan.transforms.deduplicate import Deduplicated
+from dovetail.plan.transforms.expire import Expired
+from dovetail.plan.transforms.explode import Exploded
+from dovetail.plan.transforms.fill import Filled
+from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View
 
 
@@ -56,7 +50,7 @@ def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
 
 
 @law_of.register
-def _(node: joins.Materialized, entries: Sequence[Entry]) -> Law:
+def _(node: join_call.Materialized, entries: Sequence[Entry]) -> Law:
     return TableJoinLaw(_tree(node.node, entries), distinct=True)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.physical.look_up import look_ups, store_look_up
 from dovetail.physical.planner import plan_of
+from dovetail.physical.specs.look_up import look_ups, store_look_up
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import in_one_order
 from dovetail.plan.nodes import Derived, Node
-from dovetail.plan.unwindowed import as_table
+from dovetail.plan.transforms.unwindow import as_table
 
 
 def explain(*nodes: Node) -> str:

@@ -8,13 +8,13 @@ from typing import Annotated, Literal, TypeAlias
 
 import pyarrow as pa
 
-from dovetail.arguments import Rule
-from dovetail.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
-from dovetail.physical.law import Law, Store, table_of
+from dovetail.base.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
+from dovetail.base.validation import Rule
 from dovetail.physical.source import SourceSpec, unique
+from dovetail.physical.specs.law import Law, Store, table_of
 from dovetail.plan.metrics import metric
-from dovetail.plan.spans import written
-from dovetail.plan.windows import Windows
+from dovetail.plan.types.spans import written
+from dovetail.plan.types.windows import Windows
 
 Emit: TypeAlias = Annotated[
     Literal["change", "batch"],

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
-from dovetail.columns import (
+from dovetail.base.columns import (
     CLOCK,
     DELETED,
     EVENT_TIME,
@@ -26,9 +26,9 @@ from dovetail.columns import (
 )
 from dovetail.errors import PlanError
 from dovetail.physical.source import SourceSpec, unique
-from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.checks import signature
 from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.plan.types.checks import signature
 from dovetail.plan.views import View
 
 

@@ -2,7 +2,7 @@
 
 If all selections only name columns, the stage's rows are the changelog's rows, and Spark has
 nothing to project. If a selection computes, the stage emits its own columns
-(``Fragment.output_schema``) and ``spark.project`` does the rest.
+(``Fragment.output_schema``) and ``spark.execution.projection`` does the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from dovetail.columns import (
+from dovetail.base.columns import (
     CHANGE,
     DELETE,
     DELETED,
@@ -26,10 +26,10 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.physical.stage import Stage
-from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import Join, Node, changelog_schema
 from dovetail.plan.select import SIDES
-from dovetail.plan.unwindowed import Unwindowed
+from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.types.arrow import arrow_schema
 
 
 @dataclass(frozen=True)

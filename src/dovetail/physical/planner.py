@@ -18,14 +18,11 @@ from functools import singledispatchmethod
 
 from pyspark.sql.types import StructType
 
-from dovetail.columns import HASH, PLACE
+from dovetail.base.columns import HASH, PLACE
 from dovetail.errors import PlanError
 from dovetail.physical import chains
-from dovetail.physical import operators as ops
-from dovetail.physical.delta_join import Settle, eventual, settled
 from dovetail.physical.dispatch import law_of
 from dovetail.physical.fragment import Emit, Fragment, Operator
-from dovetail.physical.groups import Retract
 from dovetail.physical.inputs import (
     Arrival,
     Input,
@@ -34,22 +31,25 @@ from dovetail.physical.inputs import (
     source_spec,
     unique_names,
 )
-from dovetail.physical.line import Plan, Result
+from dovetail.physical.routing import Plan, Result
 from dovetail.physical.source import SourceSpec
+from dovetail.physical.specs import by_key as ops
+from dovetail.physical.specs.delta_join import Settle, eventual, settled
+from dovetail.physical.specs.groups import Retract
 from dovetail.physical.stage import Port, Stage
 from dovetail.physical.windows import windowed
-from dovetail.plan.aggregation import Aggregation
-from dovetail.plan.checks import signature
-from dovetail.plan.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.fingerprint import fingerprint
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
-from dovetail.plan.joins import materialized
+from dovetail.plan.joins.delta_join import DeltaJoin, needed_columns
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.join_call import materialized
+from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Derived, Entry, Node, Source
-from dovetail.plan.repeated import refuse_random_state
-from dovetail.plan.union import Union
-from dovetail.plan.unwindowed import Unwindowed
+from dovetail.plan.repeat_checks import refuse_random_state
+from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.union import Union
+from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.types.checks import signature
 from dovetail.plan.views import View, at_rest, leaves_out
-from dovetail.plan.window_join import WindowJoin
 
 
 def plan_of(

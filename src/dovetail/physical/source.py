@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dovetail.columns import (
+from dovetail.base.columns import (
     CLOCK,
     DELETED,
     EPOCH,
@@ -25,7 +25,7 @@ from dovetail.columns import (
     WINDOW_START,
 )
 from dovetail.plan.metrics import Kind, metric
-from dovetail.plan.spans import written
+from dovetail.plan.types.spans import written
 
 ROW_COLUMNS = (HASH, EVENT_TIME, DELETED)
 """The first columns of every input."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Entry, Node, Source
 
 

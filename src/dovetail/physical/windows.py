@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import Column
 from pyspark.sql.types import DataType, LongType, StructField, StructType, TimestampType
 
-from dovetail.columns import (
+from dovetail.base.columns import (
     FOREIGN,
     SEQUENCE,
     WINDOW_END,
@@ -32,9 +32,8 @@ from dovetail.columns import (
     value_name,
 )
 from dovetail.errors import PlanError
-from dovetail.laws.table_join import Join, Leaf, preserved
-from dovetail.physical import chains, groups
-from dovetail.physical import operators as ops
+from dovetail.laws.joins.table_join import Join, Leaf, preserved
+from dovetail.physical import chains
 from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
 from dovetail.physical.inputs import (
     Arrival,
@@ -45,14 +44,16 @@ from dovetail.physical.inputs import (
     source_spec,
     unique_names,
 )
-from dovetail.physical.law import Law
 from dovetail.physical.source import SourceSpec
-from dovetail.plan.aggregation import Aggregation
+from dovetail.physical.specs import by_key as ops
+from dovetail.physical.specs import groups
+from dovetail.physical.specs.law import Law
 from dovetail.plan.fingerprint import fingerprint
+from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Derived, Entry
-from dovetail.plan.unwindowed import Unwindowed
-from dovetail.plan.window_join import WindowJoin
-from dovetail.plan.windows import Windows
+from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.types.windows import Windows
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from dovetail.columns import LETTER, OPERATOR, PROBLEM
-from dovetail.plan.foreign_key_join import ForeignKeyJoin
+from dovetail.base.columns import LETTER, OPERATOR, PROBLEM
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Node
 from dovetail.plan.views import View
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.plan.expressions import text_of
 from dovetail.plan.nodes import Derived, Join, Node, Source
 from dovetail.plan.select import row_columns
+from dovetail.plan.types.expressions import text_of
 from dovetail.plan.views import View, at_rest
 
 if TYPE_CHECKING:

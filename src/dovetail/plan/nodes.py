@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from dovetail.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
+from dovetail.base.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
-from dovetail.laws.table_join import How, preserved
+from dovetail.laws.joins.table_join import How, preserved
 from dovetail.lookup.source import LookupSource
-from dovetail.plan.checks import (
+from dovetail.plan.types.checks import (
     Verdict,
     refuse_duplicates,
     refuse_key_type,
     refuse_names,
     refuse_value_type,
 )
-from dovetail.plan.spans import written
-from dovetail.plan.windows import Windows
+from dovetail.plan.types.spans import written
+from dovetail.plan.types.windows import Windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

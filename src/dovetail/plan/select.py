@@ -14,13 +14,13 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.arguments import Rule, Text
-from dovetail.columns import quoted
+from dovetail.base.columns import quoted
+from dovetail.base.validation import Rule, Text
 from dovetail.errors import PlanError
-from dovetail.laws.table_join import How, preserved
-from dovetail.plan.checks import meant, refuse_duplicates, refuse_names
-from dovetail.plan.expressions import field_of
+from dovetail.laws.joins.table_join import How, preserved
 from dovetail.plan.nodes import Node, Selected
+from dovetail.plan.types.checks import meant, refuse_duplicates, refuse_names
+from dovetail.plan.types.expressions import field_of
 
 Selection: TypeAlias = Annotated[
     Sequence[str | Column] | Mapping[Text, str | Column],

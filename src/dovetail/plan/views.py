@@ -18,15 +18,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.arguments import Rule
-from dovetail.columns import TIMESTAMP, quoted
+from dovetail.base.columns import TIMESTAMP, quoted
+from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
-from dovetail.plan.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
-from dovetail.plan.expressions import refuse_random
-from dovetail.plan.joins import as_changes, as_entry, refuse_corrected
-from dovetail.plan.made import Constant, FieldOf, Made, said
+from dovetail.plan.joins.join_call import as_changes, as_entry, refuse_corrected
 from dovetail.plan.nodes import Derived, Describe, Entry, Join, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
+from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+from dovetail.plan.types.expressions import refuse_random
+from dovetail.plan.view_columns import Constant, FieldOf, Made, said
 
 Item: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
 Condition: TypeAlias = Annotated[

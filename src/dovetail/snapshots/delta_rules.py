@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from dovetail.columns import foreign_name, key_name, quoted, value_name
+from dovetail.base.columns import foreign_name, key_name, quoted, value_name
 from dovetail.plan.select import row_columns
 from dovetail.snapshots.plan import LEFT_AGE, RIGHT_AGE, SIGN, SnapshotJoin, shell
 

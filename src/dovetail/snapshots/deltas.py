@@ -11,10 +11,18 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dovetail.columns import foreign_name, quoted
+from dovetail.base.columns import foreign_name, quoted
 from dovetail.snapshots import delta_rules
+from dovetail.snapshots.delta_reader import (
+    Keys,
+    Reader,
+    Versions,
+    counted,
+    keys_of,
+    refuse_keys,
+    small,
+)
 from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
-from dovetail.snapshots.reading import Keys, Reader, Versions, counted, keys_of, refuse_keys, small
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.columns import is_reserved
+from dovetail.base.columns import is_reserved
 from dovetail.errors import PlanError
-from dovetail.laws.table_join import How, preserved
-from dovetail.plan.checks import keyed, refuse_duplicates, refuse_key_type
-from dovetail.plan.matching import On, pairs_of
+from dovetail.laws.joins.table_join import How, preserved
+from dovetail.plan.joins.join_keys import On, pairs_of
 from dovetail.plan.nodes import Selected, Source, right_key
 from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.types.checks import keyed, refuse_duplicates, refuse_key_type
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
 OWN = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")

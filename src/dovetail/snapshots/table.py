@@ -9,19 +9,19 @@ from typing import NoReturn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from dovetail import lake
-from dovetail.arguments import ColumnNames, Natural, Path, Positive, Text, validated
+from dovetail.base.validation import ColumnNames, Natural, Path, Positive, Text, validated
 from dovetail.errors import PlanError
-from dovetail.laws.table_join import How
-from dovetail.plan.matching import On
-from dovetail.plan.reading import Session
+from dovetail.laws.joins.table_join import How
+from dovetail.plan.changelog_source import Session
+from dovetail.plan.joins.join_keys import On
 from dovetail.plan.select import Selection
-from dovetail.plan.spans import Span, microseconds
-from dovetail.refusals import refused
-from dovetail.sessions import apart
+from dovetail.plan.types.spans import Span, microseconds
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import apart
+from dovetail.platform.spark_errors import refused
 from dovetail.snapshots import plan
-from dovetail.snapshots.driver import Keeper
-from dovetail.snapshots.reading import Present, Reader, Scratch
+from dovetail.snapshots.delta_reader import Present, Reader, Scratch
+from dovetail.snapshots.refresh import Keeper
 from dovetail.snapshots.target import Commit, Target
 
 _GIVEN = "Give a Delta table's path, or its name in a catalog"
@@ -61,21 +61,21 @@ class SnapshotTable:
         Raises ``PlanError`` for unknown columns and for types that cannot be keys. Source:
         FLIP-486, "What is Delta Join" (snapshots of the source table).
         """
-        lake.refuse_but_one("from_delta", path, table)
+        delta_tables.refuse_but_one("from_delta", path, table)
         operator = f"snapshot {name or table or path}"
-        lake.refuse_without_delta(spark, operator)
+        delta_tables.refuse_without_delta(spark, operator)
         with refused(
             operator,
             f"{f'{path=!s}' if table is None else f'{table=!s}'} cannot be read",
             _GIVEN,
         ):
             if table is None:
-                place = lake.path_of(spark, operator, "path=", path or "")
+                place = delta_tables.path_of(spark, operator, "path=", path or "")
                 label = name or place.rstrip("/").rsplit("/", 1)[-1]
             else:
-                place = lake.location(spark, table)
+                place = delta_tables.location(spark, table)
                 label = name or table.rsplit(".", 1)[-1].strip("`")
-            schema = lake.read(spark, lake.named(place)).schema
+            schema = delta_tables.read(spark, delta_tables.named(place)).schema
             table_id = Present.of(spark, place).table_id
         return cls(
             spark, plan.source(path=place, table_id=table_id, schema=schema, key=key, name=label)
@@ -174,9 +174,9 @@ class SnapshotTable:
         Each has the versions of the sources that it covers.
         """
         operator = f"target {target or table}"
-        lake.refuse_but_one("commits", target, table)
-        lake.refuse_without_delta(self._session, operator)
-        named = lake.called(self._session, "commits", "target=", target, table)
+        delta_tables.refuse_but_one("commits", target, table)
+        delta_tables.refuse_without_delta(self._session, operator)
+        named = delta_tables.called(self._session, "commits", "target=", target, table)
         with refused("commits", f"{operator} cannot be read", _GIVEN):
             return list(Target(self._session, operator, named, self.plan).commits())
 
@@ -196,7 +196,7 @@ class SnapshotTable:
                 f"Known are {', '.join(sorted(names))}",
             )
         session = apart(self._session)
-        lake.strict(session)
+        delta_tables.strict(session)
         chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
         present = {
             key: Present.of(session, known[key].path).version if version is None else version

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from dovetail import lake, upsert
-from dovetail.columns import DELETED, quoted
+from dovetail.base.columns import DELETED, quoted
 from dovetail.errors import TargetError
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.snapshots.delta_reader import REBUILD, Keys, Versions
 from dovetail.snapshots.delta_rules import AFTER
 from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
-from dovetail.snapshots.reading import REBUILD, Keys, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ class Target:
 
     def exists(self) -> bool:
         """Say whether the table exists."""
-        return lake.exists(self._session, self._table)
+        return delta_tables.exists(self._session, self._table)
 
     def standing(self) -> Standing:
         """Return the target's present version and the versions that it covers.
@@ -121,11 +121,11 @@ class Target:
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
         """Write all rows as one commit. ``replace``: True to replace the present content."""
         base = self._version() if replace else -1
-        with lake.setting(self._session, {METADATA: self._metadata(versions, base)}):
+        with delta_tables.setting(self._session, {METADATA: self._metadata(versions, base)}):
             if replace:
-                lake.overwrite(rows, self._table)
+                delta_tables.overwrite(rows, self._table)
             else:
-                lake.create(rows, self._table, {}, replace=False)
+                delta_tables.create(rows, self._table, {}, replace=False)
         return Commit(self._version(), self._named(versions))
 
     def merge(
@@ -143,20 +143,20 @@ class Target:
             *(F.col(f"{AFTER}.{quoted(name)}").alias(name) for name in values),
             F.col(AFTER).isNull().alias(DELETED),
         )
-        few = count <= upsert.ROWS_MAX and upsert.measure(rows)[1]
+        few = count <= delta_upsert.ROWS_MAX and delta_upsert.measure(rows)[1]
         with self._committing(versions, base):
-            if few and not upsert.has_floats(rows.schema, names):
-                upsert.upsert(
+            if few and not delta_upsert.has_floats(rows.schema, names):
+                delta_upsert.upsert(
                     self._session, self._table, rows.toArrow(), rows.schema, names, nulls=True
                 )
                 return self._committed(count, base)
-            lake.merge(
+            delta_tables.merge(
                 changes,
                 self._table,
                 key={name: F.col(quoted(name)) for name in names},
                 values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
                 gone=F.col(AFTER).isNull(),
-                where=lake.within([F.col(quoted(name)) for name in names], keys.ranges),
+                where=delta_tables.within([F.col(quoted(name)) for name in names], keys.ranges),
             )
         return self._committed(count, base)
 
@@ -164,7 +164,9 @@ class Target:
         """Cover new versions if no row of the target changes, by a commit of a table property."""
         recorded = json.dumps(self._named(versions), sort_keys=True)
         with self._committing(versions, base):
-            lake.set_property(self._session, self._table, "dovetail.unchanged_until", recorded)
+            delta_tables.set_property(
+                self._session, self._table, "dovetail.unchanged_until", recorded
+            )
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
@@ -184,7 +186,7 @@ class Target:
         """
         seen = 0
         for limit in (5, 100, None):
-            rows = lake.history(self._session, self._table, limit)
+            rows = delta_tables.history(self._session, self._table, limit)
             yield from rows[seen:]
             if limit is None or len(rows) < limit:
                 return
@@ -242,9 +244,9 @@ class Target:
 
     def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
         """Set the user metadata and the transaction's number of the commits made in the block."""
-        return lake.setting(
+        return delta_tables.setting(
             self._session,
-            {METADATA: self._metadata(versions, base), **lake.once("dovetail", base + 1)},
+            {METADATA: self._metadata(versions, base), **delta_tables.once("dovetail", base + 1)},
         )
 
     def _committed(self, count: int, base: int) -> Commit:

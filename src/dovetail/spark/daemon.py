@@ -15,10 +15,10 @@ import pyspark.sql.streaming.stateful_processor_api_client
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import dovetail.operators.delta_join
-import dovetail.operators.look_up
+import dovetail.operators.joins.delta_join
+import dovetail.operators.joins.look_up
 import dovetail.operators.registry
-import dovetail.spark.buckets  # noqa: F401
+import dovetail.spark.execution.buckets  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()

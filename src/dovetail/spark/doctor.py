@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from dovetail import lake
-from dovetail.arguments import validated
-from dovetail.sessions import has_source, started_with
+from dovetail.base.validation import validated
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import has_source, started_with
 from dovetail.spark import session as good
-from dovetail.spark.running import leaks_sockets
+from dovetail.spark.query.writer import leaks_sockets
 
 CONFIGURE = "build the session with dt.configure(builder)"
 
@@ -72,7 +72,7 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
     no_kafka = None if has_source(spark, "kafka") else "no connector"
     remedy = "build the session with dt.configure(builder, kafka=True)"
     yield Finding("Kafka", no_kafka, "topics are neither read nor written", remedy)
-    known = lake.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
+    known = delta_tables.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
     delta = has_source(spark, "delta")
     no_delta = None if known and delta else "no jar" if not delta else "its settings are missing"
     remedy = "build the session with dt.configure(builder, delta=True)"

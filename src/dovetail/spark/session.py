@@ -18,11 +18,12 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dovetail import arguments, lake
-from dovetail.arguments import Rule, Text, validated
+from dovetail.base import validation
+from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
-from dovetail.refusals import reason
-from dovetail.sessions import is_remote
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import is_remote
+from dovetail.platform.spark_errors import reason
 
 MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -43,7 +44,7 @@ _ASKED: WeakSet[SparkSession] = WeakSet()
 
 Builder: TypeAlias = Annotated[SparkSession.Builder, Rule("SparkSession.builder")]
 Paths: TypeAlias = Annotated[
-    arguments.Path | Sequence[arguments.Path],
+    validation.Path | Sequence[validation.Path],
     Rule("the path of a jar or of a folder of jars, or a list"),
 ]
 
@@ -91,9 +92,9 @@ def configure(
     modules = {"sql-kafka-0-10": kafka, "avro": avro}
     packages = [spark_jar(module) for module, wanted in modules.items() if wanted]
     if delta:
-        packages.append(lake.JAR)
-        added["spark.sql.extensions"] = lake.EXTENSION
-        settings["spark.sql.catalog.spark_catalog"] = lake.CATALOG
+        packages.append(delta_tables.JAR)
+        added["spark.sql.extensions"] = delta_tables.EXTENSION
+        settings["spark.sql.catalog.spark_catalog"] = delta_tables.CATALOG
     if jars is None:
         added["spark.jars.packages"] = ",".join(packages)
     if memory is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dovetail.sessions import BATCH_TAG
+from dovetail.platform.sessions import BATCH_TAG
 
 _TAG = re.compile(rf"{BATCH_TAG}(\d+)-(\w+)")
 

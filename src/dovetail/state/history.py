@@ -15,9 +15,9 @@ import pyarrow as pa
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.search import bisect, expand
-from dovetail.columns import DELETED, EVENT_TIME, HASH
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.state.blobs import Blobs
-from dovetail.state.reading import Order
+from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import Ints, Located, Mask, RunState
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers

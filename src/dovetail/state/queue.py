@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dovetail.columns import DUE
+from dovetail.base.columns import DUE
 from dovetail.state.blobs import Blobs
-from dovetail.state.reading import Order
+from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.columns import EVENT_TIME
+from dovetail.base.columns import EVENT_TIME
 from dovetail.state.blobs import Blobs
 from dovetail.state.ipc import parts_of
-from dovetail.state.reading import MergeInput, Order, step_end
+from dovetail.state.merge_extent import MergeInput, Order, step_end
 from dovetail.state.runs import Merge, Run, Runs
 from dovetail.state.segment import Segment, SegmentCache, describe, encode
 

@@ -5,8 +5,8 @@ batch appends one run of tier 0. Once a tier has ``FANOUT`` runs, they are merge
 the next tier, by the rule of the store's kind. If less than half of the bytes are left, the result
 stays in its tier, because it mostly holds the same keys again.
 
-A merge proceeds in the order of the rows, a bounded piece in each batch (``state.reading``). Its
-inputs stay until it is complete. So the work of a batch is in proportion to the bytes that it
+A merge proceeds in the order of the rows, a bounded piece in each batch (``state.merge_extent``).
+Its inputs stay until it is complete. So the work of a batch is in proportion to the bytes that it
 wrote, however large the state is.
 
 All values here are immutable. ``run_state`` holds the current ones and does the work.

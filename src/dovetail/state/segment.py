@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.columns import EVENT_TIME
+from dovetail.base.columns import EVENT_TIME
 from dovetail.errors import StateError
 from dovetail.state import local_files
 from dovetail.state.ipc import ONE_THREAD, from_ipc, to_ipc

@@ -17,9 +17,9 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.search import expand
 from dovetail.arrays.timeline import NO_TIME
-from dovetail.columns import DELETED, EVENT_TIME, HASH
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.state.blobs import Blobs
-from dovetail.state.reading import Order
+from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import Ints, Located, RunState
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.segment import SegmentCache, numbers

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from dovetail.columns import DELETE, UPSERT
+from dovetail.base.columns import DELETE, UPSERT
+from dovetail.base.hints import HintedChange
 from dovetail.errors import DataError
-from dovetail.hints import HintedChange
-from dovetail.plan.arrow import arrow_schema
 from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.types.arrow import arrow_schema
 
 TIME, CHANGE = "time", "change"
 

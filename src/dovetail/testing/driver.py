@@ -11,42 +11,29 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dovetail.arguments import validated
+from dovetail.api.results import AResult
+from dovetail.api.tables import Table
+from dovetail.api.topology import ATopology, AWindowedTable, Topology
 from dovetail.arrays.hashing import stable_hash
-from dovetail.columns import DELETED, EVENT_TIME, POSITION
-from dovetail.dsl import Table
+from dovetail.base.columns import DELETED, EVENT_TIME, POSITION
+from dovetail.base.hints import HintedDriver
+from dovetail.base.validation import validated
 from dovetail.engine.idle import Idle, idle_us
 from dovetail.engine.local import Hash, Local
 from dovetail.errors import CheckpointError, DataError, PlanError
-from dovetail.hints import HintedDriver
 from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.fingerprint import (
-    describe,
-    fingerprint,
-    origins_of,
-    refuse_alike,
-    refuse_other,
-)
+from dovetail.plan.fingerprint import describe, fingerprint, origins_of, refuse_alike, refuse_other
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.spans import Span, microseconds
-from dovetail.plan.unwindowed import as_table
-from dovetail.results import AResult
-from dovetail.spark.local import Evaluator
+from dovetail.plan.transforms.unwindow import as_table
+from dovetail.plan.types.spans import Span, microseconds
+from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.testing.changes import Change, TextTable, microseconds_of
-from dovetail.testing.inputs import (
-    Rows,
-    Timestamp,
-    arrow_rows,
-    by_hand,
-    columns_of,
-    hashable,
-)
-from dovetail.topology import ATopology, AWindowedTable, Topology
+from dovetail.testing.inputs import Rows, Timestamp, arrow_rows, by_hand, columns_of, hashable
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
 """The content of a micro-batch, its time by the wall clock, and the stream time to which it

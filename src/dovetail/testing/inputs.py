@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from dovetail.arguments import ColumnNames, Rule, Text, validated
-from dovetail.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.dsl import Stream, Table
+from dovetail.api.tables import Stream, Table
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.validation import ColumnNames, Rule, Text, validated
 from dovetail.errors import DataError
-from dovetail.plan.arrow import arrow_schema
-from dovetail.plan.checks import keyed
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.schemas import schema_of
-from dovetail.plan.spans import Span, microseconds
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.plan.types.checks import keyed
+from dovetail.plan.types.schemas import schema_of
+from dovetail.plan.types.spans import Span, microseconds
 from dovetail.testing.changes import microseconds_of
 
 Schema: TypeAlias = Annotated[

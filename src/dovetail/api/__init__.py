@@ -1,0 +1,1 @@
+"""The API that users call: tables, streams, windowed tables, and queries of several results."""

@@ -1,0 +1,355 @@
+"""Checks of the arguments of a call against its signature.
+
+``@validated`` decorates every function that users call. An annotation is the rule: its types, its
+literals, and the ``Rule`` of its alias. So a new option is checked by the type with which it is
+declared. A check that depends on other arguments is left to the function itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from os import PathLike
+from types import NoneType, SimpleNamespace, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from dovetail.base.hints import OF_ARGUMENTS, OF_VALUES, nearest
+from dovetail.errors import PlanError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition for arguments of an annotated type."""
+
+    said: str
+    """The description of a valid argument, in errors."""
+    holds: Callable[[Any], bool] = lambda _: True
+    """The condition itself."""
+
+
+Text: TypeAlias = Annotated[str, Rule("a text that is not empty", bool)]
+ColumnName: TypeAlias = Annotated[str, Rule("the name of a column")]
+ColumnNames: TypeAlias = Annotated[
+    str | Sequence[str], Rule("the name of a column or a list of names")
+]
+Path: TypeAlias = Annotated[
+    str | PathLike[str], Rule("a path, as a text or a pathlib.Path", lambda path: path != "")
+]
+Natural: TypeAlias = Annotated[
+    int, Rule("a whole number from 0 to 2147483647", lambda n: 0 <= n < 1 << 31)
+]
+Positive: TypeAlias = Annotated[
+    int, Rule("a whole number from 1 to 2147483647", lambda n: 1 <= n < 1 << 31)
+]
+Seconds: TypeAlias = Annotated[
+    float, Rule("a number of seconds above 0, at most 2147483647", lambda s: 0 < s < 1 << 31)
+]
+
+
+def validated(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function: a ``PlanError`` is raised for an argument that breaks its annotation.
+
+    >>> @validated
+    ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
+    >>> pick("outer")
+    Traceback (most recent call last):
+    dovetail.errors.PlanError: pick: how= is 'outer'. Give 'inner' or 'left'.
+    """
+    signature = inspect.signature(function)
+    operator = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise _unbound(operator, signature, args, kwargs, error) from None
+        kinds = _kinds(function)
+        for name, value in given.items():
+            if name in kinds:
+                for argument, one in _each(signature.parameters[name], value):
+                    _refuse(operator, argument, one, kinds[name])
+        return function(*args, **kwargs)
+
+    return call
+
+
+class CallError(PlanError, TypeError):
+    """A call lacks an argument, or has one that it does not take; also a ``TypeError``."""
+
+
+def _unbound(
+    operator: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: TypeError,
+) -> CallError:
+    """Return the error of a call whose arguments do not fit its signature."""
+    parameters = {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
+    kinds = [parameter.kind for parameter in parameters.values()]
+    by_name = [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
+    positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in kwargs:
+            if name not in by_name:
+                hint = OF_ARGUMENTS.get((operator, name)) or OF_ARGUMENTS.get((operator, "*"))
+                remedy = hint or nearest(name, by_name)
+                return CallError(operator, f"there is no argument {name}=", remedy)
+    bound = len(args) - (len(signature.parameters) - len(parameters))
+    if bound > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            remedy = f"Give each a name: {operator}(name=...)"
+        else:
+            rest = [f"{name}=" for name in by_name if name not in positional]
+            remedy = f"Give the others by name: {', '.join(rest)}" if rest else "Leave it out"
+        count = len(positional)
+        return CallError(
+            operator, f"{bound} arguments come without a name, at most {count} do", remedy
+        )
+    lacking = [
+        name
+        for n, (name, p) in enumerate(parameters.items())
+        if p.default is p.empty
+        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        and name not in kwargs
+        and (p.kind is p.KEYWORD_ONLY or n >= bound)
+    ]
+    if not lacking:
+        return CallError(operator, str(error), f"Call it as {_called(operator, parameters)}")
+    named = ", ".join(f"{name}=" for name in lacking)
+    verb = "is" if len(lacking) == 1 else "are"
+    return CallError(
+        operator, f"{named} {verb} missing", f"Call it as {_called(operator, parameters)}"
+    )
+
+
+def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Return the text of a call to a function, with the arguments that it needs."""
+    stars: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    needed = [
+        f"{name}=..." if p.kind is p.KEYWORD_ONLY else f"{stars.get(p.kind, '')}{name}"
+        for name, p in parameters.items()
+        if p.default is p.empty
+    ]
+    return f"{operator}({', '.join(needed)})"
+
+
+def validated_fields(class_: C) -> C:
+    """Decorate a dataclass: a ``PlanError`` is raised for a field that breaks its annotation."""
+    class_.__init__ = validated(class_.__init__)  # type: ignore[misc]
+    return class_
+
+
+def takes(count: int, function: Callable[..., Any]) -> bool:
+    """Say whether a function can be called with ``count`` arguments; True if its signature is
+    unknown.
+    """
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
+def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
+    """Return the arguments that were given for a parameter, each with its name in errors."""
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return ((f"{name}=", one) for name, one in value.items())
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return ((f"one of {parameter.name}", one) for one in value)
+    return [(f"{parameter.name}=", value)]
+
+
+@cache
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's parameters.
+
+    They are resolved at the first call, because they may use names that the module defines later.
+    """
+    names = inspect.signature(function).parameters
+    annotations = {n: a for n, a in function.__annotations__.items() if n in names}
+    stub: Any = SimpleNamespace(__annotations__=annotations)
+    return get_type_hints(stub, function.__globals__, include_extras=True)
+
+
+def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
+    """Raise ``PlanError`` if a value does not fit an annotation."""
+    if _fits(value, kind):
+        return
+    shown = _shown(value)
+    found = next(_misfits(value, kind), f"is {shown}")
+    hint = OF_VALUES.get((operator, shown)) or OF_VALUES.get(("", shown))
+    raise PlanError(operator, f"{argument} {found}", hint or f"Give {_either(_said(kind))}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Say whether a value fits an annotation."""
+    return _FITS.get(get_origin(kind), _is_a)(value, kind)
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Say whether a value is of a class or a protocol; a bool is no number."""
+    if kind in (int, float):
+        numbers = (int,) if kind is int else (int, float)
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    if getattr(kind, "_is_protocol", False):
+        # Static, because some objects (such as Spark's columns) make up every attribute on request.
+        members = [name for name in vars(kind) if not name.startswith("_")]
+        return all(inspect.getattr_static(value, name, None) is not None for name in members)
+    if kind is Any or isinstance(value, get_origin(kind) or kind):
+        return True
+    # Spark Connect has classes of its own, with the same names as the classic ones.
+    classes = (kind, type(value))
+    own = all(str(one.__module__).startswith("pyspark.sql.") for one in classes)
+    return own and kind.__name__ == type(value).__name__
+
+
+def _is_ruled(value: Any, kind: Any) -> bool:
+    """Say whether a value fits an annotation with rules."""
+    base, *rules = get_args(kind)
+    return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
+
+
+def _is_one_of(value: Any, kind: Any) -> bool:
+    """Say whether a value fits one of several alternatives."""
+    return any(_fits(value, one) for one in get_args(kind))
+
+
+def _is_literal(value: Any, kind: Any) -> bool:
+    """Say whether a value is one of the literals, of the same type: True is not 1."""
+    return any(type(value) is type(one) and value == one for one in get_args(kind))
+
+
+def _is_listed(value: Any, kind: Any) -> bool:
+    """Say whether a value is a list, not a text, whose items all fit."""
+    listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
+    return listed and all(_fits(one, get_args(kind)[0]) for one in value)
+
+
+def _is_mapping(value: Any, kind: Any) -> bool:
+    """Say whether a value is a mapping whose keys and values all fit."""
+    of_keys, of_values = get_args(kind)
+    return isinstance(value, Mapping) and all(
+        _fits(key, of_keys) and _fits(one, of_values) for key, one in value.items()
+    )
+
+
+_FITS: dict[Any, Callable[[Any, Any], bool]] = {
+    Annotated: _is_ruled,
+    Union: _is_one_of,
+    UnionType: _is_one_of,
+    Literal: _is_literal,
+    Sequence: _is_listed,
+    tuple: _is_listed,
+    Mapping: _is_mapping,
+}
+
+
+def _misfits(value: Any, kind: Any) -> Iterator[str]:
+    """Yield the items of a list or mapping that do not fit, in words."""
+    for one in _options(kind):
+        if get_origin(one) is Sequence and isinstance(value, (list, tuple)):
+            yield from (f"has {_shown(v)}" for v in value if not _fits(v, get_args(one)[0]))
+        elif get_origin(one) is Mapping and isinstance(value, Mapping):
+            of_keys, of_values = get_args(one)
+            for key, item in value.items():
+                if not _fits(key, of_keys):
+                    yield f"has {_shown(key)} for a name"
+                elif not _fits(item, of_values):
+                    yield f"has {_shown(item)} for {_shown(key)}"
+
+
+def _options(kind: Any) -> Iterator[Any]:
+    """Yield the alternatives of an annotation."""
+    if get_origin(kind) is Annotated:
+        yield from _options(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        for one in get_args(kind):
+            yield from _options(one)
+    else:
+        yield kind
+
+
+def _said(kind: Any) -> list[str]:
+    """Return the descriptions of an annotation's alternatives, None last."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_said(args[0])[:1])]
+    if origin in (Union, UnionType):
+        found = [said for one in args for said in _said(one)]
+        return [*(said for said in found if said != "None"), *(["None"] if "None" in found else [])]
+    if origin is Literal:
+        return [repr(one) for one in args]
+    if origin in (Sequence, tuple):
+        return [f"a list, each item of it {_either(_said(args[0]))}"]
+    if origin is Mapping:
+        return [f"a mapping, each value of it {_either(_said(args[1]))}"]
+    return [_NAMES.get(origin or kind) or _article((origin or kind).__name__)]
+
+
+_NAMES: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    bytes: "bytes",
+    Any: "a value",
+    NoneType: "None",
+    Callable: "a function",
+    PathLike: "a path",
+}
+
+
+def _either(said: Sequence[str]) -> str:
+    """Return ``a, b or c``."""
+    *first, last = dict.fromkeys(said)
+    comma = "," if any("," in one or " or " in one for one in first) else ""
+    return f"{', '.join(first)}{comma} or {last}" if first else last
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error: short, and without anything that may be a secret or a
+    screenful.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        text = repr(value)
+        return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return _article(kind.__name__ if package in _OWN else f"{package} {kind.__name__}")
+
+
+_SHOWN_MAX = 80
+_OWN = {"builtins", "dovetail"}
+
+
+def _article(name: str) -> str:
+    """Return a noun with its article, ``a`` or ``an``."""
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

@@ -1,0 +1,169 @@
+"""The arrival of rows as pack sees it: their clocks, and the facts that all buckets hear of them.
+
+A *clock* is the largest timestamp that a row's log has had by then in the micro-batch. A *run* is a
+sequence of rows of one log that one task has read one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import NO_TIME, Ints, Mask
+from dovetail.base.columns import (
+    CLOCK,
+    EVENT_TIME,
+    FILE,
+    FILE_BLOCK,
+    FILE_PATH,
+    FILE_TIME,
+    FIRST,
+    HIGH,
+    LAST,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+)
+from dovetail.engine.batches.pieces import RUNS, STAIRS
+from dovetail.laws.arrival import Stairs, running_clock
+from dovetail.physical.source import SourceSpec
+
+_GAPS_MAX = 64
+"""The largest number of gaps, the widest first, at which the rows of a log are cut into runs."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The facts on some rows that all buckets hear."""
+
+    high_us: int
+    """The largest stream time of the rows."""
+    runs: pa.Table | None = None
+    """See ``pieces.Piece.runs``."""
+    stairs: pa.Table | None = None
+    """See ``pieces.Piece.stairs``."""
+
+
+def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[pa.Table, Arrived]:
+    """Return an input partition's rows with the columns of ``wire_schema``, and their arrival.
+
+    ``rows``: at least one row of ``travel_schema``, in the order of reading; ``counted``:
+    bool[rows], those that advance stream time, None for all.
+    """
+    if not source.clocked:
+        return rows, _brought(source, rows, counted)
+    if source.sequence:
+        rows, counted = _in_log_order(source, rows, counted)
+    time_us = rows.column(EVENT_TIME).to_numpy()
+    if counted is not None:
+        time_us = np.where(counted, time_us, NO_TIME)
+    log, first = _logs(source, rows)
+    clock_us = running_clock(log, time_us)
+    last = np.append(first[1:], len(rows)) - 1
+    runs = None
+    if source.files or source.log_partition:
+        runs = _runs(source, rows, first, last, clock_us[last])
+    columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
+    stairs = _stairs(source, rows, clock_us, clock_us) if source.stairs else None
+    if source.files:
+        rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
+    for name in source.wire_schema.names[len(rows.schema) :]:
+        rows = rows.append_column(name, pa.array(columns[name]))
+    return rows, Arrived(int(clock_us[last].max()), runs, stairs)
+
+
+def _brought(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> Arrived:
+    """Return the arrival of rows of another stage, by the columns that they bring."""
+    known = STREAM_TIME in source.carries
+    time_us = rows.column(STREAM_TIME if known else EVENT_TIME).to_numpy()
+    if counted is not None:
+        time_us = np.where(counted, time_us, NO_TIME)
+    stairs = None
+    if source.stairs and known:
+        clock_us = time_us if source.ordered else rows.column(CLOCK).to_numpy()
+        stairs = _stairs(source, rows, clock_us, time_us)
+    return Arrived(int(time_us.max()), None, stairs)
+
+
+def stairs_of(changes: pa.Table) -> pa.Table | None:
+    """Return the steps of stream time over the changes of a stage (``STAIRS``).
+
+    None unless the changes have both a place in a shared log and a stream time. Only then are the
+    steps not known otherwise.
+    """
+    if not {SEQUENCE, STREAM_TIME} <= {*changes.schema.names}:
+        return None
+    stairs = Stairs.of(*(changes.column(name).to_numpy() for name in (SEQUENCE, STREAM_TIME)))
+    return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)
+
+
+def _in_log_order(
+    source: SourceSpec, rows: pa.Table, counted: Mask | None
+) -> tuple[pa.Table, Mask | None]:
+    """Return the rows, with ``counted``, in the order of their logs. Most sources bring them so."""
+    place = rows.column(SEQUENCE).to_numpy()
+    log = rows.column(LOG_PARTITION).to_numpy() if source.log_partition else np.zeros_like(place)
+    falls = log[1:] < log[:-1]
+    falls |= (log[1:] == log[:-1]) & (place[1:] < place[:-1])
+    if not falls.any():
+        return rows, counted
+    order = np.lexsort((place, log))
+    return rows.take(pa.array(order)), None if counted is None else counted[order]
+
+
+# An example of a source with ``_log_partition``. Positions 7 and 8 of log 0 are missing here:
+#
+# | row | log | position | run |
+# |---|---|---|---|
+# | 0 | 0 | 5 | 0, begins |
+# | 1 | 0 | 6 | 0 |
+# | 2 | 0 | 9 | 1, begins after a gap |
+# | 3 | 1 | 2 | 2, begins with another log |
+# | 4 | 1 | 3 | 2 |
+def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
+    """Return the run of each row, int64[rows], and the first row of each run, int64[runs]."""
+    begins = np.zeros(len(rows), np.bool_)
+    begins[0] = True
+    names = (FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
+    if source.files or source.log_partition:
+        for name in names:
+            column = rows.column(name).combine_chunks()
+            differs = pc.not_equal(column[1:], column[:-1]).fill_null(True)
+            begins[1:] |= differs.to_numpy(zero_copy_only=False).astype(np.bool_)
+    if source.log_partition:
+        # Another task may have read the rows between two rows of a log, such as a file that Spark
+        # has not put beside its neighbours.
+        gap = np.diff(rows.column(SEQUENCE).to_numpy())
+        gap[begins[1:]] = 0
+        wide = np.flatnonzero(gap > 1)
+        begins[1 + wide[np.argsort(-gap[wide], kind="stable")[:_GAPS_MAX]]] = True
+    return np.cumsum(begins) - 1, np.flatnonzero(begins)
+
+
+def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
+    """Return the runs (``RUNS``).
+
+    ``first``, ``last``: their first and last rows; ``high_us``: int64[runs].
+    """
+    none = pa.array(np.zeros(len(first), np.int64))
+    columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
+    columns[HIGH] = pa.array(high_us)
+    names = (FILE_TIME, FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
+    for name in names:
+        columns[name] = rows.column(name).take(pa.array(first)).combine_chunks()
+    if source.log_partition:
+        for name, at in ((FIRST, first), (LAST, last)):
+            columns[name] = rows.column(SEQUENCE).take(pa.array(at)).combine_chunks()
+    return pa.table(columns, schema=RUNS)
+
+
+def _stairs(source: SourceSpec, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
+    """Return the steps of stream time (``STAIRS``) by place in the shared log, or else by clock."""
+    position = rows.column(SEQUENCE).to_numpy() if source.ordered else clock_us
+    stairs = Stairs.of(position, time_us)
+    return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -1,0 +1,1 @@
+"""The rows of one bucket's micro-batch, in memory or on disk."""

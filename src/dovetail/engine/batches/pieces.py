@@ -1,0 +1,222 @@
+"""The route of rows to a bucket: pieces, and the batch of a source that they make up.
+
+A source is read from *logs*, and pack cuts a log into *runs* (``laws.arrival``). The *clock* of a
+row is the largest timestamp that its log has had by then in the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.search import bisect
+from dovetail.arrays.timeline import NO_TIME, Ints
+from dovetail.base.columns import (
+    CLOCK,
+    FILE,
+    FILE_BLOCK,
+    FILE_PATH,
+    FILE_TIME,
+    FIRST,
+    HIGH,
+    LAST,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+)
+from dovetail.engine.batches.row_store import Stored
+from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
+from dovetail.operators.job import END_OF_TIME, Batch
+from dovetail.physical.source import SourceSpec
+
+RUNS = pa.schema(
+    [
+        *((name, pa.int64()) for name in (LOG_PARTITION, FIRST, LAST, HIGH, FILE_TIME, FILE_BLOCK)),
+        (FILE_PATH, pa.string()),
+    ]
+)
+"""Runs: their log and their ends there, or their file; then their largest timestamp."""
+STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
+"""The steps of a source's stream time: from a position on it is ``_stream_time``."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of one source and input partition for one bucket, in order.
+
+    A piece without rows is a heartbeat: it brings only the time.
+    """
+
+    source: int
+    partition: int
+    number: int
+    """Its place among the pieces of the partition."""
+    high_time_us: int
+    """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none."""
+    rows: Stored | None
+    runs: pa.Table | None = None
+    """The piece's runs (``RUNS``); None if the piece is one run. All buckets hear them."""
+    stairs: pa.Table | None = None
+    """The steps of the source's stream time (``STAIRS``), if another source asks.
+
+    All buckets hear them.
+    """
+    heard_us: int = NO_TIME
+    """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
+
+    @classmethod
+    def ends(cls, sources: int) -> list[Piece]:
+        """Return the heartbeats that say that sources 0 to ``sources`` - 1 have ended."""
+        return [cls.beat(number, END_OF_TIME) for number in range(sources)]
+
+    @classmethod
+    def beat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
+        """Return a heartbeat that belongs to no input partition."""
+        return cls(source, -1, 0, time_us, None, heard_us=heard_us)
+
+
+def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
+    """Return the rows of source ``number`` in the order of reading.
+
+    Each column is in one chunk, because rows are taken from it again and again.
+    """
+    heard = sorted(
+        (piece for piece in pieces if piece.source == number),
+        key=lambda piece: (piece.partition, piece.number),
+    )
+    own = [piece for piece in heard if piece.rows is not None]
+    rows = pa.concat_tables([piece.rows for piece in own] or [source.wire_schema.empty_table()])
+    rows = rows.combine_chunks()
+    stairs = _stairs(heard) if source.stairs else None
+    if not source.clocked:
+        return _brought(source, rows, stairs)
+    if source.ordered:
+        clock_us = rows.column(CLOCK).to_numpy()
+        if stairs is not None:
+            clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
+        return Batch(rows, clock_us, clock_us, stairs=stairs)
+    return _in_runs(source, rows, heard, stairs)
+
+
+def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:
+    """Return rows of another stage, which bring the columns on their arrival."""
+    found = {n: rows.column(n).to_numpy() for n in source.carries}
+    clock_us = found.get(CLOCK, np.zeros(len(rows), np.int64))
+    stream_us = found.get(STREAM_TIME, clock_us)
+    return Batch(rows, clock_us, stream_us, found.get(ORDER), found.get(TIE), stairs)
+
+
+def _in_runs(
+    source: SourceSpec, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
+) -> Batch:
+    """Return rows that were read from logs in runs, in the order of the logs.
+
+    ``heard``: the pieces of the source, by partition and number; ``rows``: their rows.
+    """
+    runs, first = _runs(source, heard)
+    counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
+    # Positions of files are the ranks of their runs. Other runs come in their order.
+    rank = runs.first if source.files else np.arange(len(runs.log))
+    if source.log_partition:
+        log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
+        piece = np.repeat(np.arange(len(heard)), np.diff(np.append(first, len(runs.log))))
+        run = _run_of_rows(runs, piece, counts, log, position)
+        row = np.lexsort((position, log))
+    else:
+        run = np.repeat(first, counts)
+        if source.files:
+            run = run + rows.column(FILE).to_numpy()
+        log, position = runs.log[run], runs.first[run]
+        row = np.argsort(rank[run], kind="stable")
+    clock_us = clocks(runs, run, rows.column(CLOCK).to_numpy(), log, position)
+    order = None
+    if source.numbered:
+        if source.log_partition:
+            logs, number = np.unique(runs.log, return_inverse=True)
+            begins = np.full(len(logs), NEVER)
+            np.minimum.at(begins, number, runs.first)
+            of = np.searchsorted(logs, log)
+            order = order_by_log(source.origin, of, position - begins[of])
+        else:
+            order = order_by_run(source.origin, rank[run], rows.column(ORDER).to_numpy())
+    if np.any(row[1:] < row[:-1]):
+        rows, clock_us = rows.take(pa.array(row)).combine_chunks(), clock_us[row]
+        order = None if order is None else order[row]
+    return Batch(rows, clock_us, clock_us, order, stairs=stairs)
+
+
+def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
+    """Return the runs of all pieces, and the number of each piece's first run: int64[pieces]."""
+    if not (source.files or source.log_partition):
+        # Each piece is a run, each input partition a log.
+        partition, number, high_us = (
+            np.array([getattr(piece, name) for piece in heard], np.int64)
+            for name in ("partition", "number", "high_time_us")
+        )
+        return LogRuns(partition, number, number, high_us), np.arange(len(heard))
+    tables = [RUNS.empty_table() if piece.runs is None else piece.runs for piece in heard]
+    first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
+    table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
+    high_us = table.column(HIGH).to_numpy()
+    if not source.files:
+        log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
+        return LogRuns(log, begins, ends, high_us), first
+    # All files are one log, ordered by age, then by name, then by block.
+    keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
+    keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
+    place = np.empty(len(keys), np.int64)
+    sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
+    place[sorted_.to_numpy()] = np.arange(len(keys))
+    return LogRuns(np.zeros(len(keys), np.int64), place, place, high_us), first
+
+
+# An example with two pieces of one log, cut into three runs that begin at positions 5, 9 and 7:
+#
+# | row | piece | position | run |
+# |---|---|---|---|
+# | 0 | 0 | 5 | 0 |
+# | 1 | 0 | 6 | 0 |
+# | 2 | 0 | 9 | 1 |
+# | 3 | 1 | 7 | 2 |
+# | 4 | 1 | 8 | 2 |
+#
+# The runs begin at rows [0, 2, 3], so the last run that begins at or before a row is its own.
+def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: Ints) -> Ints:
+    """Return the run of each row: int64[rows]. Rows and runs lie by piece, log and position.
+
+    ``piece``: the piece of each run; ``counts``: the number of rows of each piece; ``log``,
+    ``position``: the place of each row.
+    """
+    end = np.cumsum(counts)[piece]
+    start = end - counts[piece]
+    low = bisect(log, start, end, runs.log, right=False)
+    high = bisect(log, start, end, runs.log, right=True)
+    begins = bisect(position, low, high, runs.first, right=False)
+    found: Ints = np.searchsorted(begins, np.arange(len(log)), side="right") - 1
+    return found
+
+
+def _stairs(heard: Sequence[Piece]) -> Stairs:
+    """Return the steps of stream time over all pieces; no steps if no piece has any."""
+    tables = [piece.stairs for piece in heard if piece.stairs is not None]
+    if not tables:
+        none = np.zeros(0, np.int64)
+        return Stairs(none, none)
+    table = pa.concat_tables(tables)
+    return Stairs.of(*(table.column(name).to_numpy() for name in (POSITION, STREAM_TIME)))
+
+
+def high_time_us(pieces: Sequence[Piece]) -> int:
+    """Return the largest time that a bucket has heard in a batch, ``NO_TIME`` for none.
+
+    The end of an input is no time.
+    """
+    times = (piece.high_time_us for piece in pieces)
+    return max((time for time in times if time != END_OF_TIME), default=NO_TIME)

@@ -1,0 +1,120 @@
+"""The rows of a bucket's micro-batch by their numbers, whether they lie in memory or on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Ints
+from dovetail.base.columns import is_reserved
+from dovetail.state.ipc import from_ipc
+
+AT = "_at"
+"""The column with a row's number in its stock, beside the columns that order rows."""
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """Rows on disk, as an Arrow IPC stream in an open file."""
+
+    file: IO[bytes]
+    offset: int
+    """The first byte of the stream in the file."""
+    length: int
+    """The number of bytes of the stream."""
+    ordering: pa.Table
+    """The columns that order the rows, in memory."""
+    nbytes: int
+    """The size of the rows in memory."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return int(self.ordering.num_rows)
+
+    def read(self) -> pa.Table:
+        """Return the rows."""
+        return from_ipc(os.pread(self.file.fileno(), self.length, self.offset))
+
+
+Stored: TypeAlias = "pa.Table | Spooled"
+
+
+def table_of(rows: Stored) -> pa.Table:
+    """Return the rows in memory."""
+    return rows.read() if isinstance(rows, Spooled) else rows
+
+
+def ordering_of(rows: Stored) -> pa.Table:
+    """Return the internal columns of fixed width: all that orders rows, at little memory."""
+    if isinstance(rows, Spooled):
+        return rows.ordering
+    fixed = (pa.int64(), pa.bool_())
+    return rows.select([f.name for f in rows.schema if is_reserved(f.name) and f.type in fixed])
+
+
+@dataclass(frozen=True)
+class Stock:
+    """All rows of a micro-batch, numbered from 0 over all pieces."""
+
+    pieces: Sequence[Stored]
+    """The rows by piece, of one source or of several."""
+
+    @cached_property
+    def _first(self) -> Ints:
+        """The number of the first row of each piece, then the number of rows: int64[pieces + 1]."""
+        return np.cumsum([0, *(rows.num_rows for rows in self.pieces)])
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all rows in memory."""
+        return sum(rows.nbytes for rows in self.pieces)
+
+    def ordering(self, piece: int) -> pa.Table:
+        """Return the columns that order the rows of a piece, with the rows' numbers as ``AT``."""
+        table = ordering_of(self.pieces[piece])
+        return table.append_column(AT, pa.array(np.arange(*self._first[piece : piece + 2])))
+
+    def row_bytes(self, at: Ints) -> npt.NDArray[np.float64]:
+        """Estimate the size of each of the rows ``at``, as the mean of its piece: float64[at]."""
+        mean = np.array([rows.nbytes / max(rows.num_rows, 1) for rows in self.pieces])
+        return np.asarray(mean[self._piece(at)], np.float64)
+
+    # An example: rows 7, 2 and 5 are asked for, and the pieces begin at rows 0 and 4:
+    #
+    # | at, sorted | 2 | 5 | 7 |
+    # |---|---|---|---|
+    # | piece | 0 | 1 | 1 |
+    # | row there | 2 | 1 | 3 |
+    # | place in at | 1 | 2 | 0 |
+    #
+    # Each piece is read once, and the rows are then taken in the order [2, 0, 1].
+    def fetch(self, at: Ints, schema: pa.Schema) -> pa.Table:
+        """Return the rows with the numbers ``at``, in this order, each column in one chunk."""
+        order = np.argsort(at, kind="stable")
+        sorted_ = at[order]
+        piece = self._piece(sorted_)
+        parts = [schema.empty_table()]
+        for number in np.unique(piece):
+            start, end = np.searchsorted(piece, (number, number + 1))
+            row = sorted_[start:end] - self._first[number]
+            table = table_of(self.pieces[number])
+            whole = len(row) == len(table)
+            parts.append(table if whole else table.take(pa.array(row)))
+        rows = pa.concat_tables(parts).combine_chunks()
+        if np.any(order[1:] < order[:-1]):
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            rows = rows.take(pa.array(place))
+        return rows
+
+    def _piece(self, at: Ints) -> Ints:
+        """Return the piece that has each of the rows ``at``."""
+        return np.searchsorted(self._first, at, side="right") - 1

@@ -1,0 +1,176 @@
+"""Slices of a bucket's micro-batch that is too large to be worked on at once.
+
+**In order of arrival.** A slice is the next rows of all sources. It is processed like a micro-batch
+of its own, with the clocks of the last record that came. The laws' answers do not depend on such
+cuts. So the stage's do not either, even if clocks span keys or rows wait. And no key is too large.
+
+**By key**, if an answer depends on the whole micro-batch. One such answer is the last change of
+each key (``emit="batch"``). Another is that of a foreign-key join on a left row that moves within
+the batch. A slice is all rows of a range of key hashes, as if there were more buckets. Only the
+last slice moves the clocks on, so no slice drops what another may still ask for. A left row that
+moves from slice to slice is marked like one that moves from bucket to bucket.
+
+Operators whose rows wait in a queue are cut by arrival even so, for the queue is not kept by key.
+
+Only the rows at work are in memory. Of the other rows only the columns that order them are in
+memory. The rest is read where it lies (``engine.batches.row_store``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Ints, arrival_keys
+from dovetail.base.columns import HASH, INSTRUCTION, PLACE
+from dovetail.engine.batches.row_store import AT, Stock
+from dovetail.laws.joins.foreign_key_join import MOVED
+from dovetail.operators.job import Batch, Share
+from dovetail.physical.fragment import Fragment
+from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a batch."""
+
+    share: Share
+    """The columns that order the batch's rows."""
+    stock: Stock
+    """The rows themselves."""
+    size_bytes: int
+    """About the size of a slice."""
+
+    def shares(self) -> Iterator[tuple[Share, bool]]:
+        """Yield the share of each slice, and True for the last one.
+
+        A share has the manifest before the batch, not that of the slice before it.
+        """
+        by_key = _by_key(self.share.fragment)
+        parts = self._by_key() if by_key else self._by_arrival()
+        moved = (
+            self._moved(parts)
+            if isinstance(self.share.fragment.operators[0].law, ForeignKeyJoinLaw)
+            else None
+        )
+        for number, part in enumerate(parts):
+            batches = [self._batch(source, which, moved) for source, which in enumerate(part)]
+            share, last = replace(self.share, batches=batches), number == len(parts) - 1
+            if not last:
+                reached_us = self.share.initial_us if by_key else self._reached_us(part)
+                share = replace(share, final_us=reached_us)
+            yield share, last
+
+    def _by_arrival(self) -> list[list[Ints]]:
+        """Return for each slice and source the rows in it, cut in order of arrival.
+
+        All rows that one record causes of one row stay together, for it may leave a group and enter
+        it again.
+        """
+        rows = [self.share.rows(source, keyed=False) for source in range(len(self.share.batches))]
+        keys = arrival_keys(rows)
+        order = np.lexsort(keys)
+        if all(of.tie is None for of in rows):
+            return self._cut(order, None)
+        arranged = (key[order] for key in keys)
+        differs = np.logical_or.reduce([key[1:] != key[:-1] for key in arranged])
+        return self._cut(order, np.append(0, np.cumsum(differs)))
+
+    def _reached_us(self, part: Sequence[Ints]) -> list[int]:
+        """Return for each source its stream time as the last row of a slice comes."""
+        reached_us = []
+        for source, (initial_us, final_us) in enumerate(
+            zip(self.share.initial_us, self.share.final_us, strict=True)
+        ):
+            clocks = (self._clocks[source, by][rows] for by, rows in enumerate(part))
+            highest_us = max(int(clock_us.max(initial=initial_us)) for clock_us in clocks)
+            reached_us.append(min(highest_us, final_us))
+        return reached_us
+
+    @cached_property
+    def _clocks(self) -> Mapping[tuple[int, int], Ints]:
+        """The stream time of a source as each row of another comes, by (source, asking source)."""
+        sources = range(len(self.share.batches))
+        return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
+
+    def _by_key(self) -> list[list[Ints]]:
+        """Return for each slice and source the rows in it, cut in order of key hashes."""
+        hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
+        order = np.argsort(hash_, kind="stable")
+        return self._cut(order, hash_[order])
+
+    # An example of five rows with 40 bytes each and slices of 100 bytes:
+    #
+    # | row in order | bytes so far | slice | together | slice, with together |
+    # |---|---|---|---|---|
+    # | 0 | 40 | 0 | 0 | 0 |
+    # | 1 | 80 | 0 | 0 | 0 |
+    # | 2 | 120 | 1 | 0 | 0 |
+    # | 3 | 160 | 1 | 1 | 1 |
+    # | 4 | 200 | 2 | 1 | 1 |
+    #
+    # Rows with equal ``together`` go with the first of them.
+    def _cut(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
+        """Cut the rows of all sources, in this order. Return the rows by slice and source.
+
+        ``together``: int64[rows] in this order; neighbours with equal values stay in one slice.
+        None cuts anywhere.
+        """
+        at = np.concatenate([_numbers(batch) for batch in self.share.batches])
+        filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
+        if together is not None:
+            begins = np.append(True, together[1:] != together[:-1])
+            filled = filled[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+        edges = np.flatnonzero(np.diff(filled)) + 1
+        first = np.cumsum([0, *(len(batch.rows) for batch in self.share.batches)])
+        parts = []
+        for part in np.split(order, edges):
+            row = np.sort(part)
+            ends = np.searchsorted(row, first)
+            parts.append(
+                [row[ends[s] : ends[s + 1]] - first[s] for s in range(len(self.share.batches))]
+            )
+        return parts
+
+    def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
+        """Return, ascending, the hashes of primary keys that have messages in several slices."""
+        place = self.share.batches[0].rows.column(PLACE).to_numpy()
+        slices = np.empty(len(place), np.int64)
+        for number, part in enumerate(parts):
+            slices[part[0]] = number
+        order = np.lexsort((slices, place))
+        place, slices = place[order], slices[order]
+        several = (place[1:] == place[:-1]) & (slices[1:] != slices[:-1])
+        return np.unique(place[1:][several])
+
+    def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
+        """Return the rows ``which`` of a source, and mark messages of ``moved`` keys as moved."""
+        batch = self.share.batches[source]
+        schema = self.share.sources[source].wire_schema
+        rows = self.stock.fetch(_numbers(batch)[which], schema)
+        if moved is not None and source == 0:
+            found = np.isin(rows.column(PLACE).to_numpy(), moved)
+            said = rows.column(INSTRUCTION).to_numpy() | np.where(found, MOVED, 0)
+            number = rows.schema.get_field_index(INSTRUCTION)
+            rows = rows.set_column(number, INSTRUCTION, pa.array(said))
+        return batch.of(which, rows)
+
+
+def _numbers(batch: Batch) -> Ints:
+    """Return the numbers of a batch's rows in the stock."""
+    if AT not in batch.rows.schema.names:
+        return np.zeros(0, np.int64)
+    numbers: Ints = batch.rows.column(AT).to_numpy()
+    return numbers
+
+
+def _by_key(fragment: Fragment) -> bool:
+    """Say whether a fragment must be cut by key."""
+    first = fragment.operators[0]
+    if not first.reads and first.law.whole_keys:
+        return True
+    return fragment.last.emit == "batch" and not any(law.waits for law in fragment.laws)

@@ -1,0 +1,77 @@
+"""The pieces of a bucket's micro-batch as they come: in memory, or on disk once they are large."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from dovetail.engine.batches.pieces import Piece
+from dovetail.engine.batches.row_store import Spooled, ordering_of
+from dovetail.errors import StorageError
+from dovetail.state import local_files
+from dovetail.state.ipc import from_ipc, to_ipc
+
+
+class Spool:
+    """A collector of pieces.
+
+    Once their rows take more than ``size_bytes`` in memory, they lie in a file in ``directory``.
+    The file has no name, so it is gone with the pieces or the process. ``pieces``: all that came.
+    """
+
+    def __init__(self, directory: Path, size_bytes: int) -> None:
+        self.pieces: list[Piece] = []
+        self._directory = directory
+        self._room_bytes = size_bytes
+        self._in_memory: list[tuple[int, bytes]] = []
+        self._file: IO[bytes] | None = None
+
+    def add(self, piece: Piece, payload: bytes | None) -> None:
+        """Take a piece. ``payload``: its rows as an Arrow IPC stream, None for a heartbeat.
+
+        Raises ``StorageError`` if rows do not fit into memory and cannot be written.
+        """
+        self.pieces.append(piece)
+        if payload is not None:
+            assert piece.rows is not None
+            self._room_bytes -= piece.rows.nbytes
+            self._in_memory.append((len(self.pieces) - 1, payload))
+            if self._room_bytes < 0:
+                self._spill()
+
+    def _spill(self) -> None:
+        """Move all rows to the file. Raises ``StorageError`` if it cannot be written."""
+        try:
+            self._write()
+        except OSError as error:
+            if self._file is not None:
+                with suppress(OSError):
+                    self._file.close()
+            raise StorageError(
+                "micro-batch",
+                f"its rows do not fit into memory and cannot be written to {self._directory} "
+                f"({error.strerror})",
+                "Make room there, or let a micro-batch read less (maxFilesPerTrigger, "
+                "max_per_trigger)",
+            ) from error
+
+    def _write(self) -> None:
+        """Append the rows in memory to the file, created on first use."""
+        if self._file is None:
+            local_files.own(self._directory)
+            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- kept open
+        for number, payload in self._in_memory:
+            piece = self.pieces[number]
+            assert isinstance(piece.rows, pa.Table)
+            # Copy these columns, because a view of them would keep the whole table in memory.
+            ordering = from_ipc(to_ipc(ordering_of(piece.rows)))
+            rows = Spooled(self._file, self._file.tell(), len(payload), ordering, piece.rows.nbytes)
+            self._file.write(payload)
+            self.pieces[number] = replace(piece, rows=rows)
+        self._file.flush()
+        self._in_memory.clear()

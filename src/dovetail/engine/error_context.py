@@ -1,0 +1,119 @@
+"""The error of a failed batch: it names the operator, the tables, the bucket and perhaps the key.
+
+The key is found by trial. The operator runs again on half of the keys at a time, until one key is
+left on which it fails in the same way. Trials write to blobs that are thrown away. They cost about
+one more batch, and only after a failure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Ints
+from dovetail.base.columns import HASH
+from dovetail.errors import BatchError, DovetailError, line_of
+from dovetail.operators.counts import shown
+from dovetail.operators.job import Done, Share
+from dovetail.physical.fragment import Fragment
+from dovetail.state.blobs import Blobs
+from dovetail.state.segment import SegmentCache
+
+
+@contextmanager
+def blamed(operator: str, place: Callable[[Exception], str]) -> Iterator[None]:
+    """Raise any exception of the block as a ``DovetailError`` that says where it happened.
+
+    ``place`` returns the text with the tables and all else that is known. It is called only on
+    failure.
+    """
+    try:
+        yield
+    except DovetailError as error:
+        error.where = error.where or place(error)
+        raise
+    except Exception as error:
+        failed = BatchError(
+            operator,
+            f"a batch fails with {line_of(error)}",
+            "Its cause stands in the trace; the batch is run again when the query is started again",
+        )
+        failed.where = place(error)
+        raise failed from error
+
+
+def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
+    """Describe the place of a failure in a fragment. ``share``: the rows of one key, if known."""
+    read = [
+        source.title
+        for number, source in enumerate(fragment.sources)
+        if share is None or share.batches[number].rows.num_rows
+    ]
+    parts = [", ".join(dict.fromkeys(read)), f"bucket {bucket} of {fragment.buckets}"]
+    if share is not None:
+        rows = next(batch.rows for batch in share.batches if batch.rows.num_rows)
+        parts.insert(1, f"key {shown(rows, fragment.key_columns, fragment.key_names)}")
+    return "; ".join(parts)
+
+
+def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
+    """Return the part of the share with the one key on which it fails with the same type of error.
+
+    None if no single key does, or if it fails without any rows.
+    """
+
+    def fails(part: Share) -> bool:
+        try:
+            deque(run(replace(part, blobs=_Trial(share.blobs), cache=SegmentCache())).chunks, 0)
+        except Exception as again:
+            return type(again) is type(error)
+        return False
+
+    keys = _keys(share)
+    if len(keys) == 0 or fails(_part(share, keys[:0])):
+        return None
+    while len(keys) > 1:
+        half = _part(share, keys[: len(keys) // 2])
+        share = half if fails(half) else _part(share, keys[len(keys) // 2 :])
+        keys = _keys(share)
+    return share if fails(share) else None
+
+
+def _keys(share: Share) -> Ints:
+    """Return the distinct hashes of the keys of a share's rows, ascending."""
+    found: Ints = np.unique(np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches]))
+    return found
+
+
+def _part(share: Share, keys: Ints) -> Share:
+    """Return the share with only the rows whose key hash is among ``keys``."""
+    batches = []
+    for batch in share.batches:
+        row = np.flatnonzero(np.isin(batch.rows.column(HASH).to_numpy(), keys))
+        batches.append(batch.of(row, batch.rows.take(pa.array(row)).combine_chunks()))
+    return replace(share, batches=batches)
+
+
+class _Trial:
+    """Blobs that read from others and write to memory only."""
+
+    def __init__(self, stored: Blobs) -> None:
+        self._stored = stored
+        self._own: dict[str, bytes | None] = {}
+
+    def get(self, name: str) -> bytes | None:
+        """Return the blob, or None if there is none."""
+        return self._own[name] if name in self._own else self._stored.get(name)
+
+    def put(self, name: str, blob: bytes) -> None:
+        """Keep a blob for the duration of the trial."""
+        self._own[name] = blob
+
+    def delete(self, name: str) -> None:
+        """Treat a blob as deleted for the duration of the trial."""
+        self._own[name] = None

@@ -1,0 +1,294 @@
+"""The operators of a fragment on one bucket, run one after the other without an exchange between.
+
+If there are several, all rows of the inputs are put in order once. Each row carries its number from
+operator to operator. So every operator orders its input by the records that caused it, as one
+topology in one task does. An operator that is alone reads the rows as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import NO_TIME, Ints, Mask, arrival_order
+from dovetail.base.columns import (
+    CLOCK,
+    DELETED,
+    EVENT_TIME,
+    FILE,
+    HASH,
+    LOG_PARTITION,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    key_name,
+)
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Batch, Cause, Done, Job, Share, minus_each, whole
+from dovetail.operators.registry import operate
+from dovetail.physical.fragment import Feed, no_window
+from dovetail.physical.source import SourceSpec
+from dovetail.physical.specs.groups import Final
+from dovetail.plan.types.windows import Windows
+from dovetail.state.runs import Runs
+
+_BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
+
+
+def run(share: Share) -> Done:
+    """Run a fragment's operators. Return the last one's changes, and the stores of all."""
+    fragment = share.fragment
+    if not fragment.last.reads:
+        done = operate(
+            Job(
+                operator=fragment.last,
+                sources=share.sources,
+                batches=share.batches,
+                manifest=share.manifest,
+                final_us=share.final_us,
+                blobs=share.blobs,
+                cache=share.cache,
+                stores=_stored(share, 0),
+            )
+        )
+        return replace(done, stores=_named(share, 0, done))
+    return _run_all(share)
+
+
+def _stored(share: Share, number: int) -> dict[str, Runs]:
+    """Return an operator's stores before the batch, by its own names for them."""
+    known = share.manifest.stores
+    names = {
+        own: share.fragment.stored(number, own) for own in share.fragment.operators[number].stores
+    }
+    return {own: known[name] for own, name in names.items() if name in known}
+
+
+def _named(share: Share, number: int, done: Done) -> dict[str, Runs]:
+    """Return an operator's stores after the batch, by the manifest's names for them."""
+    return {share.fragment.stored(number, own): runs for own, runs in done.stores.items()}
+
+
+# An example with two inputs of two rows each, ordered by clock; on a tie input 0 comes first:
+#
+# | row of all | input | clock | rank |
+# |---|---|---|---|
+# | 0 | 0 | 10 | 1 |
+# | 1 | 0 | 10 | 2 |
+# | 2 | 1 | 7 | 0 |
+# | 3 | 1 | 10 | 3 |
+#
+# ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
+def _run_all(share: Share) -> Done:
+    """Run several operators on rows that are numbered in the order of arrival."""
+    operators = share.fragment.operators
+    sources = [share.rows(number) for number in range(len(share.sources))]
+    order = arrival_order(sources)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    bounds = np.cumsum([0, *(len(rows) for rows in sources)])
+    ranks = [rank[start:end] for start, end in pairwise(bounds)]
+    inputs = [_numbered(batch.rows, own) for batch, own in zip(share.batches, ranks, strict=True)]
+    clocks = {
+        number: np.concatenate([share.clock_of(number, asking) for asking in range(len(sources))])
+        for number in {number for operator in operators for number in operator.clocks}
+    }
+    made: list[pa.Table | None] = []
+    stores: dict[str, Runs] = {}
+    counts: Counts = Counts()
+    for number, operator in enumerate(operators):
+        clock = _Clock(
+            min((share.initial_us[n] for n in operator.clocks), default=NO_TIME),
+            np.minimum.reduce([clocks[n] for n in operator.clocks])[order],
+            min((share.final_us[n] for n in operator.clocks), default=NO_TIME),
+        )
+        fed = [
+            _fed(
+                share,
+                feed,
+                source,
+                made[feed.number] if feed.operator else inputs[feed.number],
+                clock,
+                counts,
+            )
+            for feed, source in zip(operator.reads, operator.sources, strict=True)
+        ]
+        done = operate(_job(share, number, fed, ranks, clock))
+        stores |= _named(share, number, done)
+        counts.update(done.counts)
+        if operator is not operators[-1]:
+            made.append(_whole_output(done))
+    tables = chain([] if done.output is None else [done.output], done.chunks)
+    emitted = _numbered_on(share, tables, order, clock)
+    return Done(
+        next(emitted, None),
+        stores,
+        share.manifest.rows + len(order),
+        chunks=emitted,
+        later=done.later,
+        counts=counts,
+    )
+
+
+def _numbered_on(
+    share: Share, tables: Iterable[pa.Table], order: Ints, clock: _Clock
+) -> Iterator[pa.Table]:
+    """Yield the last operator's changes as the fragment's, with their positions."""
+    position = share.manifest.position
+    for emitted in tables:
+        if len(emitted):
+            number = pa.array(np.arange(position, position + len(emitted)))
+            position += len(emitted)
+            emitted = emitted.set_column(emitted.schema.get_field_index(POSITION), POSITION, number)
+            yield _caused(share, emitted, order, clock)
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """The stream time by which an operator's windows close, or that of a versioned table."""
+
+    initial_us: int
+    """The stream time before the batch; ``NO_TIME`` before the first record."""
+    at_us: Ints
+    """The stream time as each record of the batch comes, by its rank: int64[records]."""
+    final_us: int
+    """The stream time at the end of the batch."""
+
+    @classmethod
+    def of_table(cls, share: Share, number: int, rank: Ints, count: int) -> _Clock:
+        """Return the clock of input ``number``; ``rank``: the ranks of its rows among all.
+
+        ``count``: the number of records. The clock is ``NO_TIME`` at records of other inputs.
+        """
+        at_us = np.full(count, NO_TIME)
+        at_us[rank] = share.clock_of(number, number)
+        return cls(share.initial_us[number], at_us, share.final_us[number])
+
+
+def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
+    """Return changes with ``Fragment.feeds``, the columns on the records that caused them."""
+    fragment, last, rank = share.fragment, share.fragment.last, emitted.column(SEQUENCE).to_numpy()
+    emitted = emitted.drop_columns([SEQUENCE])
+    if not fragment.feeds:
+        return emitted
+    columns = dict.fromkeys(fragment.feeds, np.zeros(len(rank), np.int64))
+    at = np.minimum(rank, len(order) - 1)
+    for name in columns if len(order) else ():
+        if name == STREAM_TIME:
+            columns[name] = minus_each(clock.at_us[at], fragment.holds_us)
+        else:
+            columns[name] = np.concatenate(
+                [share.said(name, source) for source in range(len(share.sources))]
+            )[order][at]
+    cause = Cause(columns)
+    if isinstance(last.law, Final):
+        end = emitted.column(key_name(last.keys - 1)).cast(pa.int64()).to_numpy()
+        key = [whole(emitted.column(key_name(n))) for n in range(last.keys)]
+        every = np.ones(len(rank), np.bool_)
+        cause = cause.due(every, end + last.law.due_us, stable_hash(key), fragment.holds_us)
+    for name, column in cause.arrays.items():
+        emitted = emitted.append_column(name, column)
+    return emitted
+
+
+def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
+    """Return an input's rows in order of arrival, with their ranks as ``_sequence``."""
+    arranged = np.argsort(rank)
+    brought = [name for name in _BROUGHT if name in rows.schema.names]
+    rows = rows.drop_columns(brought)
+    if not np.all(arranged[1:] > arranged[:-1]):
+        rows = rows.take(pa.array(arranged))
+    return rows.append_column(SEQUENCE, pa.array(rank[arranged]))
+
+
+def _job(
+    share: Share, number: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
+) -> Job:
+    """Return the job of operator ``number`` on the rows that it is fed."""
+    operator = share.fragment.operators[number]
+    batches, clocks = [], []
+    for table, feed, source in zip(fed, operator.reads, operator.sources, strict=True):
+        own = clock
+        if source.versioned_us is not None:
+            own = _Clock.of_table(share, feed.number, ranks[feed.number], len(clock.at_us))
+        batches.append(Batch.in_sequence(table, own.at_us[table.column(SEQUENCE).to_numpy()]))
+        clocks.append(own)
+    times = tuple(None if own.initial_us == NO_TIME else own.initial_us for own in clocks)
+    return Job(
+        operator=operator,
+        sources=operator.sources,
+        batches=batches,
+        manifest=replace(share.manifest, stream_time_us=times),
+        final_us=[own.final_us for own in clocks],
+        blobs=share.blobs,
+        cache=share.cache,
+        stores=_stored(share, number),
+        clock_us=clock.at_us,
+    )
+
+
+def _fed(
+    share: Share,
+    feed: Feed,
+    source: SourceSpec,
+    rows: pa.Table | None,
+    clock: _Clock,
+    counts: Counts,
+) -> pa.Table:
+    """Return an operator's input (``SourceSpec.wire_schema``) from the rows that feed it.
+
+    ``rows``: None if there are none. Rows that look in no window are counted.
+    """
+    if rows is None:
+        return source.wire_schema.empty_table()
+    if feed.columns is None:
+        return rows.select(source.wire_schema.names)
+    columns = [_shifted(whole(rows.column(name)), by_us) for name, by_us in feed.columns]
+    keys, others = source.keys, source.keys + source.foreign
+    if feed.looks is not None:
+        at_us = clock.at_us[rows.column(SEQUENCE).to_numpy()]
+        lost = _without_window(columns[others - 2], at_us, feed.looks)
+        there = pc.invert(rows.column(DELETED)).to_numpy(zero_copy_only=False)
+        own = share.sources[feed.number]
+        counts.add_rows(no_window(own), own, rows, np.flatnonzero(lost & there))
+        for number in (others - 2, others - 1):
+            columns[number] = pc.if_else(pa.array(~lost), columns[number], None)
+    hash_ = pa.array(stable_hash(columns[:keys])) if feed.rehashed else rows.column(HASH)
+    if source.foreign:
+        columns[keys:keys] = [pa.array(stable_hash(columns[keys:others]))]
+    made = [hash_, rows.column(EVENT_TIME), rows.column(DELETED), *columns, rows.column(SEQUENCE)]
+    return pa.table(made, schema=source.wire_schema)
+
+
+def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
+    """Say for each start whether it is null, begins no window, or begins one no longer kept.
+
+    ``clock_us``: int64[n], the stream time as each row comes. Returns bool[n].
+    """
+    start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
+    kept = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
+    there = start.is_valid().to_numpy(zero_copy_only=False)
+    lost: Mask = ~there | (start_us % windows.advance_us != 0) | ~kept
+    return lost
+
+
+def _shifted(column: pa.Array, by_us: int) -> pa.Array:
+    """Return a column of times plus ``by_us`` microseconds."""
+    if by_us == 0:
+        return column
+    return pc.add(column.cast(pa.int64()), by_us).cast(column.type)
+
+
+def _whole_output(done: Done) -> pa.Table | None:
+    """Return all changes of an operator, in order, or None if there are none."""
+    tables = [] if done.output is None else [done.output]
+    tables += done.chunks
+    return pa.concat_tables(tables).combine_chunks() if tables else None

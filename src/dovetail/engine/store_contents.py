@@ -1,0 +1,232 @@
+"""The rows of a bucket's store, read back from its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.aggregates.multiset import Listing
+from dovetail.arrays.timeline import NO_TIME
+from dovetail.base.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    DUE,
+    EVENT_TIME,
+    HASH,
+    ROW,
+    TIMESTAMP,
+    UPSERT,
+)
+from dovetail.operators.groups.aggregate import GROUP_TIME, accumulator_name
+from dovetail.operators.groups.long_lists import Parts
+from dovetail.operators.job import END_OF_TIME, whole
+from dovetail.physical.specs.law import Store
+from dovetail.state.blobs import Blobs
+from dovetail.state.history import HistoryState
+from dovetail.state.manifest import Manifest
+from dovetail.state.queue import QueueState
+from dovetail.state.run_state import RunState
+from dovetail.state.runs import Runs
+from dovetail.state.segment import Ints, Segment, SegmentCache, numbers
+from dovetail.state.table_state import TableState
+
+TIME = pa.timestamp("us", "UTC")
+
+
+def schema_of(store: Store) -> pa.Schema:
+    """Return the columns that ``rows`` gives: the input's own, then ``_timestamp``.
+
+    Versions have ``_change`` besides, and records that wait have ``_due``.
+    """
+    fields = [*store.fields, pa.field(TIMESTAMP, TIME)]
+    if store.kind == "versions":
+        fields.append(pa.field(CHANGE, pa.string()))
+    if store.kind == "queue":
+        fields.append(pa.field(DUE, TIME))
+    return pa.schema(fields)
+
+
+def horizon_us(store: Store, manifest: Manifest) -> int:
+    """Return the time before which a bucket's rows of a store are no longer of use, or were taken.
+
+    ``NO_TIME`` if the store keeps rows for good, or before the first record.
+    """
+    if store.span_us is None or not store.clocks:
+        return NO_TIME
+    times = [manifest.stream_time_us[clock] for clock in store.clocks]
+    # As an operator has it: before the first record of an input its time is the earliest.
+    known = [NO_TIME if time is None else time for time in times]
+    latest = max(known) if store.kind in ("records", "queue") else min(known)
+    return NO_TIME if latest == NO_TIME else latest - store.span_us
+
+
+def rows(
+    store: Store,
+    runs: Runs,
+    beside: Mapping[str, Runs],
+    horizon_us: int,
+    blobs: Blobs,
+    cache: SegmentCache,
+) -> Iterator[pa.Table]:
+    """Yield a store's rows (``schema_of``), some at a time.
+
+    They are, by the store's kind, the last row of each key, its versions, the records that are
+    kept, or those that wait. ``beside``: the runs of the stores that are read with it
+    (``Store.beside``).
+    """
+    segment = next(runs.segments, None)
+    if segment is None:
+        return
+    without = beside[store.without].segments if store.without else ()
+    marked = [_numbers(part, blobs, cache) for part in without]
+    gone = np.concatenate(marked) if marked else None
+    lists = _lists(store, beside, blobs, cache)
+    schema = cache.open(segment, blobs.get).schema
+    for table in _opened(store, schema, runs, horizon_us, blobs, cache).contents():
+        if gone is not None:
+            table = table.filter(~np.isin(table.column(ROW).to_numpy(), gone))
+        yield _shown(store, table, lists)
+
+
+def found(
+    store: Store,
+    runs: Runs,
+    beside: Mapping[str, Runs],
+    horizon_us: int,
+    blobs: Blobs,
+    cache: SegmentCache,
+    asked: Asked,
+) -> pa.Table:
+    """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue.
+
+    | store | rows of a key |
+    |---|---|
+    | ``rows`` | its row, if there is one and it has not expired |
+    | ``versions`` | its version at the time asked for |
+    | ``records`` | all its records that are kept |
+    """
+    segment = next(runs.segments, None)
+    if segment is None:
+        return schema_of(store).empty_table()
+    schema = cache.open(segment, blobs.get).schema
+    state = _opened(store, schema, runs, horizon_us, blobs, cache)
+    order = np.argsort(asked.hash, kind="stable")
+    hash_, keys = asked.hash[order], [key.take(pa.array(order)) for key in asked.keys]
+    if isinstance(state, TableState):
+        located = state.locate(hash_, keys)
+    else:
+        assert isinstance(state, HistoryState)
+        if store.kind == "records":
+            low_us, high_us = (np.full(len(hash_), time) for time in (horizon_us, END_OF_TIME))
+            table = state.between(hash_, keys, low_us, high_us).rows
+            return _shown(store, table, {})
+        located = state.as_of(hash_, keys, np.full(len(hash_), asked.time_us))
+    table = located.fetch(np.flatnonzero(located.present), range(len(schema)))
+    if store.kind == "rows" and horizon_us != NO_TIME:
+        table = table.filter(
+            pc.greater_equal(table.column(store.time).cast(pa.int64()), horizon_us)
+        )
+    return _shown(store, table, _lists(store, beside, blobs, cache))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Distinct keys to look up."""
+
+    hash: Ints
+    """The hash of each key, by which stored rows are ordered: int64[n]."""
+    keys: Sequence[pa.Array]
+    """The key columns, n rows each."""
+    time_us: int = END_OF_TIME
+    """The time for which versions are asked; the end of time by default."""
+
+
+def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
+    """Return stored rows as readers see them (``schema_of``)."""
+    if store.results:
+        columns = [*map(table.column, store.key), *_results(store, table, lists)]
+    else:
+        columns = [table.column(name) for name in store.stored]
+    columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
+    if store.kind == "versions":
+        columns.append(_changes(table.column(DELETED)))
+    if store.kind == "queue":
+        columns.append(table.column(DUE).cast(TIME))
+    return pa.table(columns, schema=schema_of(store))
+
+
+class _Groups(NamedTuple):
+    """Groups by hash and key, in the form that ``Parts`` takes."""
+
+    hash: Ints
+    keys: Sequence[pa.Array]
+
+
+def _lists(
+    store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
+) -> dict[int, Parts]:
+    """Return the long lists of the result columns that may have them, by column number."""
+    key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
+    found = {}
+    for number, result in enumerate(store.results):
+        if result.lists:
+            assert isinstance(result.kernel, Listing)
+            runs = {name: beside[name] for name in result.lists}
+            found[number] = Parts(number, result.kernel, key, runs, blobs, cache)
+    return found
+
+
+def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
+    """Yield the columns of results, computed from accumulators."""
+    groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
+    for number, result in enumerate(store.results):
+        parts = range(len(result.kernel.state))
+        state = [whole(table.column(accumulator_name(number, part))) for part in parts]
+        if number in lists:
+            state = [*lists[number].whole(groups, state)]
+        yield result.kernel.results(state)
+
+
+def _numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
+    """Return the row numbers that a segment of a ``without`` store lists."""
+    return numbers(cache.open(segment, blobs.get), ROW)
+
+
+def _opened(
+    store: Store,
+    schema: pa.Schema,
+    runs: Runs,
+    horizon_us: int,
+    blobs: Blobs,
+    cache: SegmentCache,
+) -> RunState:
+    """Open the store as its operator does."""
+    if store.kind == "rows":
+        keys, expiry = len(store.key), store.time
+        return TableState(schema, keys, runs, blobs, cache, horizon_us=horizon_us, expiry=expiry)
+    if store.kind == "queue":
+        return QueueState(schema, runs, blobs, cache, taken_us=horizon_us)
+    first = schema.get_field_index(store.key[0])
+    return HistoryState(
+        schema,
+        range(first, first + len(store.key)),
+        runs,
+        blobs,
+        cache,
+        versioned=store.kind == "versions",
+        horizon_us=horizon_us,
+    )
+
+
+def _changes(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the kind of change, upsert or delete, of each row."""
+    return pa.chunked_array(
+        [pa.array([UPSERT, DELETE]).take(chunk.cast(pa.int8())) for chunk in deleted.chunks],
+        pa.string(),
+    )

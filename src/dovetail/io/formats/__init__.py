@@ -1,0 +1,1 @@
+"""Formats of records: bytes to columns and back."""

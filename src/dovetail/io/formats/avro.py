@@ -1,0 +1,402 @@
+"""Records in Avro, alone or in a schema registry's framing, read by Spark's own functions.
+
+A framed record begins with a zero byte and the id of the schema that wrote it. The registry's
+schemas are read when a query is built, because Spark's functions take schemas as constants.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from dovetail.base.columns import quoted
+from dovetail.base.validation import Rule, Text, validated
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.io.formats.plain import FRAME_LENGTH, Format, Place, Reading
+from dovetail.io.formats.registry import Registry
+from dovetail.platform.spark_errors import reason
+
+_NEEDS_JAR: Final = (
+    "Start the session with Spark's Avro functions: dt.configure(..., avro=True), or "
+    "spark.jars.packages=org.apache.spark:spark-avro_2.13:<Spark's version>"
+)
+_NOT_LOADED: Final = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"
+_WIDE: Final = 8
+"""The length of a schema's id in bytes, in the framing that Apicurio's serializers write by
+default."""
+_READ: Final = "_read"
+"""The name of a marker field with the default true. It is null exactly where Spark could not read
+the record."""
+_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN: Final[Mapping[type[DataType], Any]] = {
+    BooleanType: "boolean",
+    ByteType: "int",
+    ShortType: "int",
+    IntegerType: "int",
+    LongType: "long",
+    FloatType: "float",
+    DoubleType: "double",
+    StringType: "string",
+    BinaryType: "bytes",
+    DateType: {"type": "int", "logicalType": "date"},
+    TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def _is_schema(text: str) -> bool:
+    """Say whether a text can be the JSON of an Avro schema: an object or a text."""
+    try:
+        return isinstance(json.loads(text), (dict, str))
+    except ValueError:
+        return False
+
+
+AvroSchema: TypeAlias = Annotated[
+    str | Registry, Rule("a schema of Avro as JSON, or dt.registry(...)", bool)
+]
+
+
+@dataclass(frozen=True)
+class AvroFormat(Format):
+    """Avro of one schema, or of a registry's subject."""
+
+    schema: str | None
+    """The declared schema as JSON; None to use the subject's latest version."""
+    registry: Registry | None
+    """The registry whose framing the records have; None for records without a framing."""
+    subject: str | None
+    """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read a record's fields, or a plain value as one column named after the
+        part.
+
+        Raises ``PlanError`` for a union.
+        """
+        writers = self.writers(place)
+        reader = json.loads(self.schema or list(writers.values())[-1])
+        record = isinstance(reader, dict) and reader.get("type") == "record"
+        if isinstance(reader, list):
+            raise place.refuse("is a union in Avro", "Give the schema of a record")
+        made = type_of(place, json.dumps(reader))
+        fields = (
+            made if isinstance(made, StructType) else StructType([StructField(place.part, made)])
+        )
+        if record:
+            marker = {"name": _READ, "type": "boolean", "default": True}
+            reader = {**reader, "fields": [*reader["fields"], marker]}
+        value, number = self.unframed(place)
+        read = json.dumps(reader)
+        rows = [
+            F.when(F.lit(True) if id_ is None else number == id_, resolved(value, text, read))
+            for id_, text in writers.items()
+        ]
+        parsed = F.struct(number.alias("number"), F.coalesce(*rows).alias("row"))
+
+        def row(parsed: Column) -> Column:
+            if not record:
+                return F.when(parsed["row"].isNotNull(), F.struct(parsed["row"].alias(place.part)))
+            columns = (parsed["row"][name].alias(name) for name in fields.names)
+            return F.when(parsed["row"][_READ], F.struct(*columns))
+
+        return Reading(fields, parsed, row, self.problem(place, list(writers)))
+
+    @property
+    def grows(self) -> bool:
+        """True if the columns are those of the subject's latest version, because no schema is
+        declared.
+        """
+        return self.schema is None
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Return the encoded record of the columns, or the encoded first column if the schema is no
+        record.
+
+        With a registry, register the schema and put its framing before the bytes.
+        """
+        schema = self.schema or json.dumps(schema_of(place, columns))
+        _refuse_columns(place, schema, columns)
+        value = F.struct(*(F.col(quoted(name)) for name in columns.names))
+        if not isinstance(type_of(place, schema), StructType):
+            value = F.col(quoted(columns.names[0]))
+        written = to_avro(value, schema)
+        if self.registry is None:
+            return written
+        number = self.registry.id_of(self._subject(place), schema, "AVRO")
+        return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big")), written)
+
+    def writers(self, place: Place) -> dict[int | None, str]:
+        """Return the schemas that may have written records, by id; without a registry by None."""
+        if self.registry is None:
+            assert self.schema is not None
+            return {None: self.schema}
+        found = self.registry.versions(self._subject(place))
+        return {one.id: one.schema for one in found}
+
+    def unframed(self, place: Place) -> tuple[Column, Column]:
+        """Return the record's Avro bytes and its schema's id, null where the record has no
+        framing.
+        """
+        value = F.col(place.part)
+        if self.registry is None:
+            return value, F.lit(None).cast("long")
+        return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
+
+    def _subject(self, place: Place) -> str:
+        """Return the registry's subject; raise ``PlanError`` if it is not given and the topic is
+        unknown.
+        """
+        if self.subject is None and place.topic is None:
+            raise place.refuse(
+                "is of a registry, and the records are of no known topic",
+                "Name the subject in subject=",
+            )
+        return self.subject or f"{place.topic}-{place.part}"
+
+    def problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
+        """Return a function from a struct with the field ``number`` to a text: why a record is
+        unreadable.
+
+        ``numbers``: the ids of the schemas that the subject had when the query was built.
+        """
+        value, said = F.col(place.part), "not a record of its Avro schema"
+        if self.registry is None:
+            hint = f"{said}; if it is in a schema registry's framing, as its first byte is, give it"
+            framed = F.startswith(value, F.lit(b"\0"))
+            return lambda _: F.when(framed, f"{hint} in registry=").otherwise(said)
+        subject = self._subject(place)
+
+        def problem(parsed: Column) -> Column:
+            number = parsed["number"]
+            unknown = F.format_string(
+                f"its schema, number %d, is none that subject {subject} had in the registry when "
+                "the query started; if it is newer, start the query again",
+                number,
+            )
+            wide = F.conv(F.hex(F.substring(value, 2, _WIDE)), 16, 10)
+            others = F.format_string(
+                "not in the framing of a schema registry, which has four bytes for the schema's "
+                "number: it has eight bytes, for number %s, as Apicurio's own serializers write; "
+                "have them write four (apicurio.registry.use-id, id-handler)",
+                wide,
+            )
+            is_wide = (number == 0) & ~number.isin(numbers) & (F.length(value) > _WIDE)
+            return (
+                F.when(
+                    number.isNull(),
+                    F.when(
+                        F.startswith(value, F.lit(b"{")),
+                        "JSON, not Avro in the framing of a schema registry",
+                    ).otherwise("not in the framing of a schema registry"),
+                )
+                .when(is_wide, others)
+                .when(~number.isin(numbers), unknown)
+                .otherwise(F.format_string("not a record of its schema, number %d", number))
+            )
+
+        return problem
+
+
+@validated
+def avro(
+    schema: AvroSchema | None = None,
+    *,
+    registry: Registry | None = None,
+    subject: Text | None = None,
+) -> AvroFormat:
+    """Describe records in Avro, as the format of a key or value; a record's fields are the columns.
+
+    ``schema``: as JSON. ``registry``: records are in a schema registry's framing. Each record is
+    read by the schema that wrote it, a version of ``subject``. The subject is ``<topic>-key`` or
+    ``<topic>-value`` by default.
+
+    Without ``schema``, records are read by the subject's latest version. They are written with a
+    schema made of the columns, every field nullable. With ``schema``, records are read and written
+    by it. Avro's rules turn fields of former versions into fields of this one. The written schema
+    is registered.
+
+    The registry's versions are read when a query is built. A record of a newer version cannot be
+    read until the query is started again.
+
+    Raises ``PlanError`` for schemas and columns that do not fit. Raises ``ConfigurationError``
+    where the registry does not answer, or the session lacks Spark's Avro functions.
+    """
+    if isinstance(schema, Registry):
+        if registry is not None:
+            raise PlanError("avro", "a registry is given twice", "Give it once")
+        schema, registry = None, schema
+    if schema is None and registry is None:
+        raise PlanError("avro", "neither a schema nor a registry is given", "Give one of them")
+    if schema is not None and not _is_schema(schema):
+        raise PlanError(
+            "avro", "schema= is not the JSON of a schema", "Give its text, as it stands in an .avsc"
+        )
+    if subject is not None and registry is None:
+        raise PlanError("avro", "subject= is given without a registry", "Give registry=, too")
+    return AvroFormat(schema, registry, subject)
+
+
+def resolved(value: Column, writer: str, reader: str) -> Column:
+    """Decode Avro bytes written by ``writer`` into the shape of ``reader``; null for other bytes.
+
+    Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
+    """
+    return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
+
+
+def schema_of(place: Place, columns: StructType) -> dict[str, Any]:
+    """Return the Avro schema of a record with these columns, all nullable with the default null."""
+    return {
+        "type": "record",
+        "name": place.part.capitalize(),
+        "fields": [
+            {"name": _name(place, f.name), "type": ["null", _avro(place, f)], "default": None}
+            for f in columns
+        ],
+    }
+
+
+def _avro(place: Place, field: StructField, path: str = "") -> Any:
+    """Return the Avro schema of a column's type. ``path``: the names of the enclosing fields,
+    joined by ``_``.
+
+    Raises ``PlanError`` for a type that Avro lacks.
+    """
+    type_, name = field.dataType, f"{path}{field.name}"
+    if type(type_) in _PLAIN:
+        return _PLAIN[type(type_)]
+    if isinstance(type_, DecimalType):
+        digits = {"precision": type_.precision, "scale": type_.scale}
+        return {"type": "bytes", "logicalType": "decimal", **digits}
+    if isinstance(type_, ArrayType):
+        inner = StructField("element", type_.elementType)
+        return {"type": "array", "items": ["null", _avro(place, inner, f"{name}_")]}
+    if isinstance(type_, MapType) and isinstance(type_.keyType, StringType):
+        inner = StructField("value", type_.valueType)
+        return {"type": "map", "values": ["null", _avro(place, inner, f"{name}_")]}
+    if isinstance(type_, StructType):
+        fields = [
+            {"name": _name(place, f.name), "type": ["null", _avro(place, f, f"{name}_")]}
+            for f in type_
+        ]
+        return {"type": "record", "name": _name(place, name), "fields": fields}
+    raise place.refuse(
+        f"is Avro, and column {field.name!r} of type {type_.simpleString()} has no type there",
+        "Convert it, for instance to text",
+    )
+
+
+def _name(place: Place, name: str) -> str:
+    """Return the name; raise ``PlanError`` if it is no name in Avro."""
+    if not _NAME.fullmatch(name):
+        raise place.refuse(
+            f"is Avro, where {name!r} is no name",
+            "Rename the column: letters, digits and _, no digit first",
+        )
+    return name
+
+
+def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
+    """Raise ``PlanError`` for a column that the schema lacks or has in another type, or a required
+    field without a column.
+    """
+    made = type_of(place, schema)
+    if not isinstance(made, StructType):
+        if len(columns) == 1 and _same(made, columns[0].dataType):
+            return
+        given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
+        raise place.refuse(
+            f"is {made.simpleString()} in Avro, and the columns are {given}",
+            "Give the schema of a record",
+        )
+    for field in columns:
+        if field.name not in made.names:
+            raise place.refuse(
+                f"has no field {field.name!r} in its Avro schema",
+                f"Select what it has: {', '.join(made.names)}",
+            )
+        own = made[field.name].dataType
+        if not _same(own, field.dataType):
+            raise place.refuse(
+                f"has column {field.name!r} of type {field.dataType.simpleString()}, which is "
+                f"{own.simpleString()} in its Avro schema",
+                "Cast it, or give another schema",
+            )
+    for field in made:
+        if field.name not in columns.names and not field.nullable:
+            raise place.refuse(
+                f"lacks the column {field.name!r}, which its Avro schema requires",
+                "Select it, or give another schema",
+            )
+
+
+def _same(avro: DataType, column: DataType) -> bool:
+    """Say whether a column can be written as Avro's type; bytes and shorts fit Avro's int."""
+    small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
+    return small or avro.simpleString() == column.simpleString()
+
+
+def type_of(place: Place, schema: str) -> DataType:
+    """Return the type in which Spark reads a schema; ``PlanError`` for a schema that Spark
+    refuses.
+    """
+    made = from_avro(F.lit(None).cast("binary"), schema)
+    try:
+        with functions(place):
+            frame = SparkSession.active().range(0).select(made.alias("made"))
+    except PySparkException as error:
+        raise place.refuse(
+            f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
+        ) from error
+    return frame.schema["made"].dataType
+
+
+def _number(value: Column) -> Column:
+    """Return the id of a framed record's schema; null where the record is not framed."""
+    framed = (F.length(value) >= FRAME_LENGTH) & (F.hex(F.substring(value, 1, 1)) == "00")
+    return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long"))
+
+
+@contextmanager
+def functions(place: Place) -> Iterator[None]:
+    """Turn Spark's error about missing Avro functions into a ``ConfigurationError`` that names the
+    jar.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        if error.getCondition() != _NOT_LOADED:
+            raise
+        raise ConfigurationError(
+            place.operator, f"{place.part}= is Avro, which the session does not know", _NEEDS_JAR
+        ) from error

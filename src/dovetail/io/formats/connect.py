@@ -1,0 +1,523 @@
+"""Kafka Connect's values as Spark's types: every encoding that Debezium has for dates, times,
+timestamps, decimals and bytes.
+
+A value comes as JSON has it (numbers and texts), or as Avro has it (numbers, texts and bytes). The
+name of its schema says what a number or a text means, such as ``io.debezium.time.MicroTimestamp``.
+A value without such a name means what its type says. All conversions are Spark expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from dovetail.io.formats.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
+
+TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
+
+Encoding: TypeAlias = Literal[
+    "Time",
+    "MicroTime",
+    "NanoTime",
+    "MicroDuration",
+    "NanoDuration",
+    "Timestamp",
+    "MicroTimestamp",
+    "NanoTimestamp",
+    "Decimal",
+    "VariableScaleDecimal",
+    "string",
+    "double",
+]
+"""The encoding of a column: the last part of its schema's name. ``"Decimal"`` stands for bytes;
+``"string"`` and ``"double"`` for decimals in other forms."""
+
+DECIMAL, _VARIABLE = f"{CONNECT}Decimal", f"{_DATA}VariableScaleDecimal"
+_PER_MICROSECOND: Final = {
+    f"{TIME}Timestamp": -1000,
+    f"{CONNECT}Timestamp": -1000,
+    f"{TIME}MicroTimestamp": 1,
+    f"{TIME}NanoTimestamp": 1000,
+    f"{TIME}Time": -1000,
+    f"{CONNECT}Time": -1000,
+    f"{TIME}MicroTime": 1,
+    f"{TIME}NanoTime": 1000,
+    f"{TIME}MicroDuration": 1,
+    f"{TIME}NanoDuration": 1000,
+}
+"""By encoding: units per microsecond. A negative number means microseconds per unit."""
+_STAMPS: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
+_TIMES: Final = tuple(name for name in _PER_MICROSECOND if name not in _STAMPS)
+_PLAIN: Final = ("string", "double", "float32", "float64", "int8", "int16", "int32", "int64")
+_ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d(:\d\d)?)$"
+_ISO_DATE: Final = r"^([+-]?\d{4,}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?$"
+_ISO_TIME: Final = r"^(\d\d:\d\d:\d\d(\.\d+)?)Z?$"
+_INFINITY: Final = r"^(infinity$|\+(29424[67]|292278994)-|-5877611-06-21)"
+_MINUS_INFINITY: Final = r"^(-infinity$|-(290308|292275055)-|\+292269055-|-5877611-06-22)"
+"""Patterns of PostgreSQL's infinity as a text: its own words, and the dates that Debezium makes of
+them."""
+_CODED: Final = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    TimestampNTZType,
+    TimestampType,
+)
+"""The types that are read from JSON as text. JSON has no such values, or has other ones that also
+stand for them."""
+_AMBIGUOUS: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, TimestampType)
+"""The types whose raw values mean nothing without an encoding."""
+
+_Ranges: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
+_INFINITE_DAYS: Final[_Ranges] = (
+    ((-2147472693, -2147472692), (-622191234, -622191234), ((1 << 31) - 1, (1 << 31) - 1)),
+    ((-2147472691, -2147472691), (-625821272, -625821272), (-(1 << 31), -(1 << 31))),
+)
+"""The ranges of numbers (inclusive) by which Debezium encodes a date's ``infinity`` and
+``-infinity``, in days. They are overflows of PostgreSQL's driver, or the largest and the smallest
+number."""
+_MAX: Final = (1 << 63) - 1
+_DRIVERS: Final = 9223372036800000000
+"""The milliseconds of ``infinity`` in PostgreSQL's driver, times 1000. The driver's number may be
+up to a minute larger."""
+_INFINITE_STAMPS: Final[Mapping[int, _Ranges]] = {
+    -1000: (
+        ((_DRIVERS // 1000, _MAX // 1000), (_DRIVERS, _MAX)),
+        ((-(_MAX // 1000), -_DRIVERS // 1000), (-_MAX - 1, -_DRIVERS)),
+    ),
+    1: (((_DRIVERS, _MAX),), ((-_MAX - 1, -_DRIVERS),)),
+    1000: (((_MAX, _MAX),), ((-_MAX - 1, -_MAX - 1),)),
+}
+"""The ranges (inclusive) of a timestamp's ``infinity`` and ``-infinity``, by units per microsecond
+as in ``_PER_MICROSECOND``."""
+
+_SCALE: Final = StructType().add("scale", "string")
+_ITEMS: Final = StructType().add("type", "string").add("name", "string").add("parameters", _SCALE)
+DESCRIBED: Final = StructType([StructField("field", StringType()), *_ITEMS]).add("items", _ITEMS)
+"""The parts of a field's description in Kafka Connect's JSON that are needed here."""
+
+
+_ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
+_TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
+    BooleanType: ("boolean", "int"),
+    ByteType: ("int", "long"),
+    ShortType: ("int", "long"),
+    IntegerType: ("int", "long", *_PER_MICROSECOND),
+    LongType: ("int", "long", *_PER_MICROSECOND),
+    FloatType: ("float", "double"),
+    DoubleType: ("float", "double"),
+    BinaryType: ("bytes", f"{_DATA}Bits"),
+    DateType: (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}IsoDate"),
+    DayTimeIntervalType: (*_TIMES, f"{TIME}ZonedTime", f"{TIME}IsoTime"),
+    DecimalType: (DECIMAL, _VARIABLE, "string", "double", "float", "int", "long"),
+    TimestampNTZType: (*_STAMPS, *_ZONED_STAMPS),
+    TimestampType: (*_STAMPS, *_ZONED_STAMPS),
+}
+"""By type: the encodings that can become values of it. Types that are absent (texts, structs, maps)
+take any."""
+_CODES: Final = frozenset(name for names in _TAKEN.values() for name in names if "." in name)
+
+
+def is_coded(name: str) -> bool:
+    """Say whether a name is an encoding's, not a plain type's."""
+    return name in _CODES
+
+
+def taken(type_: DataType, encoding: str) -> bool:
+    """Say whether an encoding can become a value of the type, or an element of it for an array."""
+    known = _TAKEN.get(type(element_of(type_)))
+    return known is None or encoding in known
+
+
+def default_type(encoding: str, precision: int, scale: int | None) -> DataType | None:
+    """Return the type for an encoding if none is declared; None for a plain type.
+
+    ``precision`` and ``scale`` are used for decimals alone. A decimal without a scale has no
+    default.
+    """
+    if encoding == DECIMAL and scale is not None:
+        return DecimalType(min(precision, 38), scale)
+    if encoding == f"{TIME}ZonedTimestamp":
+        return TimestampType()
+    for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
+        if encoding in _TAKEN[type_]:
+            return type_()
+    return None
+
+
+@dataclass(frozen=True)
+class ColumnEncoding:
+    """The encoding of a column: known when the query is built, or read from each record."""
+
+    name: Column
+    """The name of the schema, or its type if it has no name; null where nothing is known."""
+    scale: Column
+    """The scale of decimals; null where unknown."""
+    known: str | None = None
+    """``name``, if it is known when the query is built."""
+    known_scale: int | None = None
+    """``scale``, if it is known when the query is built."""
+    within: Mapping[str, ColumnEncoding] = field(default_factory=dict)
+    """The encodings of a record's fields by name. An array's elements or a map's values have the
+    name ``""``. Empty where nothing is known of them."""
+    natural: DataType | None = None
+    """The type of the raw value, if known."""
+
+    def reads(self, type_: DataType) -> bool:
+        """Say whether the raw value is known to be of the type already, at every depth."""
+        if self.natural is None or self.natural.simpleString() != type_.simpleString():
+            return False
+        return all(one.reads(inner) for one, inner in self._inner(type_))
+
+    def _inner(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
+        """Yield the encodings of a value's parts (fields, elements, map values), each with its
+        type.
+        """
+        if isinstance(type_, StructType):
+            yield from ((self.within[f.name], f.dataType) for f in type_ if f.name in self.within)
+        elif self.within and isinstance(type_, ArrayType):
+            yield self.within[""], type_.elementType
+        elif self.within and isinstance(type_, MapType):
+            yield self.within[""], type_.valueType
+
+    @staticmethod
+    def declared(encoding: Encoding | None) -> ColumnEncoding:
+        """Return the encoding that a query's author declares; one of nulls for None."""
+        if encoding is None:
+            return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
+        known = (
+            n for n in (DECIMAL, _VARIABLE, *_PER_MICROSECOND) if n.rpartition(".")[2] == encoding
+        )
+        return ColumnEncoding(F.lit(next(known, encoding)), F.lit(None).cast("int"))
+
+    @staticmethod
+    def described(field: Column, type_: DataType) -> ColumnEncoding:
+        """Return the encoding by a record's own schema.
+
+        ``field``: the description of the column, a struct of ``DESCRIBED`` or null. For an array,
+        the encoding is that of its elements.
+        """
+        of = field["items"] if isinstance(type_, ArrayType) else field
+        scale = of["parameters"]["scale"].try_cast("int")
+        return ColumnEncoding(F.coalesce(of["name"], of["type"]), scale)
+
+
+def raw_type(type_: DataType) -> DataType:
+    """Return the type in which JSON's value is read: text if its meaning depends on an encoding."""
+    if isinstance(type_, ArrayType):
+        return ArrayType(raw_type(type_.elementType))
+    return StringType() if isinstance(type_, _CODED) else type_
+
+
+def ambiguous(type_: DataType) -> bool:
+    """Say whether raw values of the type, or of an array's elements, mean nothing without an
+    encoding.
+    """
+    return isinstance(element_of(type_), _AMBIGUOUS)
+
+
+def element_of(type_: DataType) -> DataType:
+    """Return the type itself, or the type of an array's innermost elements."""
+    return element_of(type_.elementType) if isinstance(type_, ArrayType) else type_
+
+
+def coded_within(type_: DataType) -> DataType | None:
+    """Return the first type within a map or struct that JSON has no values of; None if there is
+    none.
+
+    Encodings are known of columns and of arrays' elements only. Bytes and booleans are fine,
+    because bytes are always base64.
+    """
+    type_ = element_of(type_)
+    if isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    elif isinstance(type_, StructType):
+        inner = [field.dataType for field in type_]
+    else:
+        return None
+    for one in inner:
+        leaf = element_of(one)
+        if isinstance(leaf, _CODED) and not isinstance(leaf, (BinaryType, BooleanType)):
+            return leaf
+        if (found := coded_within(one)) is not None:
+            return found
+    return None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A value as it is encoded."""
+
+    column: Column
+    encoding: ColumnEncoding
+    coded: bool
+    """True if bytes are base64, as in JSON."""
+
+    def to(self, type_: DataType) -> Column:
+        """Return the value in the type; null where the raw value is null or does not fit the
+        type.
+        """
+        if self.encoding.reads(type_):
+            return self.column
+        nested = self._nested(type_)
+        if nested is not None:
+            return nested
+        made = self._made.get(type(type_))
+        if made is not None:
+            return made(self, type_)
+        return self.column if self.coded else self.column.try_cast(type_)
+
+    def _nested(self, type_: DataType) -> Column | None:
+        """Return the value in an array's, map's or struct's type, made part by part; None if no
+        part is encoded.
+        """
+        within = self.encoding.within
+        if isinstance(type_, ArrayType):
+            inner = type_.elementType
+            if within or isinstance(element_of(inner), _CODED):
+                return F.transform(self.column, lambda one: self._of("", one).to(inner))
+        elif within and isinstance(type_, MapType):
+            inner = type_.valueType
+            return F.transform_values(self.column, lambda _, one: self._of("", one).to(inner))
+        elif within and isinstance(type_, StructType):
+            fields = (
+                self._of(f.name, self.column[f.name]).to(f.dataType)
+                if f.name in within
+                else F.lit(None).cast(f.dataType)
+                for f in type_
+            )
+            named = (of.alias(name) for of, name in zip(fields, type_.names, strict=True))
+            return F.when(self.column.isNotNull(), F.struct(*named))
+        return None
+
+    def lost(self, value: Column, type_: DataType) -> Column:
+        """Return whether a value, or a part of it at any depth, became null although the raw one
+        was not.
+        """
+        if self.encoding.reads(type_):
+            return F.lit(False)
+        lost = self.column.isNotNull() & value.isNull()
+        within = self.encoding.within
+        if isinstance(type_, ArrayType):
+            pairs = self._pairs(self.column, value, type_.elementType)
+            return self.column.isNotNull() & F.exists(pairs, lambda one: one)
+        if within and isinstance(type_, MapType):
+            sides = (F.map_values(self.column), F.map_values(value))
+            pairs = self._pairs(*sides, type_.valueType)
+            return self.column.isNotNull() & F.exists(pairs, lambda one: one)
+        if within and isinstance(type_, StructType):
+            for f in type_:
+                if f.name in within:
+                    own = self._of(f.name, self.column[f.name])
+                    lost = lost | own.lost(value[f.name], f.dataType)
+        return F.coalesce(lost, F.lit(False))
+
+    def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
+        """Return an array with, for each element, whether its value was lost."""
+        return F.zip_with(raw, value, lambda a, b: self._of("", a).lost(b, type_))
+
+    def _of(self, name: str, column: Column) -> Raw:
+        """Return a part of the value: a record's field, or with the name ``""`` an element or a
+        map's value.
+        """
+        return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
+
+    def _timestamp(self, type_: DataType) -> Column:
+        """Return a timestamp; null for a raw value of another encoding."""
+        return F.timestamp_micros(self._stamp())
+
+    def _timestamp_ntz(self, type_: DataType) -> Column:
+        """Return a timestamp without a zone, from the same raw values as ``_timestamp``."""
+        epoch = F.lit("1970-01-01").cast(type_)
+        return F.timestamp_add("MICROSECOND", self._stamp(), epoch)
+
+    def _boolean(self, type_: DataType) -> Column:
+        """Return a boolean. MySQL and MariaDB have the numbers 0 and 1 for it."""
+        text = self.column.cast("string")
+        return F.when(text.isin("true", "1"), F.lit(True)).when(
+            text.isin("false", "0"), F.lit(False)
+        )
+
+    def _date(self, type_: DataType) -> Column:
+        """Return a date, from days since 1970 or from text in ISO 8601; infinity as in
+        ``infinity``.
+        """
+        number = self.column.try_cast("int")
+        days = F.coalesce(_infinite(number, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), number)
+        text = self._matched(_ISO_DATE).try_cast("date")
+        ends = self._endless(
+            F.date_from_unix_date(F.lit(LAST_DAY)), F.date_from_unix_date(F.lit(FIRST_DAY))
+        )
+        return F.coalesce(F.date_from_unix_date(days), ends, text)
+
+    def _interval(self, type_: DataType) -> Column:
+        """Return the time since midnight, or a duration, as an interval."""
+        micros, zero = self._micros(_TIMES).cast("decimal(19,0)"), F.lit(0)
+        seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
+        text = self._matched(_ISO_TIME).try_cast("interval hour to second")
+        return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
+
+    def _binary(self, type_: DataType) -> Column:
+        """Return bytes, decoded from base64 if ``coded``."""
+        return _from_base64(self.column) if self.coded else self.column
+
+    def _text(self, type_: DataType) -> Column:
+        """Return the value as text. Avro's decimals of bytes become digits."""
+        digits = self.encoding.known_scale
+        if self.coded or self.encoding.known != DECIMAL or digits is None:
+            return self.column if self.coded else self.column.try_cast(type_)
+        return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
+
+    def _decimal(self, type_: DataType) -> Column:
+        """Return a decimal. JSON has base64 of its bytes, an object with its own scale, or plain
+        digits.
+        """
+        assert isinstance(type_, DecimalType)
+        scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
+        if not self.coded:
+            if self.encoding.known == DECIMAL:
+                return decimal_of(self.column, scale, type_)
+            if self.encoding.known == _VARIABLE:
+                return decimal_of(self.column["value"], self.column["scale"], type_)
+            return self.column.try_cast(type_)
+        own_scale = F.get_json_object(self.column, "$.scale").try_cast("int")
+        own = _from_base64(F.get_json_object(self.column, "$.value"))
+        return (
+            F.when(
+                self.encoding.name == DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
+            )
+            .when(self.encoding.name == _VARIABLE, decimal_of(own, own_scale, type_))
+            .when(self.encoding.name.isin(*_PLAIN), self.column.try_cast(type_))
+        )
+
+    def _micros(self, names: tuple[str, ...]) -> Column:
+        """Return a number in microseconds if its encoding is one of ``names``, else null; finer
+        digits are cut off.
+        """
+        number = self.column.try_cast("long")
+        micros = F.when(F.lit(False), number)
+        for units in (-1000, 1, 1000):
+            of_unit = [one for one in names if _PER_MICROSECOND[one] == units]
+            made = F.try_multiply(number, F.lit(-units)) if units < 0 else number
+            if units > 1:
+                made = F.call_function("div", number - F.pmod(number, F.lit(units)), F.lit(units))
+            micros = micros.when(self.encoding.name.isin(of_unit), made)
+        return micros
+
+    def _stamp(self) -> Column:
+        """Return a point in time in microseconds since 1970 in UTC. A text must name its zone, else
+        null.
+        """
+        text = self.column.cast("string")
+        zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))
+        number, endless = self.column.try_cast("long"), F.lit(None).cast("long")
+        for name in _STAMPS:
+            units = _PER_MICROSECOND[name]
+            found = _infinite(number, _INFINITE_STAMPS[units], LAST_MICROSECOND, FIRST_MICROSECOND)
+            endless = F.coalesce(F.when(self.encoding.name == name, found), endless)
+        ends = self._endless(F.lit(LAST_MICROSECOND), F.lit(FIRST_MICROSECOND))
+        return F.coalesce(endless, self._micros(_STAMPS), ends, zoned)
+
+    def _endless(self, last: Column, first: Column) -> Column:
+        """Return ``last`` or ``first`` where a text is PostgreSQL's infinity or -infinity; null for
+        other texts.
+        """
+        text = self.column.cast("string")
+        return F.when(text.rlike(_INFINITY), last).when(text.rlike(_MINUS_INFINITY), first)
+
+    def _matched(self, pattern: str) -> Column:
+        """Return the first group of a pattern that a text fits; null where the text does not
+        fit.
+        """
+        text = self.column.cast("string")
+        return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, 1))
+
+    _made: ClassVar[Mapping[type[DataType], Callable[[Raw, DataType], Column]]] = {
+        BinaryType: _binary,
+        BooleanType: _boolean,
+        DateType: _date,
+        DayTimeIntervalType: _interval,
+        DecimalType: _decimal,
+        StringType: _text,
+        TimestampNTZType: _timestamp_ntz,
+        TimestampType: _timestamp,
+    }
+    """By type: the method that converts a raw value, for types that JSON has no values of."""
+
+
+def _infinite(number: Column, ranges: _Ranges, last: int, first: int) -> Column:
+    """Return ``last`` or ``first`` where a number stands for infinity or -infinity; null for other
+    numbers.
+    """
+    plus, minus = (reduce(or_, (number.between(*ends) for ends in of_sign)) for of_sign in ranges)
+    return F.when(plus, F.lit(last)).when(minus, F.lit(first))
+
+
+def _from_base64(text: Column) -> Column:
+    """Return the bytes of a base64 text; null for other texts."""
+    return F.try_to_binary(text, F.lit("base64"))
+
+
+def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
+    """Return the decimal of an unscaled integer in bytes, big-endian in two's complement.
+
+    Null where the decimal does not fit the type. Digits beyond the type's scale are rounded.
+    """
+    digits = F.hex(unscaled)
+    negative = F.substring(digits, 1, 1) >= "8"
+    flipped = F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")
+    digits = F.when(negative, flipped).otherwise(digits)
+    digits = F.ltrim(digits, F.lit("0"))
+    padded = F.lpad(digits, 32, "0")
+    number = F.lit(0).cast("decimal(38,0)")
+    for first in (1, 9, 17, 25):
+        chunk = F.conv(F.substring(padded, first, 8), 16, 10).cast("decimal(10,0)")
+        shifted = F.try_multiply(number, F.lit(1 << 32).cast("decimal(10,0)"))
+        number = F.try_add(shifted, chunk).cast("decimal(38,0)")
+    # As text, because Spark's minus rounds a decimal to 34 digits.
+    below = F.concat(F.lit("-"), F.try_add(number, F.lit(1)).cast("decimal(38,0)").cast("string"))
+    text = F.when(negative, below).otherwise(number.cast("string"))
+    text = F.concat(text, F.lit("E"), (-scale).cast("string"))
+    fits = (F.length(unscaled) > 0) & (F.length(digits) <= 32)
+    return F.when(fits, text.try_cast(type_))
+
+
+def field_named(fields: Column, name: str) -> Column:
+    """Return the description of the field ``name`` out of an array of descriptions; null if
+    absent.
+    """
+    return F.try_element_at(F.filter(fields, lambda one: one["field"] == name), F.lit(1))
+
+
+def raw_fields(columns: StructType) -> StructType:
+    """Return the columns with the types in which JSON's values are read."""
+    return StructType([StructField(f.name, raw_type(f.dataType)) for f in columns])

@@ -1,0 +1,464 @@
+"""Change events in Avro, as Kafka Connect writes them: their columns, and the encodings that their
+schemas name.
+
+A record is decoded from its writer's schema into the reader's schema (``avro.AvroFormat``): fields
+by name at every depth, with defaults and promotions. Connect's own types are the exception. They
+are numbers and bytes whose meaning the schema names in ``connect.name``. Two versions of a subject
+may encode one column in different ways. So each version's records keep the encoding that wrote
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from dovetail.io.formats.avro import type_of
+from dovetail.io.formats.connect import (
+    CONNECT,
+    DECIMAL,
+    TIME,
+    ColumnEncoding,
+    default_type,
+    is_coded,
+    taken,
+)
+from dovetail.io.formats.events import METADATA, Wanted
+from dovetail.io.formats.plain import Place
+
+Avro: TypeAlias = Any
+"""A schema of Avro as JSON data. Named types stand in full in place of references to them."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The schema of Debezium's envelope, and of the row in it."""
+
+    schema: Avro
+    row: Avro
+
+    @staticmethod
+    def of(place: Place, text: str) -> Envelope:
+        """Parse a schema's text; raise ``PlanError`` if it is not an envelope's."""
+        schema = _resolved(json.loads(text), {}, "")
+        after = _fields(schema).get("after")
+        row = None if after is None else _value(after["type"])
+        if not _fields(row) or "op" not in _fields(schema):
+            raise place.refuse(
+                "has an Avro schema that is of no change event",
+                "Read it with dt.avro, or name Debezium's subject in subject=",
+            )
+        return Envelope(schema, row)
+
+    def types(self, place: Place) -> StructType:
+        """Return the row's columns with the types in which they are read if none are declared."""
+        natural = _spark_type(place, _without_logical(self.row, every=False))
+        return StructType(
+            [
+                StructField(name, _default(place, name, of["type"], natural[name].dataType))
+                for name, of in _fields(self.row).items()
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Read:
+    """The way to read records of one writer's schema."""
+
+    text: str
+    """The reader's schema as JSON."""
+    paths: frozenset[str]
+    """The paths of ``METADATA`` that the records have."""
+    columns: Mapping[str, ColumnEncoding]
+    """The encodings of the columns that the records have, or that have a default."""
+
+    @staticmethod
+    def of(place: Place, writer: Envelope, known: Sequence[Envelope], wanted: Wanted) -> Read:
+        """Derive the reader's schema for the records of ``writer``.
+
+        ``known``: the envelopes that define the columns, the reader's first. Raises ``PlanError``
+        for a column whose type cannot be made of its encoding.
+        """
+        own = _fields(writer.schema)
+        paths = [path for path in wanted.paths if _has(writer.schema, path)]
+        parts: dict[str, Any] = {path.partition(".")[0]: [] for path in paths}
+        for path in paths:
+            parts[path.partition(".")[0]].append(path.partition(".")[2])
+        fields = [
+            {"name": name, "type": _part(own[name]["type"], inner)} for name, inner in parts.items()
+        ]
+        row = _row(writer.row, known, wanted)
+        for side, names in (("after", wanted.columns.names), ("before", wanted.keys)):
+            if side in own and names:
+                of_side = {**row, "fields": [f for f in row["fields"] if f["name"] in names]}
+                fields.append({"name": side, "type": ["null", of_side], "default": None})
+        reader = {**writer.schema, "fields": fields}
+        natural = _spark_type(place, _without_logical(row))
+        encodings = {
+            name: _encoding(of["type"], natural[name].dataType) for name, of in _fields(row).items()
+        }
+        for field in wanted.columns:
+            if field.name in encodings:
+                _refuse_unfit(place, field, encodings[field.name])
+        return Read(_text(_without_logical(reader)), frozenset(paths), encodings)
+
+    def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
+        """Return the encoding of each column by name; one of nulls for a column that the records
+        lack.
+        """
+        return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
+
+    def raw(self, parsed: Column, wanted: Wanted) -> Column:
+        """Return the wanted parts of a decoded envelope, null where its schema lacks one.
+
+        The whole struct is null if the envelope has no ``op``.
+        """
+
+        def found(path: str) -> Column:
+            if path not in self.paths:
+                return F.lit(None).cast(METADATA[path])
+            column = parsed
+            for name in path.split("."):
+                column = column[name]
+            return column.cast(METADATA[path])
+
+        def row(side: str, columns: StructType) -> Column:
+            made = (
+                (
+                    parsed[side][f.name] if f.name in self.columns else F.lit(None).cast(f.dataType)
+                ).alias(f.name)
+                for f in columns
+            )
+            return F.when(parsed[side].isNotNull(), F.struct(*made)).alias(side)
+
+        nested: dict[str, list[Column]] = {}
+        for path in wanted.paths:
+            of, _, name = path.rpartition(".")
+            nested.setdefault(of, []).append(found(path).alias(name))
+        columns = [row("after", wanted.columns)]
+        if wanted.keys:
+            columns.append(row("before", wanted.before))
+        for of, made in nested.items():
+            columns += [F.struct(*made).alias(of)] if of else made
+        return F.when(parsed["op"].isNotNull(), F.struct(*columns))
+
+
+def _row(writer: Avro, known: Sequence[Envelope], wanted: Wanted) -> Avro:
+    """Return the reader's schema of a row. Each column is defined by the first of ``known`` that
+    has it; others are left out.
+    """
+    fields = []
+    for column in wanted.columns:
+        found = (_fields(of.row).get(column.name) for of in known)
+        field = next((one for one in found if one is not None), None)
+        if field is not None:
+            declared = column.dataType if wanted.declared else None
+            fields.append(_field_read(_fields(writer), field, declared))
+    return {**known[0].row, "fields": fields}
+
+
+def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
+    """Return a field of the reader's schema, for records with the fields ``writer``.
+
+    A field that the records lack becomes nullable, unless it has a default or no type is declared.
+    """
+    names = [field["name"], *field.get("aliases", ())]
+    own = next((writer[name] for name in names if name in writer), None)
+    if own is not None:
+        made = {**field, "type": _read(own["type"], field["type"], declared)}
+        made.pop("default", None)
+        return made
+    if "default" in field or declared is None:
+        return field
+    branches = [one for one in _branches(field["type"]) if one != "null"]
+    return {**field, "type": ["null", *branches], "default": None}
+
+
+def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
+    """Return the reader's schema of a value: the writer's schema if either side is encoded, else
+    the reader's.
+
+    ``declared``: the wanted type. Fields of a record that it lacks are left out.
+    """
+    own, wanted = _value(writer), _value(reader)
+    kind = _kind(wanted)
+    if _is_connects(own) or (_is_connects(wanted) and kind != _kind(own)):
+        return writer
+    if kind != _kind(own) or kind not in ("record", "array", "map"):
+        return reader
+    made = dict(wanted)
+    if kind == "record":
+        type_ = declared if isinstance(declared, StructType) else None
+        fields = [f for f in wanted["fields"] if type_ is None or f["name"] in type_.names]
+        made["fields"] = [
+            _field_read(_fields(own), f, None if type_ is None else type_[f["name"]].dataType)
+            for f in fields
+        ]
+    elif kind == "array":
+        inner = declared.elementType if isinstance(declared, ArrayType) else None
+        made["items"] = _read(own["items"], wanted["items"], inner)
+    else:
+        inner = declared.valueType if isinstance(declared, MapType) else None
+        made["values"] = _read(own["values"], wanted["values"], inner)
+    return [one if one == "null" else made for one in reader] if isinstance(reader, list) else made
+
+
+def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
+    """Return the encoding of a value with this schema. ``natural``: the type in which Spark reads
+    it.
+    """
+    one = _value(schema)
+    within: dict[str, ColumnEncoding] = {}
+    if _kind(one) == "record" and isinstance(natural, StructType):
+        within = {
+            name: _encoding(of["type"], natural[name].dataType) for name, of in _fields(one).items()
+        }
+    elif _kind(one) == "array" and isinstance(natural, ArrayType):
+        within = {"": _encoding(one["items"], natural.elementType)}
+    elif _kind(one) == "map" and isinstance(natural, MapType):
+        within = {"": _encoding(one["values"], natural.valueType)}
+    name, scale = _name(one), _scale(one)
+    return ColumnEncoding(F.lit(name), F.lit(scale).cast("int"), name, scale, within, natural)
+
+
+def _refuse_unfit(place: Place, field: StructField, encoding: ColumnEncoding) -> None:
+    """Raise ``PlanError`` for a column whose type cannot be made of its encoding, at any depth."""
+    unfit = next(_unfit(field.dataType, encoding), None)
+    if unfit is not None:
+        name, type_ = unfit
+        raise place.refuse(
+            f"has the column {field.name!r} encoded as {name}, which is no {type_}",
+            "Declare a type that it has in schema=, or leave the column out",
+        )
+
+
+def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
+    """Yield each part that does not fit: its encoding's name and the wanted type's."""
+    within = encoding.within
+    if isinstance(type_, StructType) and isinstance(encoding.natural, StructType):
+        for field in type_:
+            if field.name in within:
+                yield from _unfit(field.dataType, within[field.name])
+    elif isinstance(type_, ArrayType) and isinstance(encoding.natural, ArrayType):
+        yield from _unfit(type_.elementType, within[""])
+    elif isinstance(type_, MapType) and isinstance(encoding.natural, MapType):
+        yield from _unfit(type_.valueType, within[""])
+    elif not encoding.reads(type_) and not taken(type_, encoding.known or ""):
+        yield encoding.known or "a union", type_.simpleString()
+
+
+def _default(place: Place, name: str, schema: Avro, natural: DataType) -> DataType:
+    """Return the type in which a value is read if none is declared; ``natural``: Spark's own type
+    for it.
+
+    Raises ``PlanError`` for a decimal without a scale.
+    """
+    one = _value(schema)
+    if _is_connects(one):
+        precision = one.get("connect.parameters", {}).get("connect.decimal.precision", 38)
+        made = default_type(_name(one), int(precision), _scale(one))
+        if made is None and _name(one) == DECIMAL:
+            raise place.refuse(
+                f"has the column {name!r} encoded as {DECIMAL}, without its scale",
+                "Declare the columns with their types in schema=",
+            )
+        return made or natural
+    if _kind(one) == "record" and isinstance(natural, StructType):
+        fields = _fields(one)
+        return StructType(
+            [
+                StructField(f.name, _default(place, name, fields[f.name]["type"], f.dataType))
+                for f in natural
+            ]
+        )
+    if _kind(one) == "array" and isinstance(natural, ArrayType):
+        return ArrayType(_default(place, name, one["items"], natural.elementType))
+    if _kind(one) == "map" and isinstance(natural, MapType):
+        return MapType(natural.keyType, _default(place, name, one["values"], natural.valueType))
+    return natural
+
+
+def _spark_type(place: Place, record: Avro) -> StructType:
+    """Return the struct in which Spark reads an Avro record."""
+    found = type_of(place, _text(record))
+    assert isinstance(found, StructType)
+    return found
+
+
+def _value(schema: Avro) -> Avro:
+    """Return a nullable schema without its null; a union of several other types stays as it is."""
+    branches = [one for one in _branches(schema) if one != "null"]
+    return branches[0] if len(branches) == 1 else schema
+
+
+def _branches(schema: Avro) -> list[Avro]:
+    """Return the types of a union; a schema that is no union is its only type."""
+    return schema if isinstance(schema, list) else [schema]
+
+
+def _kind(schema: Avro) -> str:
+    """Return the name of a type in Avro, ``"union"`` for a union."""
+    if isinstance(schema, list):
+        return "union"
+    return str(schema["type"] if isinstance(schema, dict) else schema)
+
+
+def _fields(schema: Avro) -> dict[str, Avro]:
+    """Return the fields of a record by name, also of a nullable one; empty for other types."""
+    one = _value(schema)
+    fields = one.get("fields", []) if isinstance(one, dict) else []
+    return {field["name"]: field for field in fields}
+
+
+_LOGICAL: Mapping[str, str] = {
+    "date": f"{CONNECT}Date",
+    "decimal": DECIMAL,
+    "time-millis": f"{CONNECT}Time",
+    "time-micros": f"{TIME}MicroTime",
+    "timestamp-millis": f"{CONNECT}Timestamp",
+    "timestamp-micros": f"{TIME}MicroTimestamp",
+    "timestamp-nanos": f"{TIME}NanoTimestamp",
+    "local-timestamp-millis": f"{CONNECT}Timestamp",
+    "local-timestamp-micros": f"{TIME}MicroTimestamp",
+    "local-timestamp-nanos": f"{TIME}NanoTimestamp",
+}
+"""The equivalent encodings of Avro's own logical types."""
+
+
+def _is_connects(one: Avro) -> bool:
+    """Say whether a type is one of Connect's or Debezium's, whose meaning Avro's types do not
+    tell.
+    """
+    return isinstance(one, dict) and is_coded(one.get("connect.name", ""))
+
+
+def _name(one: Avro) -> str:
+    """Return the name of a type's encoding, or the plain type's name."""
+    if not isinstance(one, dict):
+        return _kind(one)
+    return str(one.get("connect.name") or _LOGICAL.get(one.get("logicalType", "")) or one["type"])
+
+
+def _scale(one: Avro) -> int | None:
+    """Return the scale of a decimal; None for other types and where no scale is known."""
+    if not isinstance(one, dict):
+        return None
+    scale = one.get("connect.parameters", {}).get("scale", one.get("scale"))
+    if scale is None and one.get("logicalType") == "decimal":
+        return 0
+    return None if scale is None else int(scale)
+
+
+def _has(schema: Avro, path: str) -> bool:
+    """Say whether a record has the field at a dotted path."""
+    name, _, rest = path.partition(".")
+    field = _fields(schema).get(name)
+    return field is not None and (not rest or _has(field["type"], rest))
+
+
+def _part(schema: Avro, names: Sequence[str]) -> Avro:
+    """Return a record with only the fields in ``names``; a schema of another type stays as it
+    is.
+    """
+    one = _value(schema)
+    if _kind(one) != "record":
+        return schema
+    fields = [
+        {"name": name, "type": of["type"]} for name, of in _fields(one).items() if name in names
+    ]
+    made = {**one, "fields": fields}
+    return [one if one == "null" else made for one in schema] if isinstance(schema, list) else made
+
+
+def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
+    """Return a schema without Avro's logical types; with ``every=False`` drop those of Connect's
+    types only.
+
+    Spark refuses some of their decimals, and decoding the encodings in one place is enough.
+    """
+    if isinstance(schema, list):
+        return [_without_logical(one, every=every) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    drops = every or _is_connects(schema)
+    made = {name: of for name, of in schema.items() if name != "logicalType" or not drops}
+    for inner in ("items", "values"):
+        if inner in made:
+            made[inner] = _without_logical(made[inner], every=every)
+    if "fields" in made:
+        made["fields"] = [
+            {**f, "type": _without_logical(f["type"], every=every)} for f in made["fields"]
+        ]
+    return made
+
+
+_NAMED = ("record", "enum", "fixed")
+
+
+def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
+    """Return the schema with named types in place of references to them, each by its full name."""
+    if isinstance(schema, str):
+        return names.get(_full(schema, namespace), names.get(schema, schema))
+    if isinstance(schema, list):
+        return [_resolved(one, names, namespace) for one in schema]
+    made = dict(schema)
+    kind = made["type"]
+    if isinstance(kind, list):
+        return _resolved(kind, names, namespace)
+    if isinstance(kind, dict) or (kind not in _NAMED and _full(kind, namespace) in names):
+        inner = _resolved(kind, names, namespace)
+        beside = {name: of for name, of in made.items() if name != "type"}
+        return {**inner, **beside} if isinstance(inner, dict) and "name" not in inner else inner
+    if kind in _NAMED:
+        made["name"] = _full(made["name"], made.pop("namespace", None) or namespace)
+        namespace = made["name"].rpartition(".")[0]
+    for inner in ("items", "values"):
+        if inner in made:
+            made[inner] = _resolved(made[inner], names, namespace)
+    if kind == "record":
+        made["fields"] = [
+            {**f, "type": _resolved(f["type"], names, namespace)} for f in made["fields"]
+        ]
+    if kind in _NAMED:
+        names[made["name"]] = made
+    return made
+
+
+def _full(name: str, namespace: str) -> str:
+    """Return a name with its namespace, unless it has one or there is none."""
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _text(schema: Avro) -> str:
+    """Return a schema as JSON, with references in place of repeated named types."""
+    return json.dumps(_written(schema, {}))
+
+
+def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
+    """Return the schema with each named type defined once.
+
+    Different types of one name get different namespaces. Avro does not match records by namespace.
+    """
+    if isinstance(schema, list):
+        return [_written(one, seen) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    if made["type"] in _NAMED:
+        while seen.get(made["name"], schema) != schema:
+            made["name"] = f"other.{made['name']}"
+        if made["name"] in seen:
+            return made["name"]
+        seen[made["name"]] = schema
+    for inner in ("items", "values"):
+        if inner in made:
+            made[inner] = _written(made[inner], seen)
+    if "fields" in made:
+        made["fields"] = [{**f, "type": _written(f["type"], seen)} for f in made["fields"]]
+    return made

@@ -1,0 +1,412 @@
+"""Debezium's change events as the format of a value.
+
+The topic's offset orders changes: Debezium writes all events of a key to one partition, in commit
+order. A position in the database's log would not do. All rows of a snapshot share one position, and
+a connector that restarts sends some events again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from dovetail.base.validation import Rule, validated
+from dovetail.errors import PlanError
+from dovetail.io.formats.avro import AvroFormat, functions, resolved
+from dovetail.io.formats.connect import (
+    DESCRIBED,
+    ColumnEncoding,
+    Encoding,
+    Raw,
+    ambiguous,
+    coded_within,
+    field_named,
+    raw_fields,
+)
+from dovetail.io.formats.connect_avro import Envelope, Read
+from dovetail.io.formats.events import METADATA, ChangeEvents, Wanted
+from dovetail.io.formats.json_objects import JsonObject, json_absent
+from dovetail.io.formats.plain import (
+    Format,
+    JsonFormat,
+    Place,
+    Reading,
+    Schema,
+    json_text,
+    not_json,
+    struct_of,
+)
+from dovetail.io.formats.unsent import PLACEHOLDER, UNSENT, Placeholder
+from dovetail.plan.types.checks import known_field
+
+Metadata: TypeAlias = Annotated[
+    Mapping[str, str],
+    Rule(
+        f"a mapping of columns to what of the envelope they are, of {', '.join(METADATA)}",
+        lambda given: set(given.values()) <= METADATA.keys(),
+    ),
+]
+
+
+def _is_placeholder(given: str) -> bool:
+    """Say whether a text is a setting of Debezium's placeholder, which must not be empty."""
+    try:
+        return bool(Placeholder(given).octets)
+    except ValueError:
+        return False
+
+
+GivenPlaceholder: TypeAlias = Annotated[
+    str,
+    Rule("a text, or hex: and hexadecimal digits", _is_placeholder),
+]
+Encodings: TypeAlias = Mapping[str, Encoding]
+Truncate: TypeAlias = Literal["fail", "ignore"]
+Unsent: TypeAlias = Literal["fail", "keep"]
+Tombstones: TypeAlias = Literal["ignore", "delete"]
+
+
+@dataclass(frozen=True)
+class DebeziumFormat(Format):
+    """An envelope of Debezium in a record's value, in JSON or in Avro.
+
+    The fields are the arguments of ``debezium``. Without ``schema``, Avro has all its columns.
+    """
+
+    schema: StructType | None
+    avro: AvroFormat | None
+    encodings: Encodings
+    metadata: Mapping[str, str]
+    truncate: Truncate
+    tombstones: Tombstones
+    placeholder: Placeholder
+    framed: bool = False
+    unsent: Unsent = "fail"
+
+    @property
+    def keeps(self) -> bool:
+        """True if a row keeps its former value where the database did not send a large one."""
+        return self.unsent == "keep"
+
+    @property
+    def grows(self) -> bool:
+        """True if the columns are those of the latest Avro schema, because none are declared."""
+        return self.schema is None and self.avro is not None and self.avro.grows
+
+    def of_key(self, key: Format) -> Format:
+        """Return the key's format. A plain JSON key is read as Kafka Connect writes it, like the
+        value.
+        """
+        if (
+            isinstance(key, JsonFormat)
+            and key.schema is not None
+            and not (key.framed or key.encodings)
+        ):
+            return ConnectJson(key.schema, self.encodings)
+        return key
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read the row after a change; a delete has the key's columns only.
+
+        Raises ``PlanError`` for a key, and for ``tombstones="delete"`` with ``key_columns=``.
+        """
+        if place.part != "value":
+            raise place.refuse("is a change event, which only a value is", "Give the key's fields")
+        if place.keys and self.tombstones == "delete":
+            raise PlanError(
+                place.operator,
+                "tombstones='delete' takes the record's key, which key_columns= leaves out",
+                "Give the key's fields in key=",
+            )
+        writers = {} if self.avro is None else self.avro.writers(place)
+        known = [Envelope.of(place, text) for text in writers.values()]
+        if self.avro is not None and self.avro.schema is not None:
+            known.append(Envelope.of(place, self.avro.schema))
+        columns = self.schema or known[-1].types(place)
+        added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
+        if self.keeps:
+            added.append(StructField(UNSENT, ArrayType(StringType())))
+        for name in place.keys:
+            known_field(place.operator, "key_columns=", name, StructType([*columns.fields, *added]))
+        keys = tuple(name for name in place.keys if name not in self.metadata)
+        wanted = Wanted(
+            columns, keys, self.metadata, self.schema is not None, self.placeholder, self.keeps
+        )
+        if self.avro is not None:
+            problem: Callable[[Column], Column] = self.avro.problem(place, list(writers))
+        else:
+            words = "not one JSON object with the fields of a change event"
+            said = not_json(F.col("value"), words, framed=self.framed)
+            object_ = self._object(wanted)
+            problem = lambda parsed: F.coalesce(object_.problem(parsed), said)  # noqa: E731
+        return ChangeEvents(
+            fields=StructType([*columns.fields, *added]),
+            parsed=F.col("value"),
+            row=lambda parsed: parsed,
+            problem=lambda _: problem(F.col("_parsed")),
+            wanted=wanted,
+            events=partial(self._in_avro, place, writers, known[::-1], wanted)
+            if self.avro is not None
+            else partial(self._in_json, wanted),
+            truncates=self.truncate == "fail",
+            tombstones=self.tombstones == "delete",
+            splits=place.splits,
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Raise ``PlanError``: only Debezium writes its events."""
+        raise place.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
+
+    def _in_avro(
+        self,
+        place: Place,
+        writers: Mapping[int | None, str],
+        known: Sequence[Envelope],
+        wanted: Wanted,
+        records: DataFrame,
+    ) -> DataFrame:
+        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it."""
+        assert self.avro is not None
+        value, number = self.avro.unframed(place)
+        frame = records.withColumn("_parsed", F.struct(number.alias("number")))
+        events = []
+        for place_of, (one, text) in enumerate(writers.items()):
+            parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
+            read = Read.of(place, Envelope.of(place, text), known, wanted)
+            made = resolved(value, text, read.text)
+            if one is not None:
+                made = F.when(F.col("_parsed.number") == one, made)
+            with functions(place):
+                frame = frame.withColumn(parsed, made)
+            frame = frame.withColumn(raw, read.raw(F.col(parsed), wanted))
+            encodings = read.encodings(wanted.columns)
+            frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False)
+            events.append(event)
+        return frame.withColumn("_event", F.coalesce(*events))
+
+    def _envelope(self, wanted: Wanted) -> StructType:
+        """Return the parts of an envelope that are read from JSON."""
+        envelope = StructType([StructField("after", raw_fields(wanted.columns))])
+        if wanted.keys:
+            envelope.add("before", raw_fields(wanted.before))
+        nested: dict[str, StructType] = {}
+        for path in wanted.paths:
+            of, _, name = path.rpartition(".")
+            nested.setdefault(of, StructType()).add(name, METADATA[path])
+        for of, fields in nested.items():
+            envelope = envelope.add(of, fields) if of else StructType([*envelope, *fields])
+        return envelope
+
+    def _object(self, wanted: Wanted) -> JsonObject:
+        """Return the JSON object that holds an envelope, alone or beside its schema."""
+        described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
+        whole = _wrapped(wanted.columns, self.encodings, self._envelope(wanted), described)
+        return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
+
+    def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
+        """Add ``_event`` to records in JSON, and ``_absent``: whether a record has no value."""
+        object_ = self._object(wanted)
+        text, whole = object_.text, object_.schema
+        frame = records.withColumn("_parsed", object_.parsed)
+        frame = frame.withColumn("_found", object_.row(F.col("_parsed")))
+        found = F.col("_found")
+        suspect = found.isNull() | (found["op"].isNull() & found["payload"].isNull())
+        none = F.col("value").isNull() | F.when(suspect, json_absent(text)).otherwise(F.lit(False))
+        frame = frame.withColumn("_absent", none)
+        frame = frame.withColumn("_raw", _payload(F.col("_found"), self._envelope(wanted)))
+        said = _fields(F.col("_found"), whole)
+        of_rows = None if said is None else field_named(said, "after")["fields"]
+        encodings = _encodings(wanted.columns, self.encodings, of_rows)
+        return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True)
+
+
+@validated
+def debezium(
+    schema: Schema | None = None,
+    *,
+    avro: AvroFormat | None = None,
+    encodings: Encodings | None = None,
+    metadata: Metadata | None = None,
+    truncate: Truncate = "fail",
+    tombstones: Tombstones = "ignore",
+    placeholder: GivenPlaceholder = PLACEHOLDER,
+    framed: bool = False,
+    unsent: Unsent = "fail",
+) -> DebeziumFormat:
+    """Describe Debezium's change events as the format of a value.
+
+    The row after a create, an update or the read of a snapshot replaces its key's row; a delete
+    deletes it. Events are JSON, with or without their schemas, or Avro with
+    ``avro=dt.avro(registry)``.
+
+    ``schema``: the table's columns; of Avro by default all, by its latest schema. A column
+    takes what Debezium has for its type:
+
+    - ``date``: Date, IsoDate, Kafka Connect's Date;
+    - ``timestamp``, ``timestamp_ntz``: Timestamp, MicroTimestamp, NanoTimestamp, ZonedTimestamp,
+      IsoTimestamp, Kafka Connect's Timestamp, in UTC;
+    - ``interval day to second``, the time since midnight: Time, MicroTime, NanoTime, ZonedTime,
+      IsoTime, Kafka Connect's Time; MicroDuration, NanoDuration;
+    - ``decimal(p, s)``: Decimal, VariableScaleDecimal, texts, doubles;
+    - ``binary``: bytes, Bits; ``string``: texts, Enum, Uuid, Json, Xml, Interval;
+    - arrays of these; numbers and texts are also read as they are encoded, as ``long`` and
+      ``string``.
+
+    ``encodings``: the encodings of columns in JSON, by those names (``{"placed_at":
+    "MicroTimestamp"}``). Avro and records with their schema carry the encodings themselves. Without
+    a schema, a number may be any kind of time or timestamp. A decimal may be bytes
+    (``"Decimal"``) or plain (``"string"``, ``"double"``).
+
+    ``metadata``: further columns from the envelope, ``{"lsn": "source.lsn"}``. ``truncate``: what
+    becomes of a TRUNCATE, which names no rows. It is a record that cannot be read, or is ignored.
+
+    ``tombstones``: a tombstone is the record without a value that follows a delete. It is ignored
+    by default; ``"delete"`` makes it delete, too. That is for topics that are compacted while no
+    query reads them, where the tombstone may be all that is left.
+
+    ``framed``: JSON follows the five bytes of a schema registry, which are skipped.
+
+    The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own.
+
+    The database may leave out a large value (TOAST, without ``REPLICA IDENTITY FULL``). Such a
+    record cannot be read. With ``unsent="keep"`` the row keeps its former value instead, for which
+    the query stores the table's rows. ``placeholder``: the text in place of such a value,
+    Debezium's setting ``unavailable.value.placeholder``, also with ``hex:`` in front.
+
+    PostgreSQL's ``infinity`` is 9999-12-30 23:59:59.999999 in UTC, ``-infinity`` 0001-01-03;
+    ``to_postgres`` writes them back. With ``key_columns=`` an update of the key deletes the former
+    key's row, where the event has it.
+
+    Raises ``PlanError`` for types that cannot be read and for unknown columns.
+    """
+    given = dict(encodings or {})
+    if schema is None and avro is None:
+        raise PlanError("debezium", "neither schema= nor avro= is given", "Declare the columns")
+    if avro is not None and given:
+        raise PlanError("debezium", "encodings= is for JSON, Avro says them itself", "Leave it out")
+    if avro is not None and framed:
+        raise PlanError("debezium", "framed= is for JSON, Avro says it itself", "Leave it out")
+    columns = None if schema is None else struct_of("debezium", schema)
+    if columns is not None:
+        for name in given:
+            known_field("debezium", "encodings=", name, columns)
+        if avro is None:
+            refuse_coded(columns)
+    return DebeziumFormat(
+        columns,
+        avro,
+        given,
+        dict(metadata or {}),
+        truncate,
+        tombstones,
+        Placeholder(placeholder),
+        framed,
+        unsent,
+    )
+
+
+def refuse_coded(columns: StructType) -> None:
+    """Raise ``PlanError`` for dates, decimals and similar types within maps and structs."""
+    for column in columns:
+        inner = coded_within(column.dataType)
+        if inner is not None:
+            raise PlanError(
+                "debezium",
+                f"column {column.name!r} of type {column.dataType.simpleString()} has "
+                f"{inner.simpleString()} within a map or a struct",
+                "Declare that as it is encoded, long or string",
+            )
+
+
+@dataclass(frozen=True)
+class ConnectJson(Format):
+    """One JSON object as Kafka Connect writes it, with its schema or without."""
+
+    schema: StructType
+    encodings: Encodings
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read the object's fields.
+
+        Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
+        be read.
+        """
+        refuse_coded(self.schema)
+        for name in ("schema", "payload"):
+            if name in self.schema.names:
+                raise place.refuse(
+                    f"has a field {name!r}, as Kafka Connect's JSON with schemas has",
+                    "Name the key among the value's columns, in key_columns=",
+                )
+        text = F.col(place.part).cast("string")
+        own = raw_fields(self.schema)
+        whole = _wrapped(self.schema, self.encodings, own, DESCRIBED)
+        object_ = JsonObject(text, whole)
+
+        def row(parsed: Column) -> Column:
+            found = object_.row(parsed)
+            payload = _payload(found, own)
+            encodings = _encodings(self.schema, self.encodings, _fields(found, whole))
+            fits, columns = payload.isNotNull(), []
+            for f in self.schema:
+                raw = Raw(payload[f.name], encodings[f.name], True)
+                value = raw.to(f.dataType)
+                fits = fits & ~raw.lost(value, f.dataType)
+                columns.append(value.alias(f.name))
+            return F.when(fits, F.struct(*columns))
+
+        said = F.lit("not one JSON object whose fields fit the schema")
+        return Reading(
+            self.schema,
+            object_.parsed,
+            row,
+            lambda parsed: F.coalesce(object_.problem(parsed), said),
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Return the columns as plain JSON."""
+        return JsonFormat(None).writing(place, columns)
+
+
+def _wrapped(
+    columns: StructType, encodings: Encodings, payload: StructType, described: StructType
+) -> StructType:
+    """Return the fields of an object that is the payload itself, or has it in ``payload``.
+
+    The object's ``schema`` is read only if a column needs it.
+    """
+    whole = StructType([*payload.fields, StructField("payload", payload)])
+    if any(ambiguous(f.dataType) and f.name not in encodings for f in columns):
+        whole.add("schema", StructType().add("fields", ArrayType(described)))
+    return whole
+
+
+def _payload(found: Column, payload: StructType) -> Column:
+    """Return the payload of an object of ``_wrapped``; null where the object is null."""
+    own = F.struct(*(found[name].alias(name) for name in payload.names))
+    return F.when(found.isNotNull(), F.coalesce(found["payload"], own))
+
+
+def _fields(found: Column, whole: StructType) -> Column | None:
+    """Return the field descriptions of an object's own schema; None if the schema is not read."""
+    return found["schema"]["fields"] if "schema" in whole.names else None
+
+
+def _encodings(
+    columns: StructType, declared: Encodings, fields: Column | None
+) -> dict[str, ColumnEncoding]:
+    """Return the encoding of each column: the declared one, else that of the record's own
+    schema.
+    """
+    return {
+        f.name: ColumnEncoding.declared(declared.get(f.name))
+        if fields is None or f.name in declared or not ambiguous(f.dataType)
+        else ColumnEncoding.described(field_named(fields, f.name), f.dataType)
+        for f in columns
+    }

@@ -1,0 +1,295 @@
+"""The change events of Maxwell and Canal as the format of a value.
+
+Both are JSON objects with a ``type`` and the row in ``data``: after the change, or for a delete the
+deleted row. ``old`` has the former values of the columns that an update changes. Canal's ``data``
+and ``old`` are lists of rows, whose values are texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from dovetail.base.columns import DELETED, TIMESTAMP
+from dovetail.base.validation import validated
+from dovetail.errors import PlanError
+from dovetail.io.formats.json_objects import JsonObject, json_absent
+from dovetail.io.formats.json_values import NUMBER, Values, unfit
+from dovetail.io.formats.plain import Format, Part, Place, Reading, Schema, kept, struct_of
+from dovetail.plan.types.checks import known_field
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The field names and event types of a tool."""
+
+    name: str
+    upserts: tuple[str, ...]
+    deletes: tuple[str, ...]
+    nothing: tuple[str, ...]
+    """The types of events that change no row."""
+
+    time: str
+    """The name of the field with the time of a change."""
+
+    time_us: int
+    """The unit of the time, in microseconds."""
+
+    listed: bool
+    """True if rows come in lists, with texts as values."""
+
+
+_MAXWELL: Final = Dialect(
+    "maxwell",
+    ("insert", "update", "bootstrap-insert"),
+    ("delete",),
+    (
+        *("bootstrap-start", "bootstrap-complete", "database-create", "database-alter"),
+        *("table-create", "table-alter"),
+    ),
+    "ts",
+    1_000_000,
+    False,
+)
+_CANAL: Final = Dialect(
+    "canal",
+    ("INSERT", "UPDATE"),
+    ("DELETE",),
+    ("CREATE", "ALTER", "QUERY", "CINDEX", "DINDEX", "RENAME"),
+    "es",
+    1000,
+    True,
+)
+
+
+@validated
+def maxwell(schema: Schema) -> DialectFormat:
+    """Describe Maxwell's change events as the format of a value.
+
+    The row after an ``insert``, an ``update`` or a ``bootstrap-insert`` replaces its key's row; a
+    ``delete`` deletes it.
+
+    ``schema``: the table's columns, read as ``dt.json`` does. The event time is ``ts``. With
+    ``key_columns=`` an update of the key deletes the former key's row. Events of the schema and
+    records without a value are left out. The drop of a table cannot be read: it names no rows.
+    """
+    return DialectFormat(struct_of("maxwell", schema), _MAXWELL)
+
+
+@validated
+def canal(schema: Schema) -> DialectFormat:
+    """Describe Canal's change events in JSON (``flatMessage``) as the format of a value.
+
+    Each row of an ``INSERT`` or an ``UPDATE`` replaces its key's row; each row of a ``DELETE``
+    deletes it.
+
+    ``schema``: the table's columns; their values are texts. Dates and timestamps are in ISO 8601,
+    those without a zone in UTC. The event time is ``es``. With ``key_columns=`` an update of the
+    key deletes the former key's row. Events of the schema and records without a value are left out.
+    A ``TRUNCATE`` or ``ERASE`` cannot be read: it names no rows.
+
+    Raises ``PlanError`` for types of which Canal has no values.
+    """
+    columns = struct_of("canal", schema)
+    for column in columns:
+        if not isinstance(column.dataType, _OF_TEXTS):
+            raise PlanError(
+                "canal",
+                f"schema= has column {column.name!r} of type {column.dataType.simpleString()}, "
+                "which cannot be made of a text",
+                "Declare it as string",
+            )
+    return DialectFormat(columns, _CANAL)
+
+
+_OF_TEXTS: Final = (
+    *(StringType, BooleanType, IntegralType, FractionalType, DecimalType),
+    *(DateType, TimestampType, TimestampNTZType),
+)
+
+
+@dataclass(frozen=True)
+class DialectFormat(Format):
+    """A value that is an event of a dialect."""
+
+    schema: StructType
+    dialect: Dialect
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read the row after a change; for a delete, the deleted row."""
+        if place.part != "value":
+            raise place.refuse("is a change event, which only a value is", "Give the key's fields")
+        for name in place.keys:
+            known_field(place.operator, "key_columns=", name, self.schema)
+        before = StructType([self.schema[name] for name in place.keys])
+        data: DataType = self.schema
+        old: DataType = before
+        if self.dialect.listed:
+            data, old = ArrayType(_texts(self.schema)), ArrayType(_texts(before))
+        envelope = StructType([StructField("type", StringType())])
+        envelope.add(self.dialect.time, "long").add("data", data)
+        if place.keys:
+            envelope.add("old", old)
+        text = F.col("value").cast("string")
+        object_ = JsonObject(text, envelope)
+        said = F.lit(f"not one JSON object with the fields of an event of {self.dialect.name}")
+        return _Events(
+            self.schema,
+            object_.parsed,
+            object_.row,
+            lambda parsed: F.coalesce(object_.problem(parsed), said),
+            absent=lambda _: json_absent(text, wrapped=False),
+            dialect=self.dialect,
+            keys=place.keys,
+            splits=place.splits,
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Raise ``PlanError``: only the tool writes its events."""
+        raise place.refuse(
+            f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Events(Reading):
+    """The conversion of events to changes of rows."""
+
+    dialect: Dialect
+    keys: tuple[str, ...]
+    splits: bool
+
+    is_of_changes: ClassVar[bool] = True
+
+    def of(self, records: DataFrame, part: Part) -> DataFrame:
+        """Return the records as rows, also with ``_deleted`` and ``_timestamp``. An event may be
+        several rows.
+        """
+        frame = super().of(records, part)
+        event, dialect = F.col("value_row"), self.dialect
+        known = event["type"].isin(*dialect.upserts, *dialect.deletes)
+        nothing = F.coalesce(event["type"].isin(*dialect.nothing), F.lit(False))
+        frame = kept(frame, ~(F.col("value_absent") | nothing))
+        changes = F.when(known, self._changes(event))
+        frame = frame.withColumn("_changes", changes)
+        problems = [
+            F.col("value_problem"),
+            F.when(
+                ~F.coalesce(known, F.lit(False)),
+                F.concat(
+                    F.lit("value: no change of a row: its type is "),
+                    F.coalesce(event["type"], F.lit("null")),
+                ),
+            ),
+            F.when(F.coalesce(F.size("_changes"), F.lit(0)) < 1, F.lit("value: it has no data")),
+            F.try_element_at(
+                F.filter(F.transform("_changes", lambda one: one["problem"]), Column.isNotNull),
+                F.lit(1),
+            ),
+        ]
+        if not self.splits:
+            said = "value: an event of several rows, which takes a frame with offsets"
+            problems.append(F.when(F.size("_changes") > 1, F.lit(said)))
+        frame = frame.withColumn("value_problem", F.coalesce(*problems))
+        none = F.array(F.lit(None).cast(frame.schema["_changes"].dataType.elementType))  # type: ignore[attr-defined]
+        sound = F.when(F.col("value_problem").isNull(), F.col("_changes")).otherwise(none)
+        time = F.timestamp_micros(event[dialect.time] * F.lit(dialect.time_us))
+        return (
+            frame.withColumn(TIMESTAMP, time)
+            .withColumn("_change", F.explode(sound))
+            .withColumn("value_row", F.col("_change.row"))
+            .withColumn(DELETED, F.coalesce(F.col("_change.deleted"), F.lit(False)))
+            .drop("_changes", "_change")
+        )
+
+    def _changes(self, event: Column) -> Column:
+        """Return an event's changes in order: an array of structs of row, ``deleted`` and
+        ``problem``.
+        """
+        deletes = event["type"].isin(*self.dialect.deletes)
+        if not self.dialect.listed:
+            old = event["old"] if self.keys else None
+            return F.when(event["data"].isNotNull(), self._of_row(event["data"], old, deletes))
+        if not self.keys:
+            each = F.transform(event["data"], lambda row: self._of_row(row, None, deletes))
+        else:
+            none = F.coalesce(event["old"], F.array())
+            each = F.zip_with(event["data"], none, lambda a, b: self._of_row(a, b, deletes))
+        return F.flatten(each)
+
+    def _of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
+        """Return a row's change, as an array. An update of the key has the delete of the former key
+        first.
+        """
+        values, problems = [], [F.lit(None).cast("string")]
+        for f in self.fields:
+            value = self._value(row[f.name], f.dataType)
+            lost = row[f.name].isNotNull() & value.isNull()
+            named = F.concat(
+                F.lit("value: "), unfit(F.lit(f.name), f.dataType, row[f.name].cast("string"))
+            )
+            problems.append(F.when(lost, named))
+            values.append(value.alias(f.name))
+        change = _change(F.struct(*values), deletes, F.coalesce(*problems))
+        if old is None:
+            return F.array(change)
+        former, moves = [], F.lit(False)
+        for f in self.fields:
+            if f.name in self.keys:
+                before = self._value(old[f.name], f.dataType)
+                now = self._value(row[f.name], f.dataType)
+                moves = moves | (before.isNotNull() & ~before.eqNullSafe(now))
+                value = F.coalesce(before, now)
+            else:
+                value = F.lit(None).cast(f.dataType)
+            former.append(value.alias(f.name))
+        gone = _change(F.struct(*former), F.lit(True), F.lit(None).cast("string"))
+        return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
+
+    def _value(self, raw: Column, type_: DataType) -> Column:
+        """Return a value in its type: Canal has texts, Maxwell has JSON values, which are typed
+        already.
+        """
+        return _of_text(raw, type_) if self.dialect.listed else raw
+
+
+def _change(row: Column, deleted: Column, problem: Column) -> Column:
+    """Return a struct with a change's row, ``deleted`` and ``problem``."""
+    return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
+
+
+def _texts(columns: StructType) -> StructType:
+    """Return the columns with text as type."""
+    return StructType([StructField(f.name, StringType()) for f in columns])
+
+
+def _of_text(text: Column, type_: DataType) -> Column:
+    """Return the value of a text; null where the text does not fit the type."""
+    if isinstance(type_, StringType):
+        return text
+    if isinstance(type_, BooleanType):
+        return F.when(text.isin("1", "true"), F.lit(True)).when(
+            text.isin("0", "false"), F.lit(False)
+        )
+    if isinstance(type_, IntegralType):
+        return F.when(text.rlike(r"^[+-]?\d+$"), text.try_cast(type_))
+    if isinstance(type_, (FractionalType, DecimalType)):
+        return F.when(text.rlike(NUMBER), text.try_cast(type_))
+    return Values({}).of(text, type_)

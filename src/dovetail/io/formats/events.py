@@ -1,0 +1,297 @@
+"""Change events, read from their envelopes: the row after a change, the key before it, the kind of
+the change and its time.
+
+An envelope is a struct with the fields of its JSON or Avro form. Its rows' columns have the types
+of that encoding. This module has the part that both share, as Spark expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from dovetail.base.columns import DELETED, TIMESTAMP, quoted
+from dovetail.io.formats.connect import ColumnEncoding, Raw, raw_type
+from dovetail.io.formats.plain import Part, Reading, kept
+from dovetail.io.formats.unsent import UNSENT, Placeholder
+
+_STRING, _LONG = StringType(), LongType()
+METADATA: Final[Mapping[str, DataType]] = {
+    "op": _STRING,
+    "ts_ms": _LONG,
+    "ts_us": _LONG,
+    "source.version": _STRING,
+    "source.connector": _STRING,
+    "source.name": _STRING,
+    "source.ts_ms": _LONG,
+    "source.ts_us": _LONG,
+    "source.snapshot": _STRING,
+    "source.db": _STRING,
+    "source.schema": _STRING,
+    "source.table": _STRING,
+    "source.sequence": _STRING,
+    "source.txId": _LONG,
+    "source.lsn": _LONG,
+    "source.xmin": _LONG,
+    "source.server_id": _LONG,
+    "source.gtid": _STRING,
+    "source.file": _STRING,
+    "source.pos": _LONG,
+    "source.row": IntegerType(),
+    "source.thread": _LONG,
+    "transaction.id": _STRING,
+    "transaction.total_order": _LONG,
+    "transaction.data_collection_order": _LONG,
+}
+"""The readable fields of an envelope besides its rows: types by path."""
+_TIMES: Final = ("source.ts_us", "source.ts_ms", "ts_us", "ts_ms")
+"""The paths of a change's time, the best first, in microseconds or milliseconds; 0 means
+unknown."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The parts of an envelope that are read."""
+
+    columns: StructType
+    """The columns of a row."""
+    keys: tuple[str, ...]
+    """The columns that are the key; empty if the record's own key is."""
+    metadata: Mapping[str, str]
+    """The further columns: the path in the envelope by column name."""
+    declared: bool = True
+    """True if the user declares the columns, not the records' schemas."""
+    placeholder: Placeholder = field(default_factory=Placeholder)
+    """The placeholder of a value that was not sent."""
+    keeps: bool = False
+    """True if values that were not sent are listed by name, and are no problem."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of ``METADATA`` that are needed, without duplicates."""
+        return tuple(dict.fromkeys(("op", *_TIMES, *self.metadata.values())))
+
+    @property
+    def before(self) -> StructType:
+        """The needed columns of the row before a change: the key's."""
+        return StructType([self.columns[name] for name in self.keys])
+
+    def typed(
+        self,
+        frame: DataFrame,
+        raw: Column,
+        encodings: Mapping[str, ColumnEncoding],
+        into: str,
+        *,
+        coded: bool,
+    ) -> DataFrame:
+        """Add the column ``into`` with the event of an envelope; null where ``raw`` is null.
+
+        An event has ``op``, ``time`` in microseconds, the rows ``after`` and ``before``, and
+        ``metadata``. Its ``problem`` says why it is unreadable, else null. ``unsent`` names the
+        columns that were not sent. ``encodings``: by column; ``coded``: as in ``connect.Raw``.
+        """
+        sides = {"after": self.columns, "before": self.before}
+        rows = [
+            F.when(
+                raw[side].isNotNull(),
+                F.struct(
+                    *(
+                        Raw(raw[side][f.name], encodings[f.name], coded)
+                        .to(f.dataType)
+                        .alias(f.name)
+                        for f in columns
+                    )
+                ),
+            ).alias(side)
+            for side, columns in sides.items()
+            if columns.fields
+        ]
+        frame = frame.withColumn(into, F.when(raw.isNotNull(), F.struct(*rows)))
+        made = F.col(into)
+        problems, unsent = list[Column](), list[Column]()
+        for side, columns in sides.items():
+            for f in columns:
+                given = Raw(raw[side][f.name], encodings[f.name], coded)
+                missing = self.placeholder.within(
+                    given.column, given.encoding.natural or raw_type(f.dataType)
+                )
+                unfit = _unfit(f, given, made[side][f.name])
+                if missing is None:
+                    problems.append(unfit)
+                elif self.keeps and side == "after" and f.name not in self.keys:
+                    unsent.append(F.when(missing, f.name))
+                    problems.append(F.when(~F.coalesce(missing, F.lit(False)), unfit))
+                else:
+                    problems += [F.when(missing, _unsent(f)), unfit]
+        event = F.struct(
+            raw["op"].alias("op"),
+            F.coalesce(*(_time(_at(raw, path), path) for path in _TIMES)).alias("time"),
+            *(made[side].alias(side) for side, columns in sides.items() if columns.fields),
+            F.struct(
+                F.lit(True).alias("_"),
+                *(_at(raw, path).alias(name) for name, path in self.metadata.items()),
+            ).alias("metadata"),
+            F.coalesce(F.lit(None).cast("string"), *problems).alias("problem"),
+            F.filter(F.array(*unsent), lambda name: name.isNotNull())
+            .cast("array<string>")
+            .alias("unsent"),
+        )
+        return frame.withColumn(into, F.when(raw.isNotNull(), event))
+
+
+@dataclass(frozen=True)
+class ChangeEvents(Reading):
+    """The conversion of records to changes of rows."""
+
+    wanted: Wanted
+    """The parts of an envelope that are read."""
+    events: Callable[[DataFrame], DataFrame]
+    """A function that adds ``_event`` (see ``Wanted.typed``), null where a record is no envelope.
+    It may also add ``_absent``: whether the bytes say that there is no value."""
+    truncates: bool
+    """True if TRUNCATE events are kept, as records that cannot be read."""
+    tombstones: bool
+    """True if records without a value are kept, as deletes."""
+    splits: bool
+    """True if a record may become two rows."""
+
+    is_of_changes: ClassVar[bool] = True
+
+    def of(self, records: DataFrame, part: Part) -> DataFrame:
+        """Return the records as rows, also with ``_deleted`` and ``_timestamp``."""
+        event = F.col("_event")
+        there = F.col("value").isNotNull()
+        frame = self.events(records if self.tombstones else records.where(there))
+        if "_absent" in frame.columns:
+            there = ~F.col("_absent")
+            frame = frame if self.tombstones else kept(frame, there)
+        if not self.truncates:
+            frame = kept(frame, ~F.coalesce(event["op"] == "t", F.lit(False)))
+        frame = frame.withColumn(
+            "value_problem",
+            F.when(there, F.concat(F.lit("value: "), F.coalesce(*self._problems(event)))),
+        )
+        deletes = ~there | (event["op"] == "d")
+        change = self._row(deletes)
+        if self.splits and self.wanted.keys:
+            moves = F.col("value_problem").isNull() & self._moves(event)
+            both = F.when(moves, F.array(self._row(F.lit(True)), change))
+            frame = frame.withColumn("_row", F.explode(F.coalesce(both, F.array(change))))
+        else:
+            frame = frame.withColumn("_row", change)
+        time = F.timestamp_micros(event["time"])
+        if "timestamp" in records.columns:
+            time = F.when(there, time).otherwise(F.col("timestamp"))
+        return frame.select(
+            "*",
+            F.col("_row.row").alias("value_row"),
+            F.col("_row.deleted").alias(DELETED),
+            time.alias(TIMESTAMP),
+        )
+
+    def _problems(self, event: Column) -> list[Column]:
+        """Return the reasons why an event is unreadable, each null where it does not apply."""
+        op, deletes = event["op"], event["op"] == "d"
+        lacks_after = ~deletes & event["after"].isNull()
+        problems = [
+            F.when(event.isNull(), self.problem(F.col("value"))),
+            F.when(
+                op == "t",
+                F.lit(
+                    "a TRUNCATE, which does not say which rows are gone: take a new snapshot and "
+                    "start with a new checkpoint, or pass truncate='ignore'"
+                ),
+            ),
+            F.when(
+                ~F.coalesce(op.isin("c", "u", "r", "d"), F.lit(False)),
+                F.concat(F.lit("no change of a row: its op is "), F.coalesce(op, F.lit("null"))),
+            ),
+            F.when(lacks_after, F.concat(F.lit("no row after the change, whose op is "), op)),
+            event["problem"],
+        ]
+        if self.wanted.keys:
+            gone = F.lit("a delete without the row before it: set the table's REPLICA IDENTITY")
+            problems.append(F.when(deletes & event["before"].isNull(), gone))
+            if not self.splits:
+                moved = F.lit("an update of the key, which takes a frame with offsets")
+                problems.append(F.when(self._moves(event), moved))
+        return problems
+
+    def _moves(self, event: Column) -> Column:
+        """Return whether an update changes the key; false where the event lacks the former key."""
+        moves, known = F.lit(False), event["op"] == "u"
+        for name in self.wanted.keys:
+            before, after = event["before"][name], event["after"][name]
+            moves, known = moves | ~before.eqNullSafe(after), known & before.isNotNull()
+        return known & moves
+
+    def _row(self, deleted: Column) -> Column:
+        """Return the row after the change, or the key's columns of a deleted one, with the flag
+        ``deleted``.
+        """
+        event, wanted = F.col("_event"), self.wanted
+        columns = [event["after"][name].alias(name) for name in wanted.columns.names]
+        columns += [event["metadata"][name].alias(name) for name in wanted.metadata]
+        if wanted.keeps:
+            columns.append(event["unsent"].alias(UNSENT))
+        gone = [
+            (event["before"][f.name] if f.name in wanted.keys else F.lit(None))
+            .cast(f.dataType)
+            .alias(f.name)
+            for f in wanted.columns
+        ]
+        gone += [event["metadata"][name].alias(name) for name in wanted.metadata]
+        if wanted.keeps:
+            gone.append(F.lit(None).cast("array<string>").alias(UNSENT))
+        row = F.when(deleted, F.struct(*gone)).otherwise(F.struct(*columns))
+        readable = F.when(F.col("value_problem").isNull(), row)
+        return F.struct(readable.alias("row"), deleted.alias("deleted"))
+
+
+def _at(raw: Column, path: str) -> Column:
+    """Return the field of an envelope at a dotted path, in its type of ``METADATA``."""
+    for name in path.split("."):
+        raw = raw[name]
+    return raw.cast(METADATA[path])
+
+
+def _time(found: Column, path: str) -> Column:
+    """Return a time of an envelope in microseconds; null for 0."""
+    micros = found if path.endswith("_us") else found * 1000
+    return F.nullif(micros, F.lit(0))
+
+
+def _unfit(column: StructField, given: Raw, value: Column) -> Column:
+    """Return why a column has no value although it has a raw one; null where it has none or
+    fits.
+    """
+    type_, named = column.dataType, f"column {quoted(column.name)}"
+    raw, encoding = given.column, given.encoding
+    unfit = F.concat(
+        F.lit(f"{named} is no {type_.simpleString()}: "),
+        F.substring(F.to_json(F.struct(raw.alias(column.name))), 1, 200),
+        F.lit(", encoded as "),
+        F.coalesce(encoding.name, F.lit("its record does not say; name it in encodings=")),
+    )
+    return F.when(given.lost(value, type_), unfit)
+
+
+def _unsent(column: StructField) -> Column:
+    """Return the problem of a column whose value was not sent."""
+    return F.lit(
+        f"column {quoted(column.name)} was not sent, since it is large and has not changed: set "
+        "the table's REPLICA IDENTITY to FULL, pass unsent='keep', or leave the column out"
+    )

@@ -1,0 +1,122 @@
+"""Reads a text that is one JSON object as a struct of a schema's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from dovetail.io.formats.json_values import (
+    JsonEncoding,
+    Values,
+    misfit,
+    raw_type,
+    suspect,
+    text_type,
+    unfit,
+)
+
+_MALFORMED: Final = "_malformed"
+_READ: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _MALFORMED,
+    "allowSingleQuotes": "false",
+    "timeZone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """One JSON object in ``text``, read by ``schema``."""
+
+    text: Column
+    schema: StructType
+    encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
+    """The encodings of times, as in ``json_values.Values``."""
+
+    @property
+    def parsed(self) -> Column:
+        """The first step, the input of ``row`` and ``problem``."""
+        return _from_json(self.text, raw_type(self.schema))
+
+    def row(self, parsed: Column) -> Column:
+        """Return the object as a struct; null where the text is no object or its fields do not fit.
+
+        ``from_json`` ignores text behind an object. So the text is read twice: as a field's value,
+        and as a list's element. Behind a value, the first needs ``}`` or a field's name, the second
+        ``]`` or a value. No text has both, so nothing follows.
+        """
+        values = Values(self.encodings)
+        raw = parsed["object"]
+        made = values.of(raw, self.schema)
+        fits = self._is_one & parsed[_MALFORMED].isNull() & ~values.lost(raw, self.schema)
+        doubt = suspect(self.text, made, self.schema)
+        if doubt is not None:
+            sound = F.when(doubt, self.problem(parsed).isNull())
+            fits = fits & F.coalesce(sound, F.lit(True))
+        return F.when(fits, made)
+
+    def problem(self, parsed: Column) -> Column:
+        """Return why a field does not fit its type; null where the text is not one JSON object."""
+        made = Values(self.encodings).of(parsed["object"], self.schema)
+        texts = StructType([StructField(f.name, StringType()) for f in self.schema])
+        known = F.struct(
+            _from_json(self.text, text_type(self.schema))["object"].alias("deep"),
+            _from_json(self.text, texts).alias("flat"),
+            made.alias("made"),
+        )
+        # Within a transform of a list it is computed once, however often it is used.
+        said = F.transform(F.array(known), self._problem)
+        return F.when(self._is_one, F.try_element_at(said, F.lit(1)))
+
+    def _problem(self, known: Column) -> Column:
+        """Return the first reason why a field does not fit; null if the text is no object."""
+        flat, made = known["flat"], known["made"]
+        reasons = [misfit(known["deep"], made, self.schema, F.lit(""))]
+        for f in self.schema:
+            text = flat["object"][f.name]
+            reason = unfit(F.lit(f.name), f.dataType, text)
+            reasons.append(F.when(text.isNotNull() & made[f.name].isNull(), reason))
+        for f in self.schema:
+            # Find a text in place of an object or an array, at any depth.
+            if isinstance(f.dataType, (ArrayType, MapType, StructType)):
+                alone = _from_json(self.text, raw_type(StructType([f])))
+                reason = unfit(F.lit(f.name), f.dataType, flat["object"][f.name])
+                reasons.append(F.when(alone[_MALFORMED].isNotNull(), reason))
+        return F.when(flat[_MALFORMED].isNull(), F.coalesce(*reasons))
+
+    @property
+    def _is_one(self) -> Column:
+        """True where the text is UTF-8 and JSON with at most one value: as a list's item it must
+        parse.
+        """
+        listed = F.json_array_length(F.concat(F.lit("["), self.text, F.lit("]")))
+        return F.is_valid_utf8(self.text) & listed.isNotNull()
+
+
+def json_absent(text: Column, *, wrapped: bool = True) -> Column:
+    """Return whether a JSON text says that there is no value: it is ``null``.
+
+    With ``wrapped`` this may also be Kafka Connect's object with a null ``payload``, which has no
+    other fields but ``schema``.
+    """
+    absent = text.rlike(r"^\s*null\s*$")
+    if wrapped:
+        keys = F.json_object_keys(text)
+        beside = F.array_except(keys, F.array(F.lit("schema"), F.lit("payload")))
+        only = F.array_contains(keys, "payload") & (F.size(beside) == 0)
+        absent = absent | (only & F.get_json_object(text, "$.payload").isNull())
+    return F.coalesce(absent, F.lit(False))
+
+
+def _from_json(text: Column, schema: DataType) -> Column:
+    """Return the result of ``from_json``, as the field ``object``.
+
+    A list would be read as its first object. As a field's value it is not.
+    """
+    fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
+    return F.from_json(F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ)

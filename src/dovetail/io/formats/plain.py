@@ -1,0 +1,338 @@
+"""Formats: the conversion of a record's key or value from bytes to columns and back. Text, bytes,
+JSON.
+
+A format is a value: the same one is given to ``from_topic`` and ``to_topic``. It works by Spark
+expressions, or by functions over Arrow columns.
+
+JSON is exact. Integers and decimals are JSON numbers of any length. Timestamps are ISO 8601 in UTC
+with microseconds, binary is base64, and null fields are written as null. Nothing depends on the
+session's time zone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from dovetail.base.columns import quoted
+from dovetail.base.validation import Rule, validated
+from dovetail.errors import PlanError
+from dovetail.io.formats.json_objects import JsonObject, json_absent
+from dovetail.io.formats.json_values import JsonEncoding, checked_encodings
+from dovetail.plan.types.schemas import parsed
+
+Part: TypeAlias = Literal["key", "value"]
+
+Schema: TypeAlias = Annotated[
+    StructType | Mapping[str, DataType] | str,
+    Rule("a schema: a StructType, a mapping of types, or its text as in SQL"),
+]
+
+FRAME_LENGTH: Final = 5
+"""The length in bytes of a schema registry's framing: a zero, then the id of the record's
+schema."""
+
+_WRITTEN: Final = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place where a format is used: a call, and a part of its records."""
+
+    operator: str
+    """The name of the call, for errors."""
+    part: Part
+    topic: str | None = None
+    """The topic, if known."""
+    keys: tuple[str, ...] = ()
+    """The columns of the value that are the key."""
+    splits: bool = True
+    """True if a record may become more than one row."""
+
+    def refuse(self, problem: str, remedy: str) -> PlanError:
+        """Return the error of a format that cannot be used here."""
+        return PlanError(self.operator, f"{self.part}= {problem}", remedy)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The steps that turn a column of bytes into columns."""
+
+    fields: StructType
+    """The resulting columns."""
+    parsed: Column
+    """The first step, an expression over the record."""
+    row: Callable[[Column], Column]
+    """From ``parsed``: the columns as a struct, null where the bytes are null or unreadable."""
+    problem: Callable[[Column], Column]
+    """From ``parsed``: why the bytes are unreadable. Evaluated only for unreadable bytes."""
+    absent: Callable[[Column], Column] | None = field(default=None, kw_only=True)
+    """From ``parsed``: whether the bytes say that there is no value. Evaluated only where the row
+    is null."""
+
+    is_of_changes: ClassVar[bool] = False
+    """True if the reading also makes ``_deleted`` and ``_timestamp``."""
+
+    def of(self, records: DataFrame, part: Part) -> DataFrame:
+        """Add ``<part>_row``, ``<part>_absent`` (whether there is no value) and
+        ``<part>_problem``.
+        """
+        parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
+        frame = records.withColumn(parsed, self.parsed)
+        frame = frame.withColumn(row, self.row(F.col(parsed)))
+        none = F.col(part).isNull()
+        if self.absent is not None:
+            none = none | (F.col(row).isNull() & self.absent(F.col(parsed)))
+        frame = frame.withColumn(absent, none)
+        unread = ~F.col(absent) & F.col(row).isNull()
+        problem = F.concat(F.lit(f"{part}: "), self.problem(F.col(parsed)))
+        return frame.withColumn(f"{part}_problem", F.when(unread, problem)).drop(parsed)
+
+
+def kept(frame: DataFrame, condition: Column) -> DataFrame:
+    """Return the rows that fulfil a condition on the result of reading their records.
+
+    Spark would push the condition below the reading, and so read each record once more for each
+    step on the way. It does not push a condition that depends on the partition in which it is
+    computed.
+    """
+    return frame.where(F.when(F.spark_partition_id() >= 0, condition))
+
+
+class Format(ABC):
+    """A conversion from bytes to columns, and from columns to bytes."""
+
+    @abstractmethod
+    def reading(self, place: Place) -> Reading:
+        """Return how to read the column of the place's part; raise ``PlanError`` if the format
+        cannot.
+        """
+
+    @abstractmethod
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Return the columns encoded in one; null only where a single column of text or bytes is
+        null.
+
+        Raises ``PlanError`` for columns that do not suit the format.
+        """
+
+    def of_key(self, key: Format) -> Format:
+        """Return the format of a key beside a value of this format."""
+        return key
+
+    @property
+    def grows(self) -> bool:
+        """True if the format may have more columns when a query is built again."""
+        return False
+
+    @property
+    def keeps(self) -> bool:
+        """True if columns that a change leaves out keep their former values.
+
+        The names of these columns are then in a column ``_unsent``.
+        """
+        return False
+
+    tells_null: ClassVar[bool] = True
+    """True if an encoded null differs from a record without a value."""
+
+
+ReadFormat: TypeAlias = Annotated[
+    Literal["string", "bytes"] | StructType | Mapping[str, DataType] | Format,
+    Rule("'string', 'bytes', the schema of a JSON object, or a format such as dt.avro(...)"),
+]
+"""The ways to read bytes. ``"string"`` and ``"bytes"`` give one column, named ``key`` or ``value``.
+A schema gives its fields, read from a JSON object as ``dt.json`` does."""
+
+WriteFormat: TypeAlias = Annotated[
+    Literal["string", "bytes", "json"] | Format,
+    Rule("'string', 'bytes', 'json' or a format such as dt.avro(...)"),
+]
+"""The ways to write bytes. ``"string"`` takes one column of text or integers, ``"bytes"`` one of
+binary. ``"json"`` takes any number of columns of any type, the fields of an object."""
+
+
+def format_of(given: ReadFormat | WriteFormat) -> Format:
+    """Return the format that a shorthand stands for."""
+    if isinstance(given, Format):
+        return given
+    if isinstance(given, str):
+        return {"string": _TEXT, "bytes": _BYTES, "json": JsonFormat(None)}[given]
+    return JsonFormat(struct_of("value", given))
+
+
+def struct_of(operator: str, schema: Schema) -> StructType:
+    """Return a schema as a ``StructType``."""
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, Mapping):
+        return StructType([StructField(name, kind) for name, kind in schema.items()])
+    return parsed(operator, "schema=", schema)
+
+
+@dataclass(frozen=True)
+class _One(Format):
+    """One column as it is: text in UTF-8, or bytes."""
+
+    name: Literal["string", "bytes"]
+    takes: tuple[type[DataType], ...]
+
+    tells_null: ClassVar[bool] = False
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read one column, named after the part."""
+        text = self.name == "string"
+        value = F.col(place.part).cast("string") if text else F.col(place.part)
+        fits = F.is_valid_utf8(value) if text else F.col(place.part).isNotNull()
+        return Reading(
+            StructType([StructField(place.part, StringType() if text else BinaryType())]),
+            F.when(fits, value),
+            lambda parsed: F.when(parsed.isNotNull(), F.struct(parsed.alias(place.part))),
+            lambda _: F.lit("not text in UTF-8"),
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Return the column as bytes or text; raise ``PlanError`` for several columns or another
+        type.
+        """
+        kinds = [field.dataType for field in columns]
+        if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
+            given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
+            raise PlanError(
+                place.operator,
+                f'{place.part}="{self.name}" does not suit the columns {given}',
+                f'Write them with {place.part}="json"',
+            )
+        return F.col(quoted(columns.names[0])).cast("string" if self.name == "string" else "binary")
+
+
+_TEXT: Final = _One("string", (StringType, IntegralType))
+_BYTES: Final = _One("bytes", (BinaryType,))
+
+
+@dataclass(frozen=True)
+class JsonFormat(Format):
+    """One JSON object."""
+
+    schema: StructType | None
+    """The object's fields; None if the format is only for writing."""
+    framed: bool = False
+    """True if the object follows the five bytes of a schema registry."""
+    encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
+    """The encodings of times, by the paths of their fields."""
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read the object's fields; raise ``PlanError`` without a schema."""
+        if self.schema is None:
+            raise place.refuse(
+                "is JSON of no declared schema",
+                "Declare its fields: dt.json('id long, name string')",
+            )
+        text = json_text(F.col(place.part), framed=self.framed)
+        object_ = JsonObject(text, self.schema, self.encodings)
+        said = "not one JSON object whose fields fit the schema"
+        if self.framed:
+            said += ", after the five bytes of a schema registry"
+        bare = {"schema", "payload"}.isdisjoint(self.schema.names)
+
+        def row(parsed: Column) -> Column:
+            found = object_.row(parsed)
+            if not bare or not object_.schema.fields:
+                return found
+            nulls = (parsed["object"][name].isNull() for name in object_.schema.names)
+            empty = reduce(Column.__and__, nulls)
+            return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), found)
+
+        return Reading(
+            self.schema,
+            object_.parsed,
+            row,
+            lambda parsed: F.coalesce(
+                object_.problem(parsed), not_json(F.col(place.part), said, framed=self.framed)
+            ),
+            absent=lambda _: json_absent(text, wrapped=bare),
+        )
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Return the columns as an object; raise ``PlanError`` for options that are for reading
+        only.
+        """
+        for argument, given in (("framed", self.framed), ("encodings", self.encodings)):
+            if given:
+                raise place.refuse(
+                    f"is JSON with {argument}=, which is for reading", f"Leave {argument}= out"
+                )
+        return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITTEN)
+
+
+@validated
+def json(
+    schema: Schema | None = None,
+    *,
+    framed: bool = False,
+    encodings: Mapping[str, JsonEncoding] | None = None,
+) -> JsonFormat:
+    """Describe records that are one JSON object, as the format of a key or value.
+
+    ``schema``: the fields that become columns, needed to read. Absent fields are null, unknown ones
+    ignored. A record with a field that does not fit its type cannot be read. Dates and timestamps
+    are texts in ISO 8601, ``"2024-05-01T10:00:00Z"``; one without a zone is in UTC.
+
+    ``encodings``: the dates and timestamps that are numbers, ``{"at": "epoch_millis"}``. A
+    timestamp counts ``"epoch_seconds"``, ``"epoch_millis"``, ``"epoch_micros"`` or
+    ``"epoch_nanos"`` since 1970 in UTC, a date ``"epoch_days"``. A field of a struct is named with
+    a dot, ``"order.at"``, also within arrays and maps.
+
+    ``framed``: the object follows the five bytes of a schema registry (JSON Schema), which are
+    skipped.
+
+    Raises ``PlanError`` for encodings that do not fit the schema.
+    """
+    given = dict(encodings or {})
+    columns = None if schema is None else struct_of("json", schema)
+    if given and columns is None:
+        raise PlanError("json", "encodings= is given without schema=", "Declare the fields")
+    if columns is not None:
+        checked_encodings("json", given, columns)
+    return JsonFormat(columns, framed, given)
+
+
+def not_json(column: Column, said: str, *, framed: bool) -> Column:
+    """Return the problem ``said`` of bytes, with a hint at ``framed=True`` for JSON behind a
+    registry's framing.
+    """
+    if framed:
+        return F.lit(said)
+    frame = F.hex(F.substring(column, 1, 1)) == "00"
+    object_ = F.substring(column, FRAME_LENGTH + 1, 1).cast("string") == "{"
+    hint = f"{said}: it is in a schema registry's framing, which framed=True passes over"
+    return F.when(frame & object_, hint).otherwise(said)
+
+
+def json_text(column: Column, *, framed: bool) -> Column:
+    """Return bytes as text; with ``framed`` the text behind a registry's five bytes, null without
+    them.
+    """
+    if framed:
+        frame = F.hex(F.substring(column, 1, 1)) == "00"
+        column = F.when(frame, F.substring(column, FRAME_LENGTH + 1, 1 << 30))
+    return column.cast("string")

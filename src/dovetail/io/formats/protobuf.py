@@ -1,0 +1,315 @@
+"""Records in Protobuf, alone or in a schema registry's framing, as columns of Arrow.
+
+Spark hands batches of records to a worker. There ``ptars`` turns a whole batch into columns, or
+columns into records. A field is identified by its number, so a record of another version of the
+message is read without its schema. Of a registry's framing only the message's place is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import BinaryType, DataType, StructType
+
+from dovetail.base.columns import quoted
+from dovetail.base.validation import Rule, Text, validated
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.io.formats.plain import FRAME_LENGTH, Format, Place, Reading
+from dovetail.io.formats.registry import Registry
+from dovetail.plan.types.arrow import spark_schema
+
+_REST: Final = (1 << 31) - 1
+_MISSING: Final = "Install it: pip install 'dovetail[protobuf]', on a cluster on the executors, too"
+
+Message: TypeAlias = Annotated[
+    Any,
+    Rule(
+        "a message's class, as protoc generates it, its descriptor, or its full name",
+        lambda given: isinstance(given, str) or _descriptor_of(given) is not None,
+    ),
+]
+Descriptors: TypeAlias = Annotated[
+    str | PathLike[str] | bytes,
+    Rule("the path or the bytes of what protoc --descriptor_set_out writes", bool),
+]
+
+
+@dataclass(frozen=True)
+class ProtobufFormat(Format):
+    """Messages of one type."""
+
+    files: bytes
+    """A serialized ``FileDescriptorSet`` with the message."""
+    message: str
+    """The message's full name."""
+    framed: bool
+    """True if messages follow a schema registry's framing."""
+    registry: Registry | None
+    subject: str | None
+
+    def reading(self, place: Place) -> Reading:
+        """Return how to read the message's fields."""
+        fields = self._fields()
+        decode = _in_arrow(_decoder(self.files, self.message), fields)
+        value = F.col(place.part)
+        if self.framed:
+            rest = F.substring(value, FRAME_LENGTH + 1, _REST)
+            body = F.lit(None).cast("binary")
+            for places in _places(_descriptor(self.files, self.message)):
+                matches = F.startswith(rest, F.lit(places))
+                body = F.when(matches, F.substring(rest, len(places) + 1, _REST)).otherwise(body)
+            value = F.when(F.startswith(value, F.lit(b"\0")), body)
+        said = f"not a message {self.message}"
+        if self.framed:
+            said += ", in the framing of a schema registry"
+        return Reading(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(said))
+
+    def writing(self, place: Place, columns: StructType) -> Column:
+        """Return a message of the columns; a null is a field that is not set.
+
+        Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
+        registry.
+        """
+        own = self._fields()
+        for field in columns:
+            if field.name not in own.names:
+                raise place.refuse(
+                    f"has no field {field.name!r} in message {self.message}",
+                    f"Select what it has: {', '.join(own.names)}",
+                )
+            type_ = own[field.name].dataType
+            if type_.simpleString() != field.dataType.simpleString():
+                raise place.refuse(
+                    f"has column {field.name!r} of type {field.dataType.simpleString()}, which is "
+                    f"{type_.simpleString()} in message {self.message}",
+                    "Cast it",
+                )
+        encode = _in_arrow(_encoder(self.files, self.message), BinaryType())
+        written = encode(F.struct(*(F.col(quoted(name)) for name in columns.names)))
+        if not self.framed:
+            return written
+        if self.registry is None:
+            raise place.refuse("is framed, and of no registry", "Give registry=")
+        subject = self.subject or f"{place.topic}-{place.part}"
+        number = self.registry.versions(subject)[-1].id
+        places = _places(_descriptor(self.files, self.message))[0]
+        return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big") + places), written)
+
+    def _fields(self) -> StructType:
+        """Return the message's fields as Spark's columns."""
+        return spark_schema(_readable(_handler(self.files, self.message).schema()))
+
+
+@validated
+def protobuf(
+    message: Message,
+    *,
+    descriptors: Descriptors | None = None,
+    framed: bool = False,
+    registry: Registry | None = None,
+    subject: Text | None = None,
+) -> ProtobufFormat:
+    """Describe messages of Protobuf, as the format of a key or value; a message's fields are
+    the columns.
+
+    ``message``: its generated class or its descriptor; or its full name, with ``descriptors``, the
+    output of ``protoc --include_imports --descriptor_set_out``. Fields that are not set have their
+    defaults, those declared ``optional`` and messages null; enums are texts, ``uint64`` is
+    ``decimal(20,0)``, ``google.protobuf.Timestamp`` a timestamp.
+
+    ``framed``: messages follow a schema registry's framing. Writing it needs the ``registry``: the
+    framing names the latest version of ``subject``, by default ``<topic>-key`` or
+    ``<topic>-value``.
+
+    It needs the package ``ptars``. Raises ``PlanError`` for a message that is not there.
+    """
+    if isinstance(message, str):
+        if descriptors is None:
+            raise PlanError(
+                "protobuf",
+                f"message={message!r} is a name, and descriptors= is not given",
+                "Give what protoc --include_imports --descriptor_set_out writes",
+            )
+        files = descriptors if isinstance(descriptors, bytes) else Path(descriptors).read_bytes()
+        name = message
+    else:
+        if descriptors is not None:
+            raise PlanError(
+                "protobuf", "descriptors= are given with a message that has its own", "Leave it out"
+            )
+        descriptor = _descriptor_of(message)
+        assert descriptor is not None
+        files, name = _set_of(descriptor.file), descriptor.full_name
+    try:
+        _descriptor(files, name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(
+            "protobuf", f"message={name!r} is not in the descriptors: {error}", "Name one that is"
+        ) from error
+    return ProtobufFormat(files, name, framed or registry is not None, registry, subject)
+
+
+def _descriptor_of(message: Any) -> Descriptor | None:
+    """Return the descriptor of a message's class, or the descriptor itself; None for other
+    objects.
+    """
+    found = message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
+    return found if isinstance(found, Descriptor) else None
+
+
+def _set_of(file: FileDescriptor) -> bytes:
+    """Return a file and all its imports, serialized, each after its own imports."""
+    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+
+    def add(one: FileDescriptor) -> None:
+        for inner in one.dependencies:
+            add(inner)
+        proto = descriptor_pb2.FileDescriptorProto()
+        one.CopyToProto(proto)
+        found[one.name] = proto
+
+    add(file)
+    listed = descriptor_pb2.FileDescriptorSet(file=found.values())
+    return bytes(listed.SerializeToString())
+
+
+@cache
+def _descriptor(files: bytes, message: str) -> Descriptor:
+    """Return a message's descriptor; raise ``KeyError`` or ``TypeError`` if the files do not have
+    it.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+        pool.Add(file)
+    return pool.FindMessageTypeByName(message)
+
+
+@cache
+def _handler(files: bytes, message: str) -> Any:
+    """Return the converter of a message; raise ``ConfigurationError`` without ``ptars``."""
+    try:
+        from ptars import HandlerPool, PtarsConfig
+    except ImportError as error:
+        raise ConfigurationError("protobuf", "the package ptars is missing", _MISSING) from error
+    descriptor = _descriptor(files, message)
+    config = PtarsConfig(
+        timestamp_tz="UTC",
+        timestamp_unit="us",
+        time_unit="us",
+        duration_unit="us",
+        enum_repr="string",
+    )
+    return HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
+
+
+def _in_arrow(
+    function: Callable[[pa.Array], pa.Array], type_: DataType
+) -> Callable[[Column], Column]:
+    """Return a function over Arrow columns as one over Spark's."""
+    udf: Any = arrow_udf  # its overloads use constants private to Spark
+    made: Callable[[Column], Column] = udf(function, returnType=type_)
+    return made
+
+
+def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the function that decodes bytes to structs, in a worker."""
+
+    def decoded(values: pa.Array) -> pa.Array:
+        handler = _handler(files, message)
+        return pa.concat_arrays(list(_columns(handler, values.cast(pa.binary()))))
+
+    return decoded
+
+
+def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
+    """Return the messages as structs, null where they are null or cannot be read.
+
+    A batch that fails is halved until the unreadable message is found.
+    """
+    try:
+        batch = handler.array_to_record_batch(values)
+    except ValueError:
+        schema = _readable(handler.schema())
+        if len(values) == 1:
+            return [pa.nulls(1, pa.struct(list(schema)))]
+        half = len(values) // 2
+        return [*_columns(handler, values[:half]), *_columns(handler, values[half:])]
+    table = pa.Table.from_batches([batch]).cast(_readable(batch.schema))
+    columns = [column.combine_chunks() for column in table.columns]
+    return [pa.StructArray.from_arrays(columns, fields=list(table.schema), mask=values.is_null())]
+
+
+def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the function that encodes structs to bytes, in a worker."""
+
+    def encoded(rows: pa.Array) -> pa.Array:
+        handler = _handler(files, message)
+        batch = pa.RecordBatch.from_struct_array(rows)
+        own = handler.schema()
+        fields = [pa.field(name, _nullable(own.field(name).type)) for name in batch.schema.names]
+        return handler.record_batch_to_array(batch.cast(pa.schema(fields)))
+
+    return encoded
+
+
+def _readable(schema: pa.Schema) -> pa.Schema:
+    """Return the schema in types that Spark has, everything nullable."""
+    return pa.schema([pa.field(f.name, _nullable(f.type, _in_spark)) for f in schema])
+
+
+def _in_spark(type_: pa.DataType) -> pa.DataType:
+    """Return the signed type for an unsigned integer; other types stay."""
+    if pa.types.is_uint64(type_):
+        return pa.decimal128(20, 0)
+    return pa.int64() if pa.types.is_uint32(type_) else type_
+
+
+def _nullable(
+    type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType] = lambda same: same
+) -> pa.DataType:
+    """Return the type with everything in it nullable; ``leaf``: the conversion of plain types."""
+    if pa.types.is_list(type_):
+        return pa.list_(_nullable(type_.value_type, leaf))
+    if pa.types.is_map(type_):
+        return pa.map_(_nullable(type_.key_type, leaf), _nullable(type_.item_type, leaf))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, _nullable(f.type, leaf)) for f in type_])
+    return leaf(type_)
+
+
+def _places(descriptor: Descriptor) -> list[bytes]:
+    """Return the ways in which a registry's framing names a message.
+
+    It names the message's index in its file or outer message, after the indexes of its outer
+    messages. The first message of a file has a second, usual form: one zero byte.
+    """
+    path: list[int] = []
+    one = descriptor
+    while one is not None:
+        outer = one.containing_type
+        among = outer.nested_types if outer else list(one.file.message_types_by_name.values())
+        path.insert(0, [other.full_name for other in among].index(one.full_name))
+        one = outer
+    named = b"".join(_varint(number) for number in (len(path), *path))
+    return [b"\0", named] if path == [0] else [named]
+
+
+def _varint(number: int) -> bytes:
+    """Return a number, not negative, as a zigzag varint."""
+    number <<= 1
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])

@@ -1,0 +1,216 @@
+"""Schema registries: the schemas of a subject, by their ids.
+
+``HttpRegistry`` speaks the API of Confluent's registry, like Apicurio, Karapace and Redpanda.
+``FileRegistry`` reads a file with the answer of that API to ``GET /schemas``. Registries are asked
+when a query is built, never by its workers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import fspath
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from dovetail.base import validation
+from dovetail.base.validation import Rule, Seconds, validated
+from dovetail.errors import ConfigurationError
+
+SchemaType: TypeAlias = Literal["AVRO", "PROTOBUF", "JSON"]
+
+_MEDIA: Final = "application/vnd.schemaregistry.v1+json"
+_ABSENT: Final = 404
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version of a subject: its schema's id and text."""
+
+    id: int
+    version: int
+    schema: str
+
+
+class Registry(ABC):
+    """A store of schemas: each has an id, and is a version of a subject."""
+
+    @abstractmethod
+    def versions(self, subject: str) -> Sequence[Registered]:
+        """Return all versions of a subject, the oldest first.
+
+        Raises ``ConfigurationError`` for an unknown subject, or if the registry cannot be asked.
+        """
+
+    @abstractmethod
+    def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
+        """Return the id of a schema of a subject; register the schema if it is new."""
+
+    def refuse(self, problem: str, remedy: str) -> ConfigurationError:
+        """Return the error of a registry that does not answer as it should."""
+        return ConfigurationError(f"registry {self}", problem, remedy)
+
+
+@dataclass(frozen=True)
+class FileRegistry(Registry):
+    """The schemas of a file: a list of objects with ``subject``, ``version``, ``id`` and
+    ``schema``.
+    """
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    @cached_property
+    def _schemas(self) -> list[Mapping[str, Any]]:
+        """The versions of all subjects, ordered by subject and version; ``ConfigurationError`` if
+        unreadable.
+        """
+        try:
+            listed = json.loads(Path(self.path).read_text("utf-8"))
+            return sorted(listed, key=lambda one: (one["subject"], one["version"]))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise self.refuse(
+                f"cannot be read: {type(error).__name__}: {error}",
+                "Give what a registry answers to GET /schemas: a list of objects with subject, "
+                "version, id and schema",
+            ) from error
+
+    def versions(self, subject: str) -> Sequence[Registered]:
+        """Return the versions in the file, the oldest first; ``ConfigurationError`` for an unknown
+        subject.
+        """
+        found = [one for one in self._schemas if one["subject"] == subject]
+        if not found:
+            raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
+        return [Registered(one["id"], one["version"], one["schema"]) for one in found]
+
+    def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
+        """Return the schema's id in the file. Nothing is registered: a new schema is a
+        ``ConfigurationError``.
+        """
+        for one in self.versions(subject):
+            if _same(one.schema, schema):
+                return one.id
+        raise self.refuse(
+            f"has no version of {subject!r} with the schema that is written",
+            "Add it to the file, or write with the schema of a version: schema=",
+        )
+
+
+@dataclass(frozen=True)
+class HttpRegistry(Registry):
+    """A registry behind a URL."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = 30.0
+
+    def __str__(self) -> str:
+        return self.url
+
+    def versions(self, subject: str) -> Sequence[Registered]:
+        """Return all versions, also deleted ones, because records may still be written by them."""
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        found = self._asked("GET", f"{path}?deleted=true")
+        if found is None:
+            raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
+        answers = (self._asked("GET", f"{path}/{version}?deleted=true") for version in found)
+        read = [one for one in answers if one is not None]
+        for one in read:
+            if one.get("references"):
+                raise self.refuse(
+                    f"has references to other schemas in version {one['version']} of {subject!r}",
+                    "Give the whole schema in schema=, and its number in the registry's file",
+                )
+        return [Registered(one["id"], one["version"], one["schema"]) for one in read]
+
+    def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
+        """Return the schema's id. Look it up before registering it, so that a registry may be
+        read-only.
+        """
+        path = f"/subjects/{quote(subject, safe='')}"
+        body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})
+        found = self._asked("POST", path, body)
+        if found is None:
+            found = self._asked("POST", f"{path}/versions", body)
+        if found is None:
+            raise self.refuse(f"registers nothing for {subject!r}", "Is it open to new schemas?")
+        return int(found["id"])
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request and return the decoded JSON, or None on HTTP 404.
+
+        Raises ``ConfigurationError`` for other errors, and if there is no answer.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": _MEDIA, **self.headers}
+        if data is not None:
+            headers["Content-Type"] = _MEDIA
+        request = Request(self.url.rstrip("/") + path, data, headers, method=method)  # noqa: S310
+        try:
+            with urlopen(request, timeout=self.timeout_s) as answer:  # noqa: S310 -- http, by its rule
+                return json.load(answer)
+        except HTTPError as error:
+            if error.code == _ABSENT:
+                return None
+            said = error.read().decode("utf-8", "replace")[:300]
+            raise self.refuse(
+                f"answers {error.code} to {method} {path}: {said}",
+                "Mend what it names; 409 says that the schema is not compatible with the "
+                "subject's others, 401 that auth= is missing or wrong",
+            ) from error
+        except (URLError, OSError, ValueError) as error:
+            raise self.refuse(
+                f"does not answer {method} {path}: {error}", "Check its address and that it runs"
+            ) from error
+
+
+Address: TypeAlias = Annotated[
+    validation.Path,
+    Rule("the URL of a schema registry or the path of a file of schemas", lambda at: at != ""),
+]
+Auth: TypeAlias = Annotated[
+    tuple[str, ...] | str,
+    Rule(
+        "(user, password) or a bearer token",
+        lambda auth: isinstance(auth, str) or (isinstance(auth, tuple) and len(auth) == 2),
+    ),
+]
+
+
+@validated
+def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 30.0) -> Registry:
+    """Connect to a schema registry: a URL with Confluent's API, or a file with its answer to ``GET
+    /schemas``.
+
+    ``auth``: user and password, or a bearer token; ``timeout``: the limit of a request in seconds.
+    The registry is asked when a query is built, for the versions of the subjects that it reads. It
+    also gives the id of a schema that is written, and registers a schema that it does not know.
+    """
+    where = fspath(address)
+    if not where.startswith(("http://", "https://")):
+        return FileRegistry(where)
+    headers = {}
+    if isinstance(auth, tuple):
+        coded = base64.b64encode(":".join(auth).encode()).decode()
+        headers = {"Authorization": f"Basic {coded}"}
+    elif auth is not None:
+        headers = {"Authorization": f"Bearer {auth}"}
+    return HttpRegistry(where, headers, timeout)
+
+
+def _same(one: str, other: str) -> bool:
+    """Say whether two schemas are the same JSON, or the same text if they are no JSON."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return one == other

@@ -1,0 +1,1 @@
+"""Sinks of a changelog: files, Kafka topics, Delta tables and PostgreSQL tables."""

@@ -1,0 +1,112 @@
+"""The names and types of columns, nested ones too, that Delta can store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from dovetail.errors import PlanError
+from dovetail.plan.types.checks import known_field, refuse_duplicates
+
+_CHARACTERS = " ,;{}()\n\t="
+"""The characters that Parquet reserves. A column's name may have them only with column mapping."""
+_PLAIN = (
+    *(BinaryType, BooleanType, DateType, NumericType, StringType),
+    *(TimestampNTZType, TimestampType, VariantType),
+)
+_NESTED = (ArrayType, MapType, StructType, VariantType)
+
+
+def refuse_unstorable(
+    title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
+) -> None:
+    """Raise ``PlanError`` for a column that Delta cannot store, or a wrong column in
+    ``partition_by``.
+
+    ``mapped``: whether the table has column mapping, which allows columns of any name.
+    """
+    for path, field in _fields(schema):
+        _refuse_name(title, path, field.name, mapped=mapped)
+        _refuse_type(title, path, field.dataType)
+    for path, struct in _structs("", schema):
+        inside = f"struct {path!r}" if path else "the table"
+        refuse_duplicates(f"{title}, {inside}", struct.names, "Give each field a name of its own")
+    refuse_duplicates(title, partition_by, "Name it once in partition_by=")
+    for name in partition_by:
+        type_ = known_field(title, "partition_by=", name, schema).dataType
+        if isinstance(type_, _NESTED):
+            raise PlanError(
+                title,
+                f"partition_by= names {name!r}, which is of type {type_.simpleString()}",
+                "Name columns of plain types, such as a field of it in a column of its own",
+            )
+    if partition_by and len(partition_by) == len(schema):
+        raise PlanError(title, "partition_by= names all columns", "Leave one out at least")
+
+
+def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
+    """Raise ``PlanError`` for a name that Delta does not take without column mapping."""
+    found = [character for character in _CHARACTERS if character in name]
+    if found and not mapped:
+        raise PlanError(
+            title,
+            f"column {path!r} has {found[0]!r} in its name, which Delta takes only with column "
+            "mapping",
+            "Rename it, by rename() or in select=, or make the table beforehand with the property "
+            "'delta.columnMapping.mode' = 'name'",
+        )
+
+
+def _refuse_type(title: str, path: str, type_: DataType) -> None:
+    """Raise ``PlanError`` for a type that Delta does not store, or that has one within."""
+    for part in _types(type_):
+        if not isinstance(part, (*_PLAIN, *_NESTED)):
+            raise PlanError(
+                title,
+                f"column {path!r} is of type {type_.simpleString()}, and Delta does not store "
+                f"{part.simpleString()}",
+                "Leave it out, or cast it, for instance to a string, or an interval to seconds",
+            )
+
+
+def _types(type_: DataType) -> Iterator[DataType]:
+    """Yield a type and the types within it, down to structs, whose fields are not entered."""
+    yield type_
+    if isinstance(type_, ArrayType):
+        yield from _types(type_.elementType)
+    elif isinstance(type_, MapType):
+        yield from _types(type_.keyType)
+        yield from _types(type_.valueType)
+
+
+def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
+    """Yield the structs in a type at any depth, each with its dotted path; the outermost path is
+    given.
+    """
+    for part in _types(type_):
+        if isinstance(part, StructType):
+            yield path, part
+            for field in part:
+                yield from _structs(f"{path}.{field.name}" if path else field.name, field.dataType)
+
+
+def _fields(schema: StructType) -> Iterator[tuple[str, StructField]]:
+    """Yield all fields at any depth, each with its dotted path."""
+    for path, struct in _structs("", schema):
+        for field in struct:
+            yield f"{path}.{field.name}" if path else field.name, field

@@ -1,0 +1,269 @@
+"""A Delta table with all versions of each row: a slowly changing dimension of type 2.
+
+The law. The changes of a key are ordered by the changelog, and each has an event time. A version
+begins with an upsert and ends with the key's next change. Both happen at the change's event time.
+If the key's history already reaches further, they happen at its end: time within a key never goes
+back. A version that ends where it begins is left out. So at each moment a key has at most one
+version. Its last version is current exactly if the table has a row of the key.
+
+Versions that are left out leave no trace. Take an upsert, its replacements and its delete, none
+later than the first: they do not move the time of later changes. So versions do not depend on
+micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+from pyspark.sql.window import Window
+
+from dovetail.base.columns import (
+    CHANGE,
+    DELETE,
+    POSITION,
+    TIMESTAMP,
+    UPSERT,
+    key_name,
+    quoted,
+    value_name,
+)
+from dovetail.errors import PlanError
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import keep, moved, release
+
+VALID_FROM, VALID_TO, CURRENT = "_valid_from", "_valid_to", "_current"
+ADDED = (
+    StructField(VALID_FROM, TimestampType(), False),
+    StructField(VALID_TO, TimestampType(), True),
+    StructField(CURRENT, BooleanType(), False),
+)
+"""The columns of a version besides the key and the values."""
+ADDED_NAMES = tuple(field.name for field in ADDED)
+
+_INSERT, _CLOSE, _DROP = "insert", "close", "drop"
+"""The actions on a version: insert a new one; close or drop the table's current one."""
+
+
+def refuse_names(title: str, names: Sequence[str]) -> None:
+    """Raise ``PlanError`` if a column has the name of an added one."""
+    for name in names:
+        if name.lower() in ADDED_NAMES:
+            raise PlanError(
+                title,
+                f"column {name!r} has a name that history=True gives to a column of its own",
+                "Rename it in select=, or by rename(...)",
+            )
+
+
+def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
+    """Return the rows of a new table with this schema: the versions that the changes make."""
+    places = _places(schema, keys)
+    made = _versions(_placed(changes, places), places, keys)
+    return made.select(*(F.col(place).alias(name) for name, place in places.items()))
+
+
+def merge_versions(
+    session: SparkSession,
+    changes: DataFrame,
+    table: str,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    details: Row | None = None,
+) -> None:
+    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit.
+
+    A second merge would be wrong, so it runs under ``lake.once``. ``session``: a session for this
+    sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if just
+    read.
+    """
+    kept = keep(changes)
+    try:
+        count, few = delta_upsert.measure(kept)
+        if count == 0:
+            return
+        with moved(kept, session) as source:
+            own = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
+            if not few:
+                with delta_upsert.for_many(session):
+                    delta_tables.twice(own.merge)
+                return
+            with delta_upsert.for_few(session, table, details) as properties:
+                where = None if delta_upsert.has_floats(schema, keys) else own.having_keys()
+                if where is None or delta_tables.records_changes(properties):
+                    delta_tables.twice(own.merge)
+                else:
+                    delta_tables.twice(partial(own.replace, where))
+    finally:
+        release(kept)
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """Changes in the columns of ``_placed``, to be merged into a table."""
+
+    changes: DataFrame
+    table: str
+    schema: StructType
+    keys: Sequence[str]
+    nulls: bool
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The internal name of each column of the table."""
+        return _places(self.schema, self.keys)
+
+    @property
+    def own(self) -> list[str]:
+        """The internal names of the key's columns."""
+        return [key_name(i) for i in range(len(self.keys))]
+
+    def having_keys(self) -> str | None:
+        """Return the SQL condition that a row of the table has one of the keys; None if it is too
+        long.
+        """
+        found = self.changes.select(*self.own).distinct().toArrow()
+        types = {name: self.schema[name].dataType for name in self.keys}
+        keys = {n: (found[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
+        where = delta_upsert.having_keys(keys)
+        return where if len(where) <= delta_upsert.CONDITION_CHARS_MAX else None
+
+    def replace(self, where: str) -> None:
+        """Replace the current versions under the condition ``where`` by the new ones, with one
+        scan.
+        """
+        stored = delta_tables.read(self.changes.sparkSession, self.table).where(where)
+        placed = stored.select(*(F.col(quoted(n)).alias(at) for n, at in self.places.items()))
+        made = keep(self._versions(placed))
+        try:
+            rows = made.where(F.col(CHANGE) != _DROP)
+            columns = [F.col(at).alias(name) for name, at in self.places.items()]
+            delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
+        finally:
+            release(made)
+
+    def merge(self) -> None:
+        """Merge any number of versions by one MERGE."""
+        changes, places, own = self.changes, self.places, self.own
+        types = {place: changes.schema[place].dataType for place in own}
+        asked = [
+            part for place, type_ in types.items() for part in delta_tables.bounds(place, type_)
+        ]
+        bounds = changes.agg(F.count("*").alias("count"), *asked).first()
+        assert bounds is not None
+        keys = [F.col(quoted(name)) for name in self.keys]
+        near = delta_tables.within(keys, [delta_tables.range_of(bounds, place) for place in own])
+        pairs = [(key, F.col(place)) for key, place in zip(keys, own, strict=True)]
+        same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
+
+        stored = reduce(DataFrame.where, near, delta_tables.read(changes.sparkSession, self.table))
+        stored = stored.join(changes.select(*own).distinct(), same)
+        values = {n: F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys}
+        made = keep(self._versions(stored.select(*own, *values.values())))
+        try:
+            touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
+            (
+                made.mergeInto(self.table, reduce(and_, [same, touched, *near]))
+                .whenMatched(F.col(CHANGE) == _DROP)
+                .delete()
+                .whenMatched()
+                .update({quoted(n): F.col(places[n]) for n in (VALID_TO, CURRENT)})
+                .whenNotMatched(F.col(CHANGE) == _INSERT)
+                .insert({quoted(name): F.col(place) for name, place in places.items()})
+                .merge()
+            )
+        finally:
+            release(made)
+
+    def _versions(self, stored: DataFrame) -> DataFrame:
+        """Return the actions on versions, given the table's versions of the changed keys."""
+        ends = _ends(stored, self.places, self.keys)
+        return _versions(self.changes, self.places, self.keys, ends)
+
+
+def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
+    """Return the internal name of each column of the table, by its name."""
+    places = {name: key_name(i) for i, name in enumerate(keys)}
+    values = [name for name in schema.names if name not in keys]
+    return places | {name: value_name(0, i) for i, name in enumerate(values)}
+
+
+def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+    """Return a changelog's rows under the internal names ``places``."""
+    own = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
+    return changes.select(*own, CHANGE, TIMESTAMP, POSITION)
+
+
+def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Return the end of each key's history in a table, as a change before all others.
+
+    It is an upsert with the current version and the time of its begin, or a delete if no version is
+    current. ``floor`` is the end of the version before.
+    """
+    current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
+    since = F.when(current, began)
+    values = [at for name, at in places.items() if name not in (*keys, *ADDED_NAMES)]
+    ends = stored.groupBy(*(places[name] for name in keys)).agg(
+        F.when(F.max(since).isNotNull(), UPSERT).otherwise(DELETE).alias(CHANGE),
+        F.max(since).alias(TIMESTAMP),
+        F.max(places[VALID_TO]).alias("floor"),
+        *(F.max_by(at, since).alias(at) for at in values),
+    )
+    return ends.withColumn("stored", F.lit(True))
+
+
+def _versions(
+    changes: DataFrame,
+    places: Mapping[str, str],
+    keys: Sequence[str],
+    ends: DataFrame | None = None,
+) -> DataFrame:
+    """Return the actions on versions: all columns of the table, and in ``_change`` insert, close or
+    drop.
+
+    ``ends``: the result of ``_ends``; None for a new table.
+
+    An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
+    version if none of its changes is later than the first. It is then no part of the key's history.
+    """
+    every = changes if ends is None else changes.unionByName(ends, allowMissingColumns=True)
+    for name, type_ in (("floor", "timestamp"), ("stored", "boolean")):
+        column = F.col(name) if name in every.columns else F.lit(None).cast(type_)
+        every = every.withColumn(name, column)
+    key = Window.partitionBy(*(places[name] for name in keys))
+    ordered = key.orderBy(F.col("stored").isNull(), POSITION)
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    opens = F.col(CHANGE) == UPSERT
+    opened = F.coalesce(F.lag(opens).over(ordered), F.lit(False))
+    rows = every.select("*", opened.alias("opened"), F.max("floor").over(key).alias("start")).where(
+        opens | F.col("opened")
+    )
+
+    begun = F.count_if(opens & ~F.col("opened")).over(so_far)
+    rows = rows.withColumn("episode", begun)
+    episode = Window.partitionBy(*(places[name] for name in keys), "episode")
+    first = F.min_by(TIMESTAMP, F.struct(F.col("stored").isNull(), POSITION)).over(episode)
+    later = F.max(TIMESTAMP).over(episode) > first
+    kept = later | F.every(opens).over(episode)
+    rows = rows.withColumn("kept", kept).where("kept OR stored")
+
+    time = F.max(F.when(F.col("kept"), F.col(TIMESTAMP))).over(so_far)
+    rows = rows.withColumn(VALID_FROM, F.greatest("start", time))
+    rows = rows.withColumn(VALID_TO, F.lead(VALID_FROM).over(ordered)).where(opens)
+    empty = ~F.col("kept") | F.coalesce(F.col(VALID_FROM) == F.col(VALID_TO), F.lit(False))
+    action = F.when(F.col("stored").isNull(), F.when(~empty, _INSERT))
+    action = action.when(empty, _DROP).otherwise(_CLOSE)
+    made = {
+        VALID_FROM: F.col(VALID_FROM),
+        VALID_TO: F.col(VALID_TO),
+        CURRENT: F.col(VALID_TO).isNull(),
+    }
+    columns = [made.get(name, F.col(place)).alias(place) for name, place in places.items()]
+    return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())

@@ -1,0 +1,104 @@
+"""The owner of a target table: a query, by Spark's id of it, which is stored in its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pyspark.sql import SparkSession
+
+from dovetail.errors import PlanError, TargetError
+from dovetail.platform.files import files_of
+
+Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
+Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
+
+
+@dataclass
+class Owner:
+    """The query that writes its micro-batches."""
+
+    checkpoint: str
+    """The folder of the checkpoint, which is read once."""
+    _id: str | None = field(default=None, init=False)
+
+    def query(self, session: SparkSession) -> str:
+        """Return the query's id."""
+        if self._id is None:
+            self._id, _ = progress(session, self.checkpoint)
+        assert self._id is not None, self.checkpoint
+        return self._id
+
+
+def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
+    """Return the id of a checkpoint's query, None in a new one, and whether a micro-batch is
+    complete.
+    """
+    files = files_of(session)
+    metadata = files.text(f"{checkpoint}/metadata")
+    if metadata is None:
+        return None, False
+    return json.loads(metadata)["id"], files.has_files(f"{checkpoint}/commits")
+
+
+def standing(
+    title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
+) -> Standing:
+    """Return the relation of a query to a table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
+
+    ``owner``: the table's owner. ``query``: None before its first start. ``begun``: whether a
+    micro-batch of the query is complete. Raises ``TargetError`` if the query had another table.
+    """
+    if query is not None and owner == query:
+        return "kept"
+    if begun and existing != "adopt":
+        raise TargetError(
+            title,
+            "it is not the table that this checkpoint has kept, or another query has taken it",
+            "Start with a new checkpoint, or go on with the rows that are there by "
+            "existing='adopt'",
+        )
+    return "replaced" if existing == "replace" else "adopted"
+
+
+def refuse_gone(title: str) -> None:
+    """Raise ``TargetError``: the table that a checkpoint has written is missing."""
+    raise TargetError(
+        title,
+        "the table that this checkpoint has kept is gone",
+        "Bring it back, or start with a new checkpoint",
+    )
+
+
+def refuse_rows(
+    title: str, existing: Existing, found: Standing, is_empty: Callable[[], bool]
+) -> None:
+    """Raise ``TargetError`` if the table has rows that ``existing`` neither replaces nor adopts."""
+    if found == "adopted" and existing == "refuse" and not is_empty():
+        raise TargetError(
+            title,
+            "the table has rows that this query has not written",
+            "Choose another one, let them be replaced by existing='replace', or keep those "
+            "whose keys do not come by existing='adopt'",
+        )
+
+
+def refuse_taken(title: str) -> None:
+    """Raise ``TargetError``: the table has another owner since this query began."""
+    raise TargetError(
+        title,
+        "another query has taken the table over",
+        "Let one query at a time keep it, each with a table of its own",
+    )
+
+
+def refuse_existing(title: str, existing: Existing) -> None:
+    """Raise ``PlanError`` if ``existing=`` is given for a sink that appends."""
+    if existing != "refuse":
+        raise PlanError(
+            title,
+            "existing= is for tables; records and histories are appended to what is there",
+            "Leave it out",
+        )

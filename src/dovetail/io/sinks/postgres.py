@@ -1,0 +1,213 @@
+"""The sink of a PostgreSQL table with a changelog's current rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from dovetail.base.columns import TIMESTAMP
+from dovetail.base.validation import Natural, Seconds, Text, validated
+from dovetail.errors import PlanError
+from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing, refuse_gone
+from dovetail.io.sinks.postgres_batch import Keeper, PostgresTable, PostgresTables
+from dovetail.io.sinks.postgres_columns import types_of
+from dovetail.io.sinks.postgres_tables import Layout, Target, found, made, make_queries
+from dovetail.io.sinks.postgres_transactions import Line
+from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
+from dovetail.lookup.postgres_connection import parameters, psycopg_for, refuse_names
+from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.platform.sessions import numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_DATABASE = (
+    "SELECT pg_postmaster_start_time()::text, oid::bigint FROM pg_database "
+    "WHERE datname = current_database()"
+)
+_USER = "SELECT current_user::text"
+
+
+@dataclass(frozen=True)
+class PostgresSink:
+    """A PostgreSQL table, with the arguments of ``to_postgres`` as fields.
+
+    It upserts and deletes by each micro-batch's last change per key. It appends the changelogs of
+    streams and histories.
+    """
+
+    dsn: str = field(repr=False)
+    table: str
+    existing: Existing = "refuse"
+    timeout_s: float = 600.0
+    retries: int = 10
+
+    @property
+    def title(self) -> str:
+        """The call as written: ``to_postgres('table')``."""
+        return f"to_postgres({self.table!r})"
+
+    @property
+    def target(self) -> tuple[object, ...]:
+        """The identity of the target: title, database, and server with port. Equal for two sinks of
+        one table.
+        """
+        said = parameters(self.dsn) or {}
+        server = sorted((k, v) for k, v in said.items() if k in ("host", "hostaddr", "port"))
+        return self.title, said.get("dbname"), tuple(server)
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; raise as ``batches`` does."""
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that writes a micro-batch. Create the table if it is missing, or
+        check that it fits.
+
+        Raises ``TargetError`` where the table has other columns, or other rows than this query's.
+        """
+        tables = PostgresTables([self.prepared(session, node, checkpoint)], Owner(checkpoint))
+        return lambda batch, number: tables.take([batch], number)
+
+    @property
+    def database(self) -> tuple[Any, ...]:
+        """The identity of the database: the server's start time and the database's OID.
+
+        It is the same for all DSNs of one database, and read from the server.
+        """
+        return self.keeper.persistently(lambda: self.asked(_DATABASE))
+
+    @staticmethod
+    def joint(
+        session: SparkSession, sinks: Sequence[tuple[PostgresSink, Node]], checkpoint: str
+    ) -> WriteBatches:
+        """Return the function that writes a micro-batch to several tables of one database.
+
+        The tables of one user are written in one transaction. Raises as ``batches`` does. Raises
+        ``PlanError`` for a table that is given twice, and ``TargetError`` for a foreign key between
+        tables of two users.
+        """
+        members = [sink.prepared(session, node, checkpoint) for sink, node in sinks]
+        places = [member.target.place for member in members]
+        for member in members:
+            if places.count(member.target.place) > 1:
+                raise PlanError(
+                    "run", f"{member.keeper.title} is a table of two results", "Give each its own"
+                )
+        users = [sink.keeper.persistently(partial(sink.asked, _USER)) for sink, _ in sinks]
+        for (one, user), (other, its) in combinations(zip(members, users, strict=True), 2):
+            if user != its:
+                with one.keeper.line.transaction() as cursor:
+                    one.refuse_reference(cursor, other)
+        groups = {
+            user: PostgresTables(
+                [m for m, its in zip(members, users, strict=True) if its == user], Owner(checkpoint)
+            )
+            for user in users
+        }
+
+        def write(batches: Sequence[DataFrame], number: int) -> None:
+            for user, group in groups.items():
+                own = [b for b, its in zip(batches, users, strict=True) if its == user]
+                group.take(own, number)
+
+        return write
+
+    def asked(self, question: str) -> tuple[Any, ...]:
+        """Run a query and return its only row."""
+        with self.keeper.line.transaction() as cursor:
+            answer: tuple[Any, ...] = cursor.execute(question).fetchone()
+        return answer
+
+    def prepared(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
+        """Return the table, created or checked."""
+        schema = changelog_schema(node)
+        keys: list[str] = []
+        if node.current:
+            keys = node.key.names
+            schema = StructType([schema[n] for n in (*keys, *node.values.names, TIMESTAMP)])
+        else:
+            refuse_existing(self.title, self.existing)
+        types = types_of(self.title, schema, keys)
+        layout = Layout(self.title, types, keys, node.null_keys)
+        begun = progress(session, checkpoint)
+        target = self.keeper.persistently(lambda: self._prepared(layout, *begun))
+        return PostgresTable(self.keeper, target, schema)
+
+    @property
+    def keeper(self) -> Keeper:
+        """The connection, the number of retries, and the choice for existing rows."""
+        line = Line(self.title, self.dsn, self.timeout_s)
+        return Keeper(line, self.retries, self.existing)
+
+    def _prepared(self, layout: Layout, query: str | None, begun: bool) -> Target:
+        """Find or create the table in one transaction."""
+        with self.keeper.line.transaction() as cursor:
+            target = found(cursor, layout, self.table)
+            if target is None:
+                if begun and layout.keys:
+                    refuse_gone(self.title)
+                target = made(cursor, layout, self.table)
+            make_queries(cursor, target.schema)
+            if layout.keys:
+                self.keeper.replaces(cursor, target, query, begun=begun)
+        return target
+
+
+@validated
+def to_postgres(
+    dsn: str,
+    table: Text,
+    *,
+    existing: Existing = "refuse",
+    timeout_s: Seconds = 600.0,
+    retries: Natural = 10,
+) -> PostgresSink:
+    """Write a PostgreSQL table that equals the query's table after each micro-batch.
+
+    It has the key, the values and ``_timestamp``, the event time of the row's last change.
+
+    ``dsn``, ``table``: as of ``dt.postgres``. Each batch is one transaction. Its changes are
+    copied in (``COPY``), and the last one per key is upserted or deletes its row. The batch's
+    number is written to ``dovetail_queries`` in the table's schema. So a batch that is repeated
+    after a failure changes nothing, and nothing is lost or doubled. Few rows go through the driver.
+    If there are many, tasks copy their own into a table ``dovetail_changes_…``, which is merged and
+    dropped.
+
+    The table is created when the query starts if it is missing. Its primary key is the key, or for
+    keys with nulls it is ``UNIQUE NULLS NOT DISTINCT`` (PostgreSQL 15 or newer). An existing table
+    must have the same columns, of the types of a new table or of wider ones. It must be unique by
+    the key. Structs, maps and nested arrays are ``jsonb``. The table belongs to
+    the query's checkpoint.
+
+    ``existing``: what becomes of a table with rows that is not this checkpoint's:
+
+    - ``"refuse"`` raises ``TargetError`` before the query starts;
+    - ``"replace"`` deletes the rows in the first micro-batch's transaction;
+    - ``"adopt"`` goes on with the rows. Rows whose keys do not come stay.
+
+    Started again, the query goes on for any ``existing``. ``timeout_s``: for a transaction, in
+    seconds. ``retries``: the number of further tries if the server cannot be reached, after waits
+    that double up to 5 s.
+
+    A stream's records, and the points of a history (``late="history"``), are appended with all
+    columns of the changelog, exactly once.
+
+    Raises ``PlanError`` for arguments that cannot serve and columns that PostgreSQL has no type
+    for. Raises ``TargetError`` where the table does not fit. Raises ``ConfigurationError`` where
+    psycopg is missing (``dovetail[postgres]``) or the server cannot be reached. The query fails
+    with ``DataError`` for a value that the column does not have, such as a text with a NUL
+    character.
+    """
+    sink = PostgresSink(dsn, table, existing, timeout_s, retries)
+    psycopg_for(sink.title)
+    refuse_names(sink.title, dsn, table)
+    return sink

@@ -1,0 +1,351 @@
+"""Writes a micro-batch into PostgreSQL: the rows of some tables, in one transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dovetail import errors
+from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION
+from dovetail.errors import DovetailError, TargetError
+from dovetail.io.sinks.ownership import Existing, Owner, refuse_rows, refuse_taken, standing
+from dovetail.io.sinks.postgres_columns import csv_of, outgoing, refuse_values
+from dovetail.io.sinks.postgres_tables import TASK, StagedChanges, Target, apply, copy, foreign_key
+from dovetail.io.sinks.postgres_transactions import Line
+from dovetail.lookup.retry import persistently
+from dovetail.plan.types.arrow import spark_schema
+from dovetail.platform.sessions import keep, release
+
+T = TypeVar("T")
+
+_WAIT_S = 0.1
+_FAILED = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
+_OFFERED = pa.schema([("text", pa.binary()), *_FAILED])
+_COPIED = pa.schema([("task", pa.int64()), ("rows", pa.int64()), *_FAILED])
+"""The results of tasks: their rows as text, or the number of rows that they copied; and a
+failure."""
+_AGAIN = "OSError"
+ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
+"""The limits of rows and bytes up to which a task's rows go through the driver."""
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """The settings of a sink: the connection, the number of retries, and the choice for existing
+    rows.
+    """
+
+    line: Line
+    retries: int
+    existing: Existing = "refuse"
+
+    @property
+    def title(self) -> str:
+        """The sink's name in errors."""
+        return self.line.title
+
+    def persistently(self, action: Callable[[], T]) -> T:
+        """Run ``action`` and return its result; retry after an ``OSError``."""
+        return persistently(
+            self.title, action, passing=(OSError,), retries=self.retries, wait_s=_WAIT_S
+        )
+
+    def replaces(self, cursor: Any, target: Target, query: str | None, *, begun: bool) -> bool:
+        """Say whether a table's rows are to be deleted.
+
+        Raises ``TargetError`` if the table is not this query's and cannot become it.
+        """
+        owners = target.batches(cursor)
+        owner = query if query in owners else next(iter(owners), None)
+        kept = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        refuse_rows(self.title, self.existing, kept, lambda: target.is_empty(cursor))
+        return kept == "replaced"
+
+
+@dataclass
+class PostgresTables:
+    """Tables of one database that a query writes in one transaction per micro-batch.
+
+    A query takes a table with its first micro-batch; before that it changes nothing.
+    """
+
+    members: Sequence[PostgresTable]
+    owner: Owner
+
+    def take(self, batches: Sequence[DataFrame], number: int) -> None:
+        """Write one micro-batch: ``batches`` has the rows of each table, in the order of
+        ``members``.
+        """
+        query = self.owner.query(batches[0].sparkSession)
+        keepers = [member.keeper for member in self.members]
+        parts: list[_Part] = []
+        try:
+            for member, batch in zip(self.members, batches, strict=True):
+                parts.append(_Part(member, keep(member.outgoing(batch)), query))
+            for part in parts:
+                part.texts = part.table.texts(part.kept)
+            line = replace(
+                keepers[0].line,
+                title=", ".join(keeper.title for keeper in keepers),
+                timeout_s=max(keeper.line.timeout_s for keeper in keepers),
+                titles={member.target.name: member.keeper.title for member in self.members},
+            )
+            patient = Keeper(line, max(keeper.retries for keeper in keepers))
+            patient.persistently(lambda: self._write(line, parts, number))
+        finally:
+            for part in parts:
+                release(part.kept)
+        for member in self.members:
+            member.taken = True
+
+    def _write(self, line: Line, parts: Sequence[_Part], number: int) -> None:
+        """Write the micro-batch in one transaction; drop staging tables also after a failure."""
+        try:
+            for part in parts:
+                part.copy_by_tasks()
+            with line.transaction() as cursor:
+                # Always in one order, so that two queries cannot deadlock.
+                in_order = sorted(parts, key=lambda part: part.table.target.place)
+                opened = [(p, p.table.opened(cursor, p.query, number)) for p in in_order]
+                self._bring(cursor, [(p, clears) for p, clears in opened if clears is not None])
+                for part, clears in opened:
+                    if clears is not None:
+                        part.table.target.record(cursor, part.query, number)
+                    part.drop(cursor)
+        except Exception:
+            if any(part.texts is None for part in parts):
+                with suppress(OSError, TargetError), line.transaction() as cursor:
+                    for part in parts:
+                        part.drop(cursor)
+            raise
+
+    def _bring(self, cursor: Any, opened: Sequence[tuple[_Part, bool]]) -> None:
+        """Write the staged rows. Rows of a single table without a key are appended directly."""
+        if len(opened) == 1 and opened[0][0].is_appended(cursor):
+            return
+        changes = [part.changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
+        apply(cursor, [one for one in changes if one is not None])
+
+
+@dataclass
+class _Part:
+    """A micro-batch's rows of one table."""
+
+    table: PostgresTable
+    kept: DataFrame
+    query: str
+    texts: list[bytes] | None = None
+    """The rows as ``COPY`` reads them. None for many rows: tasks copy them into an unlogged
+    table."""
+    _rows: dict[int, int] = field(default_factory=dict)
+    """The number of rows that each task has copied."""
+
+    @property
+    def _staging(self) -> str:
+        """The SQL name of the staging table that tasks fill."""
+        return self.table.target.staging(self.query)
+
+    def copy_by_tasks(self) -> None:
+        """Let the tasks copy their rows into a staging table, if the rows are many."""
+        if self.texts is None:
+            with self.table.keeper.line.transaction() as cursor:
+                self.table.target.stage(cursor, self._staging)
+            self._rows = self.table.copied_by_task(self.kept, self._staging)
+
+    def is_appended(self, cursor: Any) -> bool:
+        """Append few rows of a table without a key and return True; else do nothing and return
+        False.
+        """
+        if self.table.target.layout.keys or self.texts is None:
+            return False
+        copy(cursor, self.table.target.called, self.kept.columns, self.texts)
+        return True
+
+    def changes(self, cursor: Any, number: int, clears: bool) -> StagedChanges | None:
+        """Return the staged rows; None if there is nothing to do.
+
+        ``number``: the table's number in the transaction. Raises ``OSError`` if staged rows were
+        lost.
+        """
+        target = self.table.target
+        if self.texts is not None:
+            if not self.texts and not clears:
+                return None
+            staging = target.stage_here(cursor, number)
+            copy(cursor, staging, self.kept.columns, self.texts)
+            return StagedChanges(target, staging, None, clears)
+        tasks = [*self._rows]
+        if target.count(cursor, self._staging, tasks) != sum(self._rows.values()):
+            raise OSError("the server has lost rows on their way, by a crash")
+        return StagedChanges(target, self._staging, tasks, clears)
+
+    def drop(self, cursor: Any) -> None:
+        """Drop the staging table that tasks have filled, if any."""
+        if self.texts is None:
+            self.table.target.drop(cursor, self._staging)
+
+
+@dataclass
+class PostgresTable:
+    """One table that a query writes."""
+
+    keeper: Keeper
+    target: Target
+    schema: StructType
+    taken: bool = field(default=False, init=False)
+    """True once this start of the query has written a micro-batch."""
+
+    def outgoing(self, batch: DataFrame) -> DataFrame:
+        """Return a micro-batch's rows in the form in which they leave the JVM."""
+        own = []
+        if self.target.layout.keys:
+            own = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
+        return batch.select(*outgoing(self.schema), *own)
+
+    def texts(self, kept: DataFrame) -> list[bytes] | None:
+        """Return the rows as ``COPY`` reads them; None if they are many."""
+        rows = self._collected(kept, partial(_offered, self, ROWS_MAX), _OFFERED)
+        texts = [row["text"] for row in rows]
+        return None if None in texts else [bytes(text) for text in texts]
+
+    def copied_by_task(self, kept: DataFrame, staging: str) -> dict[int, int]:
+        """Let each task copy its rows into ``staging``; return the number of rows by task."""
+        rows = self._collected(kept, partial(_copied, self, staging, kept.columns), _COPIED)
+        return {row["task"]: row["rows"] for row in rows}
+
+    def _collected(self, kept: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
+        """Run ``task`` on the rows and return the results; raise the first task's failure."""
+        rows = kept.mapInArrow(task, spark_schema(columns)).collect()
+        for row in rows:
+            if row["kind"] is not None:
+                raise self._failure(row["kind"], row["problem"], row["remedy"])
+        return rows
+
+    def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
+        """Return the exception for a task's failure."""
+        if kind == _AGAIN:
+            return OSError(problem)
+        own: type[DovetailError] = getattr(errors, kind)
+        return own(self.keeper.title, problem, remedy)
+
+    def opened(self, cursor: Any, query: str, number: int) -> bool | None:
+        """Lock the table for a micro-batch; return whether its former rows are to be deleted.
+
+        None if the table has the micro-batch already. Raises ``TargetError`` if table and
+        checkpoint are not of the same time, or another query has taken the table.
+        """
+        self.target.lock(cursor, query)
+        last = self.target.batches(cursor).get(query)
+        if last == number:
+            return None
+        if last is not None and last != number - 1:
+            raise TargetError(
+                self.keeper.title,
+                f"the table has this query's micro-batches up to {last}, and the next one is "
+                f"{number}: either the table or the checkpoint is an older copy",
+                "Bring back the two of one time, or start with a new checkpoint; if the table is "
+                f"right as it is, set its batch_id in dovetail_queries to {number - 1}",
+            )
+        if last is None and self.target.layout.keys:
+            if self.taken:
+                refuse_taken(self.keeper.title)
+            clears = self.keeper.replaces(cursor, self.target, query, begun=number > 0)
+            self.target.take(cursor, query)
+            return clears
+        return False
+
+    def refuse_reference(self, cursor: Any, other: PostgresTable) -> None:
+        """Raise ``TargetError`` for a foreign key to or from another user's table."""
+        between = foreign_key(cursor, self.target, other.target)
+        if between is not None:
+            name, child, parent = between
+            raise TargetError(
+                f"{self.keeper.title}, {other.keeper.title}",
+                f"foreign key {name} of {child} refers to {parent}, and two users write the two, "
+                "so not in one transaction",
+                "Give both the dsn of one user",
+            )
+
+    def text(self, rows: pa.Table, task: int | None = None) -> bytes:
+        """Return rows as ``COPY`` reads them, with the task's id if given.
+
+        Raises ``DataError`` for values that PostgreSQL lacks.
+        """
+        target = self.target
+        refuse_values(self.keeper.title, rows, target.columns, target.layout.keys)
+        if task is not None:
+            rows = rows.append_column(TASK, pa.array([task] * rows.num_rows, pa.int64()))
+        return csv_of(rows)
+
+
+def _offered(
+    table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield one task's rows as ``COPY`` reads them; a null if they are many, nothing if there are
+    none.
+    """
+    texts: list[bytes] | None = []
+    count = size = 0
+    failure: Exception | None = None
+    for batch in batches:
+        count += batch.num_rows
+        size += batch.nbytes
+        if texts is None or count > rows_max or size > BYTES_MAX:
+            texts = None
+            continue
+        try:
+            texts.append(table.text(pa.Table.from_batches([batch])))
+        except DovetailError as error:
+            failure, texts = error, None
+    if count:
+        yield _said(_OFFERED, failure, text=None if texts is None else b"".join(texts))
+
+
+def _copied(
+    table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Copy one task's rows into ``staging``; yield its id and the number of rows."""
+    rows = (batch for batch in batches if batch.num_rows)
+    first = next(rows, None)
+    if first is None:
+        return
+    # Unique among all tasks, including former attempts and killed queries that still run.
+    task, count = secrets.randbits(62), 0
+
+    def texts() -> Iterator[bytes]:
+        nonlocal count
+        for batch in chain([first], rows):
+            count += batch.num_rows
+            yield table.text(pa.Table.from_batches([batch]), task)
+
+    failure: Exception | None = None
+    try:
+        with table.keeper.line.transaction() as cursor:
+            copy(cursor, staging, [*columns, TASK], texts())
+    except (OSError, DovetailError) as error:
+        failure = error
+    yield _said(_COPIED, failure, task=task, rows=count)
+
+
+def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
+    """Return the result of a task, also of one that failed.
+
+    Spark would run a task again after an exception, even one that fails each time.
+    """
+    kind = problem = remedy = None
+    if isinstance(failure, DovetailError):
+        kind, problem, remedy = type(failure).__name__, failure.problem, failure.remedy
+    elif failure is not None:
+        kind, problem = _AGAIN, str(failure)
+    fields = {**values, "kind": kind, "problem": problem, "remedy": remedy}
+    return pa.RecordBatch.from_pylist([fields], columns)

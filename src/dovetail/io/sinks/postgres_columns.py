@@ -1,0 +1,309 @@
+"""Spark's columns in PostgreSQL: their types there, the columns that can store them, and rows as
+the text that ``COPY`` reads.
+
+PostgreSQL has no type for structs, maps, variants, and arrays of those or of arrays. They are JSON
+(``jsonb``), made in the JVM before the rows leave it. The text is CSV, written by Arrow: it quotes
+every text and leaves nulls empty, and so ``COPY`` tells the two apart.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from dovetail.base.columns import quoted
+from dovetail.errors import DataError, PlanError
+from dovetail.io.formats.infinity import (
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    LAST_DAY,
+    LAST_MICROSECOND,
+    TEXTS,
+)
+from dovetail.lookup.postgres_types import StoreColumn, digits_of, fits
+
+JSON = "jsonb"
+NAME_BYTES_MAX = 63
+"""The longest name of a column, in bytes. PostgreSQL cuts longer names."""
+
+_TYPES = {
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "boolean": "boolean",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
+}
+_WIDER = {
+    "smallint": ("integer", "bigint"),
+    "integer": ("bigint",),
+    "text": ("character varying", "uuid"),
+    JSON: ("json",),
+}
+"""By type: other types that store each of its values unchanged, or refuse it."""
+_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+_JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_HEX = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint8).reshape(256, 2)
+_NUL_IN_JSON = r"(?:^|[^\\])(?:\\\\)*\\u0000"
+_ENCODING = "utf-8"
+"""The encoding of texts. A database with a smaller one refuses the rest by itself."""
+_SHOWN_MAX = 60
+
+
+def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, str]:
+    """Return the PostgreSQL types of these columns, by name.
+
+    Raises ``PlanError`` for columns that PostgreSQL cannot store, and for keys that are no plain
+    values.
+    """
+    types = {}
+    for column in schema:
+        if len(column.name.encode()) > NAME_BYTES_MAX:
+            _refuse(title, column, "its name is longer than 63 bytes", "Give it a shorter name")
+        own = _type(column.dataType)
+        if own is None:
+            _refuse(title, column, "PostgreSQL has no type for it", "Cast it, or leave it out")
+        if column.name in keys and (own == JSON or own.endswith("[]")):
+            _refuse(title, column, "a key needs plain values", "Key the table by what is in it")
+        types[column.name] = own
+    return types
+
+
+def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
+    """Return the differences of a table's columns from the wanted ones, as texts; empty if it
+    fits.
+    """
+    return [
+        *(f"{name} is missing" for name in wanted if name not in present),
+        *(f"{name} is not among the query's" for name in present if name not in wanted),
+        *(
+            f"{name} is {_shown_type(present[name])} and comes as {own}"
+            for name, own in wanted.items()
+            if name in present and not _takes(present[name], own)
+        ),
+    ]
+
+
+def outgoing(schema: StructType) -> list[Column]:
+    """Return the columns in the form in which they leave the JVM: some as JSON."""
+    return [
+        F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
+        if _type(f.dataType) == JSON
+        else F.col(quoted(f.name))
+        for f in schema
+    ]
+
+
+def refuse_values(
+    title: str,
+    rows: pa.Table,
+    columns: Mapping[str, StoreColumn],
+    keys: Sequence[str],
+) -> None:
+    """Raise ``DataError`` for the first value that its column cannot store."""
+    for name, column in columns.items():
+        values = rows[name].combine_chunks()
+        there = values.is_valid().to_numpy(zero_copy_only=False)
+        fine = np.ones(len(values), np.bool_)
+        fine[there] = _fine(column, values.filter(values.is_valid()))
+        if fine.all():
+            continue
+        row = int(np.argmin(fine))
+        key = ", ".join(f"{k}={_shown(rows[k][row])}" for k in keys)
+        raise DataError(
+            title,
+            f"column {name} of {_shown_type(column)} does not have the value "
+            f"{_shown(values[row])}{f', of key {key}' if key else ''}",
+            "Text has no NUL characters there, dates and times are of the years 1 to 9999: replace "
+            "it by with_columns(), or leave the row out by where()",
+        )
+
+
+def csv_of(rows: pa.Table) -> bytes:
+    r"""Return the rows as ``COPY … (FORMAT csv)`` reads them, times without a zone in UTC.
+
+    >>> rows = pa.table({"a": ["x, 'y'", None, ""], "b": [b"\x00\xff", None, b""]})
+    >>> print(csv_of(rows).decode())
+    "x, 'y'","\x00ff"
+    ,
+    "","\x"
+    <BLANKLINE>
+    >>> csv_of(pa.table({"a": pa.array([["x,", None], None, []], pa.list_(pa.string()))}))
+    b'"{""x,"",NULL}"\n\n"{}"\n'
+    >>> csv_of(pa.table({"d": pa.array([2932895, -719160, 0], pa.date32())}))
+    b'"infinity"\n"-infinity"\n"1970-01-01"\n'
+    """
+    columns = [_csv_column(column.combine_chunks()) for column in rows.columns]
+    text = io.BytesIO()
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
+    pyarrow.csv.write_csv(pa.table(columns, rows.column_names), text, options)
+    return text.getvalue()
+
+
+def _type(type_: DataType) -> str | None:
+    """Return PostgreSQL's type for one of Spark's; None if it has none."""
+    if isinstance(type_, DecimalType):
+        return f"numeric({type_.precision},{type_.scale})"
+    if isinstance(type_, StringType):
+        return "text"
+    if isinstance(type_, (ArrayType, MapType, StructType, VariantType)):
+        return _nested(type_)
+    return _TYPES.get(type_.typeName())
+
+
+def _nested(type_: DataType) -> str | None:
+    """Return PostgreSQL's type for an array, map, struct or variant; None if it has none."""
+    if isinstance(type_, ArrayType):
+        element = _type(type_.elementType)
+        plain = element is not None and element != JSON and not element.endswith("[]")
+        return f"{element}[]" if plain else element and JSON
+    if isinstance(type_, MapType):
+        return _type(type_.valueType) and JSON
+    fields = [] if isinstance(type_, VariantType) else type_.fields  # type: ignore[attr-defined]
+    return JSON if all(_type(field.dataType) for field in fields) else None
+
+
+def _takes(column: StoreColumn, wanted: str) -> bool:
+    """Say whether a column stores each value of a type unchanged, or refuses it."""
+    if column.sql.startswith("numeric"):
+        return _takes_numeric(column, wanted)
+    if column.type == "enum":
+        return wanted == "text"
+    return column.sql in (wanted, *_WIDER.get(wanted, ()))
+
+
+def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
+    """Say whether a numeric column stores each number of a type unchanged."""
+    if wanted in _DIGITS:
+        precision, scale = _DIGITS[wanted], 0
+    elif wanted.startswith("numeric") and wanted.endswith("[]") == column.sql.endswith("[]"):
+        inner = wanted.removesuffix("[]").removeprefix("numeric(").removesuffix(")")
+        precision, scale = map(int, inner.split(","))
+    else:
+        return False
+    if column.modifier < 0:
+        return True
+    own, own_scale = digits_of(column)
+    return own_scale >= scale and own - own_scale >= precision - scale
+
+
+def _fine(column: StoreColumn, values: pa.Array) -> Any:
+    """Return whether the column can store each of the values, none of them null: bool[n]."""
+    if column.type in ("json", "jsonb"):
+        return ~pc.match_substring_regex(values, _NUL_IN_JSON).to_numpy(zero_copy_only=False)
+    if not pa.types.is_list(values.type):
+        return fits(column, values, _ENCODING)
+    element = StoreColumn(
+        column.name, column.type.removeprefix("_"), column.sql, column.modifier, []
+    )
+    parents, flat = pc.list_parent_indices(values), values.flatten()
+    parents, flat = parents.filter(flat.is_valid()), flat.filter(flat.is_valid())
+    fine = np.ones(len(values), np.bool_)
+    fine[parents.to_numpy()[~fits(element, flat, _ENCODING)]] = False
+    return fine
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    """Return a column of the same length in types that Arrow writes as PostgreSQL reads them."""
+    type_ = column.type
+    if pa.types.is_list(type_):
+        return _arrays(column)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+        return _hex(column)
+    if pa.types.is_timestamp(type_):
+        number = column.cast(pa.int64())
+        made = number.cast(pa.timestamp("us"))
+        return _with_infinity(made, number, LAST_MICROSECOND, FIRST_MICROSECOND)
+    if pa.types.is_date32(type_):
+        return _with_infinity(column, column.cast(pa.int32()), LAST_DAY, FIRST_DAY)
+    return column.cast(pa.string()) if pa.types.is_decimal(type_) else column
+
+
+def _with_infinity(column: pa.Array, number: pa.Array, last: int, first: int) -> pa.Array:
+    """Return times; as text if some of them stand for infinity (``io.formats.infinity``)."""
+    ends = [pc.equal(number, pa.scalar(end, number.type)) for end in (last, first)]
+    if not any(pc.any(end).as_py() for end in ends):
+        return column
+    text = column.cast(pa.string())
+    for end, name in zip(ends, TEXTS, strict=True):
+        text = pc.if_else(end, name, text)
+    return text
+
+
+def _arrays(column: pa.Array) -> pa.Array:
+    """Return lists as PostgreSQL's array constants, such as ``{"a",NULL}``."""
+    flat = column.flatten()
+    texts = _csv_column(flat).cast(pa.string())
+    for sign in ("\\", '"'):
+        texts = pc.replace_substring(texts, sign, "\\" + sign)
+    texts = pc.fill_null(pc.binary_join_element_wise('"', texts, '"', ""), "NULL")
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts), ",")
+    written = pc.binary_join_element_wise("{", joined, "}", "")
+    return pc.if_else(column.is_valid(), written, pa.scalar(None, written.type))
+
+
+def _hex(column: pa.Array) -> pa.Array:
+    r"""Return bytes as PostgreSQL writes them: ``\x`` and hexadecimal digits."""
+    filled = pc.fill_null(column, b"").cast(pa.large_binary())
+    _, ends, data = filled.buffers()
+    offsets = np.frombuffer(ends, np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    raw = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    places = pa.py_buffer(np.ascontiguousarray(2 * (offsets - offsets[0])))
+    texts = pa.Array.from_buffers(
+        pa.large_string(), len(filled), [None, places, pa.py_buffer(_HEX[raw].tobytes())]
+    )
+    written = pc.binary_join_element_wise("\\x", texts.cast(pa.string()), "")
+    return pc.if_else(column.is_valid(), written, pa.scalar(None, written.type))
+
+
+def _shown_type(column: StoreColumn) -> str:
+    """Return a column's type for an error."""
+    if column.sql == "numeric" and column.modifier >= 0:
+        return f"numeric({','.join(map(str, digits_of(column)))})"
+    return column.sql
+
+
+def _shown(value: pa.Scalar) -> str:
+    """Return a value for an error, shortened; values that Python lacks are described."""
+    try:
+        text = repr(value.as_py())
+    except (OverflowError, ValueError):
+        return "that comes, which is out of range"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def _refuse(title: str, column: StructField, problem: str, remedy: str) -> NoReturn:
+    """Raise ``PlanError`` for a column that cannot be written."""
+    shown = f"column {column.name!r} of type {column.dataType.simpleString()}"
+    raise PlanError(title, f"{shown} cannot be written, {problem}", remedy)

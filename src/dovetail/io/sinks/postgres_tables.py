@@ -1,0 +1,510 @@
+"""A PostgreSQL table that a query writes, and the micro-batches that it has, in SQL.
+
+``dovetail_queries``, in the table's schema, has a row for each table and query with the number of
+the last micro-batch. It is written in the transaction of the micro-batch's rows.
+"""
+# ruff: noqa: S608 -- names are quoted, values are parameters
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from dovetail.base.columns import DELETED, ORDER, POSITION
+from dovetail.errors import TargetError
+from dovetail.io.sinks.postgres_columns import differences
+from dovetail.lookup.postgres_types import COLUMNS, StoreColumn
+
+QUERIES = "dovetail_queries"
+TASK = ORDER
+"""The column of a staging table with the task that copied a row. No column of a user has this
+name."""
+NULLS_NOT_DISTINCT_SINCE = 150_000
+
+_PLACE = """
+SELECT nspname::text, relname::text, relkind, relpersistence FROM pg_class c
+JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)
+"""
+# Unique indexes that ON CONFLICT can use: no expressions or conditions, checked immediately.
+_UNIQUE = """
+SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
+  AND attnum = ANY(indkey[0:indnkeyatts - 1])),
+  COALESCE((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
+FROM pg_index i WHERE indrelid = %s::regclass AND indisunique AND indisvalid AND indimmediate
+  AND indpred IS NULL AND indexprs IS NULL
+"""
+# Indexes that refuse a row immediately, with all columns that they read.
+_REFUSING = """
+SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
+  WHERE attrelid = indrelid AND (attnum = ANY(indkey[0:indnkeyatts - 1]) OR EXISTS (
+    SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = indexrelid
+    AND d.refclassid = 'pg_class'::regclass AND d.refobjid = indrelid AND d.refobjsubid = attnum)))
+FROM pg_index WHERE indrelid = %s::regclass AND (indisunique OR indisexclusion) AND indimmediate
+"""
+# Nullable columns in which a null conflicts with no index and no foreign key.
+_NULLABLE = """
+SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND NOT attnotnull
+AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = ANY(indkey)
+  AND (to_jsonb(i) ->> 'indnullsnotdistinct')::boolean)
+AND NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = attrelid
+  AND attnum = ANY(confkey))
+"""
+# Foreign keys to this table that do more than refuse, with the columns that they refer to.
+_ACTING = """
+SELECT conname::text, conrelid::regclass::text, confdeltype <> 'a',
+  ARRAY(SELECT attname::text FROM pg_attribute
+    WHERE attrelid = confrelid AND attnum = ANY(confkey))
+FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::regclass
+AND (confdeltype <> 'a' OR confupdtype <> 'a')
+"""
+_BETWEEN = """
+SELECT conname::text, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
+WHERE contype = 'f' AND (conrelid = %s::regclass AND confrelid = %s::regclass
+  OR confrelid = %s::regclass AND conrelid = %s::regclass)
+"""
+_LOOSELY_EQUAL = """
+SELECT attname::text FROM pg_attribute JOIN pg_collation c ON c.oid = attcollation
+WHERE attrelid = %s::regclass AND NOT collisdeterministic
+"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of the table that a query writes."""
+
+    title: str
+    """The sink's name in errors."""
+    types: Mapping[str, str]
+    """The columns' types in PostgreSQL, by name."""
+    keys: Sequence[str]
+    """The key columns; empty if the table is appended to."""
+    nulls: bool
+    """True if keys may have nulls in them."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table, and its columns."""
+
+    layout: Layout
+    schema: str
+    name: str
+    columns: Mapping[str, StoreColumn]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The schema and the name."""
+        return self.schema, self.name
+
+    @property
+    def called(self) -> str:
+        """The table in SQL."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    def lock(self, cursor: Any, query: str) -> None:
+        """Lock out other writers until the end of the transaction.
+
+        For a table with a key this means any query; for an appended table, only another start of
+        this query.
+        """
+        own = f"dovetail {self.called}{'' if self.layout.keys else f' {query}'}"
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [own])
+
+    def batches(self, cursor: Any) -> dict[str, int]:
+        """Return the last micro-batch of each query that writes the table, by the query's id."""
+        asked = f"SELECT query_id, batch_id FROM {_queries(self.schema)} WHERE table_name = %s"
+        return dict(cursor.execute(asked, [self.name]).fetchall())
+
+    def take(self, cursor: Any, query: str) -> None:
+        """Make this query the table's only owner."""
+        others = f"DELETE FROM {_queries(self.schema)} WHERE table_name = %s AND query_id <> %s"
+        cursor.execute(others, [self.name, query])
+
+    def record(self, cursor: Any, query: str, batch: int) -> None:
+        """Record that the table has this micro-batch."""
+        cursor.execute(
+            f"INSERT INTO {_queries(self.schema)} (table_name, query_id, batch_id) "
+            "VALUES (%s, %s, %s) "
+            "ON CONFLICT (table_name, query_id) DO UPDATE SET batch_id = excluded.batch_id",
+            [self.name, query, batch],
+        )
+
+    def is_empty(self, cursor: Any) -> bool:
+        """Say whether the table has no rows."""
+        return not cursor.execute(f"SELECT 1 FROM {self.called} LIMIT 1").fetchall()
+
+    def staging(self, query: str) -> str:
+        """Return the name, in SQL, of the staging table that the query's tasks fill."""
+        own = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
+        return f"{quoted(self.schema)}.dovetail_changes_{own}"
+
+    def stage(self, cursor: Any, staging: str) -> None:
+        """Create the staging table that tasks fill, in place of one that a former attempt has
+        left.
+        """
+        self.drop(cursor, staging)
+        self._stage(cursor, f"UNLOGGED TABLE {staging}")
+
+    def stage_here(self, cursor: Any, number: int) -> str:
+        """Create a staging table for this transaction alone; return its name in SQL."""
+        self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{number} ON COMMIT DROP")
+        return f"pg_temp.dovetail_changes_{number}"
+
+    def _stage(self, cursor: Any, table: str) -> None:
+        """Create a staging table with the table's columns and those that order and mark changes."""
+        own = {TASK: "bigint"}
+        if self.layout.keys:
+            own |= {DELETED: "boolean", POSITION: "bigint"}
+        added = ", ".join(f"NULL::{type_} AS {name}" for name, type_ in own.items())
+        cursor.execute(
+            f"CREATE {table} AS SELECT {_listed(self.columns)}, {added} "
+            f"FROM {self.called} WITH NO DATA"
+        )
+
+    def drop(self, cursor: Any, staging: str) -> None:
+        """Drop a staging table."""
+        cursor.execute(f"DROP TABLE IF EXISTS {staging}")
+
+    def count(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
+        """Return the number of rows that these tasks have staged."""
+        asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
+        return int(cursor.execute(asked).fetchone()[0])
+
+    def moves(self, cursor: Any) -> Moves | None:
+        """Return the way in which values that are unique beside the key move between rows; None if
+        there are none.
+
+        Raises ``TargetError`` if they cannot move within a micro-batch.
+        """
+        refusing = [
+            (index, {*columns} - {*self.layout.keys})
+            for index, columns in cursor.execute(_REFUSING, [self.called]).fetchall()
+        ]
+        refusing = [(index, columns) for index, columns in refusing if columns]
+        if not refusing:
+            return None
+        moving = set().union(*(columns for _, columns in refusing))
+        acting = [
+            (name, table)
+            for name, table, deletes, columns in cursor.execute(_ACTING, [self.called]).fetchall()
+            if deletes or moving & {*columns}
+        ]
+        if not acting:
+            return Moves(sorted(moving), nulled=())
+        nullable = {name for (name,) in cursor.execute(_NULLABLE, [self.called]).fetchall()}
+        for index, columns in refusing:
+            if not columns & nullable:
+                name, table = acting[0]
+                raise TargetError(
+                    self.layout.title,
+                    f"values of the unique index {index} move between rows in one micro-batch. The "
+                    f"rows cannot be deleted and inserted, by foreign key {name} of {table}, and "
+                    f"their values cannot be null meanwhile",
+                    "Make the unique constraint DEFERRABLE, or its columns nullable, or the "
+                    "foreign key ON DELETE NO ACTION ON UPDATE NO ACTION",
+                )
+        return Moves(sorted(moving), sorted(moving & nullable))
+
+    def same(self, nulls: Sequence[bool]) -> str:
+        """Return the SQL condition that row ``t`` has the key of change ``c``; ``nulls``: which key
+        columns are null.
+        """
+        return " AND ".join(
+            f"t.{key} IS NULL AND c.{key} IS NULL" if null else f"t.{key} = c.{key}"
+            for key, null in zip(map(quoted, self.layout.keys), nulls, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The way in which unique values move from row to row within a micro-batch."""
+
+    columns: Sequence[str]
+    """The columns with such values. Rows in which one changes are deleted and inserted."""
+    nulled: Sequence[str]
+    """The columns that are set to null first, so that such rows can be updated instead."""
+
+    @property
+    def changed(self) -> str:
+        """The SQL condition that a change moves a value. It compares texts, for not every type has
+        an equality.
+        """
+        return " OR ".join(
+            f"t.{column}::text IS DISTINCT FROM c.{column}::text"
+            for column in map(quoted, self.columns)
+        )
+
+
+@dataclass(frozen=True)
+class StagedChanges:
+    """A micro-batch's staged changes of a table."""
+
+    target: Target
+    staging: str
+    tasks: Sequence[int] | None
+    """The tasks whose rows count; None if all rows count."""
+    clears: bool
+    """True if the table's former rows are deleted first."""
+
+    def parts(self, cursor: Any, number: int, moves: Moves | None) -> list[str]:
+        """Return the named statements that bring the table to the state after the last change of
+        each key.
+
+        A table without a key gets all rows appended. Rows leave before any come.
+        """
+        target, columns = self.target, _listed(self.target.columns)
+        into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
+        if not target.layout.keys:
+            return [f"came_{number} AS ({into} {self.staging} {self._where})"]
+        gone = [
+            f"gone_{number}_{place} AS (DELETE FROM {target.called} AS t {which} RETURNING 1)"
+            for place, which in enumerate(self._leaving(cursor, moves))
+        ]
+        keys = target.layout.keys
+        values = [quoted(name) for name in target.columns if name not in keys]
+        assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
+        # Reading the results of the deletes makes PostgreSQL delete first.
+        first = "".join(
+            f" AND (SELECT count(*) FROM gone_{number}_{place}) >= 0" for place in range(len(gone))
+        )
+        came = (
+            f"{into} {self._last} WHERE NOT c.{DELETED}{first} "
+            f"ON CONFLICT ({_listed(keys)}) DO UPDATE SET {assigned}"
+        )
+        return [*gone, f"came_{number} AS ({came})"]
+
+    def _leaving(self, cursor: Any, moves: Moves | None) -> list[str]:
+        """Return the conditions of rows to delete, one for each pattern of nulls in keys."""
+        if self.clears:
+            # Not a TRUNCATE, so that concurrent readers still see the rows.
+            return [""]
+        leaving, keys = f"c.{DELETED}", f"WHERE {DELETED}"
+        if moves is not None and not moves.nulled:
+            leaving, keys = f"(c.{DELETED} OR {moves.changed})", ""
+        return [
+            f"USING {self._last} WHERE {leaving} AND {self.target.same(nulls)}"
+            for nulls in self._nulls(cursor, keys)
+        ]
+
+    def vacate(self, cursor: Any, moves: Moves) -> None:
+        """Set the values that move to null."""
+        assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
+        for nulls in self._nulls(cursor, ""):
+            cursor.execute(
+                f"UPDATE {self.target.called} AS t SET {assigned} FROM {self._last} "
+                f"WHERE NOT c.{DELETED} AND ({moves.changed}) AND {self.target.same(nulls)}"
+            )
+
+    @property
+    def _where(self) -> str:
+        """The SQL condition for rows that count; empty if all do."""
+        return "" if self.tasks is None else f"WHERE {_of(self.tasks)}"
+
+    @property
+    def _last(self) -> str:
+        """The last change of each key, in SQL, as ``c``."""
+        columns = self.target.columns
+        texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
+        # Bytewise order, which is faster than a language's.
+        order = ", ".join(
+            quoted(key) + (' COLLATE "C"' if key in texts else "")
+            for key in self.target.layout.keys
+        )
+        return (
+            f"(SELECT DISTINCT ON ({order}) * FROM {self.staging} {self._where} "
+            f"ORDER BY {order}, {POSITION} DESC) AS c"
+        )
+
+    def _nulls(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
+        """Return the patterns of nulls in the staged keys.
+
+        Each gets a statement of its own: an index finds a null or an equal value, but not either of
+        the two.
+        """
+        null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
+        return list(
+            cursor.execute(f"SELECT DISTINCT {null} FROM {self.staging} {where}").fetchall()
+        )
+
+
+def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
+    """Bring tables to the state after the staged changes.
+
+    It is one statement, and foreign keys are checked at its end. So tables may refer to each other
+    and to themselves in any way. Unique indexes are checked row by row. If one refuses a row, the
+    statement is repeated in a form in which values leave their rows before they come to others.
+    """
+    for one in changes:
+        if one.tasks is not None:
+            cursor.execute(f"ANALYZE {one.staging}")
+    _tried(cursor, changes, {})
+
+
+def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Moves]) -> None:
+    """Apply the changes in a savepoint; after a unique violation repeat them with values moved
+    first.
+    """
+    import psycopg
+
+    try:
+        with cursor.connection.transaction():
+            _apply(cursor, changes, moves)
+    except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
+        found = _moves(cursor, changes, error.diag)
+        if found.keys() <= moves.keys():
+            raise
+        _tried(cursor, changes, {**moves, **found})
+
+
+def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Moves]) -> None:
+    """Run the one statement that applies all changes."""
+    parts: list[str] = []
+    for number, one in enumerate(changes):
+        own = moves.get(number)
+        if own is not None and own.nulled:
+            one.vacate(cursor, own)
+        parts += one.parts(cursor, number, own)
+    if parts:
+        cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
+
+
+def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, Moves]:
+    """Return the moves of the table that refused a row, by number; of all tables if it is a
+    partition.
+    """
+    place = (refused.schema_name, refused.table_name)
+    tables = [number for number, one in enumerate(changes) if one.target.place == place]
+    found = {
+        number: changes[number].target.moves(cursor)
+        for number in tables or range(len(changes))
+        if changes[number].target.layout.keys
+    }
+    return {number: own for number, own in found.items() if own is not None}
+
+
+def foreign_key(cursor: Any, one: Target, other: Target) -> tuple[str, str, str] | None:
+    """Return a foreign key between two tables: its name, its table, and the table that it refers
+    to.
+
+    None if there is none.
+    """
+    both = [one.called, other.called, one.called, other.called]
+    between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, both).fetchone()
+    return between
+
+
+def copy(cursor: Any, place: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
+    """Append rows of these columns to a table."""
+    statement = f"COPY {place} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
+    with cursor.copy(statement) as stream:
+        for text in texts:
+            stream.write(text)
+
+
+def found(cursor: Any, layout: Layout, table: str) -> Target | None:
+    """Return the table, None if it is missing; raise ``TargetError`` if it does not fit the
+    query.
+    """
+    called = ".".join(map(quoted, table.split(".")))
+    place = cursor.execute(_PLACE, [called]).fetchone()
+    if place is None:
+        return None
+    schema, name, kind, persistence = place
+    if kind not in ("r", "p"):
+        raise TargetError(layout.title, "it is no table", "Name a table; a view may read it")
+    if persistence == "u":
+        raise TargetError(
+            layout.title,
+            "the table is unlogged, so it would lose its rows in a crash of the server",
+            f"ALTER TABLE {table} SET LOGGED",
+        )
+    full = f"{quoted(schema)}.{quoted(name)}"
+    columns = {row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS, [full]).fetchall()}
+    _refuse_columns(cursor, layout, full, columns)
+    return Target(layout, schema, name, {name: columns[name] for name in layout.types})
+
+
+def made(cursor: Any, layout: Layout, table: str) -> Target:
+    """Create the table with the query's key; raise ``TargetError`` for nullable keys before
+    PostgreSQL 15.
+    """
+    columns = [f"{quoted(name)} {type_}" for name, type_ in layout.types.items()]
+    if layout.keys and layout.nulls:
+        if cursor.connection.info.server_version < NULLS_NOT_DISTINCT_SINCE:
+            raise TargetError(
+                layout.title,
+                "keys may be null, and PostgreSQL has no such keys before version 15",
+                "Put a value in their place before, for instance by F.coalesce",
+            )
+        columns.append(f"UNIQUE NULLS NOT DISTINCT ({_listed(layout.keys)})")
+    elif layout.keys:
+        columns.append(f"PRIMARY KEY ({_listed(layout.keys)})")
+    called = ".".join(map(quoted, table.split(".")))
+    cursor.execute(f"CREATE TABLE {called} ({', '.join(columns)})")
+    target = found(cursor, layout, table)
+    assert target is not None
+    return target
+
+
+def make_queries(cursor: Any, schema: str) -> None:
+    """Create ``dovetail_queries`` if it is missing."""
+    cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
+    called = f"{quoted(schema)}.{QUERIES}"
+    if cursor.execute("SELECT to_regclass(%s)", [called]).fetchone()[0] is None:
+        cursor.execute(
+            f"CREATE TABLE {called} (table_name text, query_id text, batch_id bigint NOT NULL, "
+            "PRIMARY KEY (table_name, query_id))"
+        )
+
+
+def quoted(name: str) -> str:
+    """Return a name quoted for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _refuse_columns(
+    cursor: Any, layout: Layout, called: str, columns: Mapping[str, StoreColumn]
+) -> None:
+    """Raise ``TargetError`` if the table's columns, collations or unique indexes do not fit."""
+    problems = differences(columns, layout.types)
+    if problems:
+        raise TargetError(
+            layout.title,
+            "the table has other columns: " + ", ".join(problems),
+            "ALTER the table, or choose another one",
+        )
+    if not layout.keys:
+        return
+    loose = {name for (name,) in cursor.execute(_LOOSELY_EQUAL, [called])} & {*layout.keys}
+    if loose:
+        raise TargetError(
+            layout.title,
+            f"by the collation of {', '.join(sorted(loose))} different keys are equal",
+            'Give the columns one that is deterministic, such as "C"',
+        )
+    unique = cursor.execute(_UNIQUE, [called]).fetchall()
+    if not any({*key} == {*layout.keys} and nulls >= layout.nulls for key, nulls in unique):
+        nulls = " NULLS NOT DISTINCT" if layout.nulls else ""
+        raise TargetError(
+            layout.title,
+            f"the table is not unique by its key ({', '.join(layout.keys)})"
+            + (", in which nulls are equal" if layout.nulls else ""),
+            f"ALTER TABLE … ADD UNIQUE{nulls} ({_listed(layout.keys)}), or choose another one",
+        )
+
+
+def _queries(schema: str) -> str:
+    """Return the name of ``dovetail_queries`` for a statement with parameters."""
+    return quoted(schema).replace("%", "%%") + f".{QUERIES}"
+
+
+def _listed(names: Any) -> str:
+    """Return names as a SQL list."""
+    return ", ".join(map(quoted, names))
+
+
+def _of(tasks: Sequence[int]) -> str:
+    """Return the SQL condition for rows of these tasks."""
+    return f"{TASK} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"

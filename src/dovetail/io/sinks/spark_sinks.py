@@ -1,0 +1,327 @@
+"""Sinks for a changelog, the arguments of ``Table.write_stream``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from os import fspath
+from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import quoted
+from dovetail.base.validation import Path, Positive, Rule, takes, validated
+from dovetail.errors import PlanError, TargetError
+from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.types.spans import Span, microseconds
+from dovetail.platform.files import Files, files_of
+from dovetail.platform.sessions import is_remote, keep, numbered, release
+from dovetail.platform.spark_errors import make_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+_LIST, _BATCH = "_spark_metadata", "_batch"
+"""The folder of Spark's list of valid files, and the column of micro-batches' folders."""
+KEY = "dovetail.key"
+"""The metadata of a key column in the files' schema."""
+_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
+"""Spark's setting for the number of micro-batches between two full lists of its files."""
+
+WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
+WriteBatches: TypeAlias = Callable[[Sequence[DataFrame], int], None]
+ViewName: TypeAlias = Annotated[
+    str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
+]
+OfBatches: TypeAlias = Annotated[
+    Callable[[DataFrame, int], None],
+    Rule("a function of a micro-batch's changes and its number", partial(takes, 2)),
+]
+
+
+@dataclass(frozen=True)
+class MemorySink:
+    """A table in memory with every change."""
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """The call as written: ``to_memory('name')``."""
+        return f"to_memory({self.name!r})"
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer. A query that goes on uses ``batches``, because Spark's
+        memory sink cannot go on.
+        """
+        session = changes.sparkSession
+        if files_of(session).has_files(f"{checkpoint}/offsets"):
+            write = self.batches(session, node, checkpoint)
+            return changes.writeStream.foreachBatch(numbered(session, write))
+        memory = changes.writeStream.format("memory").outputMode("append")
+        return memory.option("queryName", self.name)
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return a function that replaces the view by all micro-batches of this process so far."""
+        return self.kept(session, node, {})
+
+    def kept(self, session: SparkSession, node: Node, written: dict[int, pa.Table]) -> WriteBatch:
+        """Return a function that adds a micro-batch to ``written`` and replaces the view by all of
+        it.
+
+        ``written``: the changes by micro-batch. A view without rows is made at once.
+        """
+        schema = changelog_schema(node)
+
+        def write(batch: DataFrame, number: int) -> None:
+            written[number] = batch.toArrow()
+            rows = pa.concat_tables(written.values())
+            session.createDataFrame(rows, schema).createOrReplaceTempView(self.name)
+
+        if not written:
+            session.createDataFrame([], schema).createOrReplaceTempView(self.name)
+        return write
+
+    def across_runs(self) -> MemorySink:
+        """Return the sink in a form that keeps its changes when the query is started again."""
+        return _LastingMemorySink(self.name)
+
+
+@dataclass(frozen=True)
+class _LastingMemorySink(MemorySink):
+    """A memory sink that keeps its changes when the query is started again."""
+
+    written: dict[int, pa.Table] = field(default_factory=dict, compare=False)
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer."""
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function of ``MemorySink.kept`` with the changes of an earlier start."""
+        return self.kept(session, node, self.written)
+
+
+@dataclass(frozen=True)
+class ParquetSink:
+    """Parquet files with every change.
+
+    For a query with one result Spark keeps a list of valid files in the folder, by micro-batch. It
+    takes a listed number for a micro-batch that is repeated, and leaves it out. So a new checkpoint
+    cannot go on with another one's folder.
+
+    For a query with several results each micro-batch is a folder, ``_batch=<number>``. It is
+    written under a hidden name, then renamed; a repeated one takes its place.
+    """
+
+    path: str
+    retention_ms: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The call as written: ``to_parquet('folder')``."""
+        return f"to_parquet({self.path!r})"
+
+    def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
+        """Say whether the files that a query has written are missing.
+
+        ``alone``: whether this is the query's only sink. With several results, old micro-batches
+        may be deleted. A client of Spark Connect cannot see hidden files, such as Spark's list.
+        """
+        files, listed = files_of(session), alone and not is_remote(session)
+        return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; raise ``TargetError`` if the folder has another query's
+        changes.
+        """
+        session = changes.sparkSession
+        files = files_of(session)
+        begun = files.has_files(f"{checkpoint}/offsets")
+        make_folder(session, "to_parquet", "path=", self.path)
+        if not begun and files.has_files(f"{self.path}/{_LIST}"):
+            self._refuse(
+                "the folder has the changes of a query with another checkpoint, so Spark would "
+                "leave out as many of this one's micro-batches"
+            )
+        if files.has_named(self.path, f"{_BATCH}="):
+            self._refuse("the folder has the changes of a query with several results")
+        if begun and not is_remote(session):
+            interval = session.conf.get(_INTERVAL, "10")
+            self._complete_list(files, checkpoint, int(str(interval)))
+        writer = _with_key(changes, node).writeStream.format("parquet").outputMode("append")
+        if self.retention_ms is not None:
+            writer = writer.option("retention", f"{self.retention_ms}ms")
+        return writer.option("path", self.path)
+
+    def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
+        """Add empty entries to Spark's list for micro-batches that wrote nothing here.
+
+        In such a micro-batch the state was repartitioned, or the query did not have this folder
+        yet. Spark cannot compact a list with gaps. Every ``interval`` entries are in one file,
+        ``.compact``.
+        """
+        listed = {*files.numbers(f"{self.path}/{_LIST}")}
+        whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
+        committed = {*files.numbers(f"{checkpoint}/commits")}
+        missing = {number: str(number) for number in committed - listed.union(whole)}
+        if not (listed or whole) and missing:
+            whole = [(max(committed) + 1) // interval * interval - 1]
+            if whole != [-1]:
+                missing[whole[0]] = f"{whole[0]}.compact"
+        known = max(whole) if whole else min(listed, default=-1)
+        for number, name in missing.items():
+            if number > known or name.endswith(".compact"):
+                files.put(f"{self.path}/{_LIST}/{name}", "v1")
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that writes a folder for each micro-batch.
+
+        Raises ``PlanError`` for ``retention=``, and ``TargetError`` for a folder with another
+        query's changes.
+        """
+        if self.retention_ms is not None:
+            raise PlanError(
+                self.title,
+                "retention= is for the list of files of a query with one result",
+                "Leave it out; of several results old folders of micro-batches may be deleted",
+            )
+        files = files_of(session)
+        begun = files.has_files(f"{checkpoint}/offsets")
+        make_folder(session, "to_parquet", "path=", self.path)
+        if files.has_files(f"{self.path}/{_LIST}"):
+            self._refuse("the folder has the changes of a query with one result")
+        if not begun and files.has_named(self.path, f"{_BATCH}="):
+            self._refuse("the folder has the changes of a query with another checkpoint")
+        return partial(self._write, node)
+
+    def _write(self, node: Node, batch: DataFrame, number: int) -> None:
+        """Write a micro-batch to its folder; raise ``TargetError`` if it cannot be renamed into
+        place.
+        """
+        batch = _with_key(batch, node)
+        if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, number):
+            raise TargetError(
+                self.title,
+                f"the files of micro-batch {number} cannot be renamed to {_BATCH}={number}",
+                "See what else writes the folder, and start the query again",
+            )
+
+    def _refuse(self, problem: str) -> NoReturn:
+        """Raise ``TargetError`` for the folder."""
+        raise TargetError(self.title, problem, "Choose another folder, or move this one away")
+
+
+def _with_key(changes: DataFrame, node: Node) -> DataFrame:
+    """Return the changes with metadata at a table's key columns, for the files' schema."""
+    if not node.current:
+        return changes
+    own = {name: F.col(quoted(name)).alias(name, metadata={KEY: True}) for name in node.key.names}
+    return changes.select(*(own.get(name, F.col(quoted(name))) for name in changes.columns))
+
+
+@dataclass(frozen=True)
+class ConsoleSink:
+    """The standard output, with the first changes of each micro-batch."""
+
+    rows: int
+    title: ClassVar[str] = "to_console()"
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer."""
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that prints a micro-batch as a text table; nothing if it has no
+        changes.
+        """
+        title, most = node.name, self.rows
+
+        def write(batch: DataFrame, number: int) -> None:
+            kept = keep(batch)  # show() alone would run only a part of the stages
+            try:
+                count = kept.count()
+                if count:
+                    print(f"micro-batch {number} of {title}: {count:,} changes")
+                    kept.show(most, truncate=False)
+            finally:
+                release(kept)
+
+        return write
+
+
+@dataclass(frozen=True)
+class FunctionSink:
+    """A function that is called with each micro-batch's changes."""
+
+    function: OfBatches
+
+    @property
+    def title(self) -> str:
+        """The call as written: ``to_foreach_batch(function)``."""
+        return f"to_foreach_batch({getattr(self.function, '__name__', '...')})"
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer."""
+        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, self.function))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function."""
+        return self.function
+
+
+@validated
+def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
+    """Write the changelog as Parquet files: every change is appended, exactly once.
+
+    For a query with one result, ``_spark_metadata`` in the folder lists the valid files. Every
+    tenth micro-batch writes the whole list again. ``retention``: the age at which files leave the
+    list, so that it does not grow for good. Spark then no longer reads them; they lie there until
+    you delete them.
+
+    For a query with several results (``dt.run``), a micro-batch is a folder of its own,
+    ``_batch=<number>``. Rows are read with its number as column ``_batch``: the rows of one number,
+    from all results, are of the same input. Readers see a micro-batch wholly or not at all if the
+    file system renames a folder at once. HDFS and local disks do, S3 does not.
+
+    Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
+    another's changes.
+    """
+    if retention is None:
+        return ParquetSink(fspath(path))
+    retention_us = microseconds("to_parquet", "retention=", retention)
+    return ParquetSink(fspath(path), max(retention_us // 1000, 1))
+
+
+@validated
+def to_memory(name: ViewName) -> MemorySink:
+    """Write the changelog to an in-memory table ``name`` of the session; for notebooks and tests.
+
+    A query that is started again begins the table anew, with the changes that come from then on.
+    """
+    return MemorySink(name)
+
+
+@validated
+def to_console(*, rows: Positive = 20) -> ConsoleSink:
+    """Print the changelog, for a first look.
+
+    It prints each micro-batch's number of changes, and the first ``rows`` of them. On Spark Connect
+    the server prints them.
+    """
+    return ConsoleSink(rows)
+
+
+@validated
+def to_foreach_batch(function: OfBatches) -> FunctionSink:
+    """Call ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
+    return FunctionSink(function)

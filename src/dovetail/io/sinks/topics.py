@@ -1,0 +1,127 @@
+"""Kafka topics as sinks of a changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dovetail.base.validation import validated
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.io.formats.plain import WriteFormat
+from dovetail.io.sinks.spark_sinks import WriteBatch
+from dovetail.io.sources.kafka import (
+    NEEDS_JAR,
+    Headers,
+    Servers,
+    Topic,
+    save_to_topic,
+    to_records,
+    write_topic,
+)
+from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.platform.sessions import has_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class TopicSink:
+    """A topic, with the arguments of ``to_topic`` as fields.
+
+    It gets keyed upserts and tombstones (records with a null value), each key's changes in order.
+    """
+
+    topic: str
+    servers: str
+    key: WriteFormat = "json"
+    value: WriteFormat = "json"
+    headers: Headers = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The call as written: ``to_topic('topic')``."""
+        return f"to_topic({self.topic!r})"
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; raise as ``batches`` does."""
+        self._refuse_unfit(changes.sparkSession, node)
+        return write_topic(changes, **self._records(node))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that writes a micro-batch's records; a repeated one writes them
+        again.
+
+        Raises ``PlanError`` for columns that do not suit their formats, ``ConfigurationError``
+        without Spark's connector.
+        """
+        self._refuse_unfit(session, node)
+        to_records(
+            session.createDataFrame([], changelog_schema(node)),
+            key_columns=node.key.names,
+            value_columns=node.values.names,
+            key=self.key,
+            value=self.value,
+            headers=self.headers,
+            topic=self.topic,
+        )
+        return lambda batch, _: save_to_topic(batch, **self._records(node))
+
+    def _records(self, node: Node) -> dict[str, Any]:
+        """Return the arguments of ``write_topic`` and ``save_to_topic``."""
+        return {
+            "key_columns": node.key.names,
+            "value_columns": node.values.names,
+            "topic": self.topic,
+            "servers": self.servers,
+            "key": self.key,
+            "value": self.value,
+            "headers": self.headers,
+            "options": self.options,
+        }
+
+    def _refuse_unfit(self, session: SparkSession, node: Node) -> None:
+        """Raise ``PlanError`` for results that withdraw single rows, ``ConfigurationError`` without
+        the connector.
+        """
+        if node.withdraws:
+            raise PlanError(
+                node.name,
+                "unmatched='retract' withdraws single rows, a record of a topic cannot say which",
+                "Use unmatched='on_close', or write to files or Delta, which keep the rows",
+            )
+        if not has_source(session, "kafka"):
+            problem = f"topic {self.topic} cannot be written: Spark has no connector to Kafka"
+            raise ConfigurationError("to_topic", problem, NEEDS_JAR)
+
+
+@validated
+def to_topic(
+    topic: Topic,
+    *,
+    servers: Servers,
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+    headers: Headers | None = None,
+    options: Mapping[str, str] | None = None,
+) -> TopicSink:
+    """Write the changelog to a Kafka topic, best a compacted one.
+
+    An upsert is a record with the key and the values. A delete is a tombstone: a record with the
+    key and a null value.
+
+    The changes of a key are in order. Kafka's sink is at least once: after a failure a batch is
+    written again, whole and in order, so the topic's latest record per key is exact. ``key``,
+    ``value``: ``"json"`` objects, ``"string"`` or ``"bytes"`` where there is one column, or a
+    format: ``dt.avro(...)``, ``dt.protobuf(...)``. The event time travels in the header
+    ``dovetail.timestamp_us``, and ``dovetail.change`` is ``upsert`` or ``delete``.
+
+    ``headers``: further headers by their names, each a column of the changelog or a Spark
+    expression over it, such as ``{"tenant": "tenant", "source": F.lit("shop")}``. Bytes are written
+    as they are, all else as the text that Spark's cast makes of it. A null header is left out, so a
+    delete has no headers of values. Names that begin with ``dovetail.`` are refused.
+    """
+    return TopicSink(topic, servers, key, value, dict(headers or {}), dict(options or {}))

@@ -1,0 +1,1 @@
+"""Sources of changes: records of bytes, Kafka topics, Delta tables, Parquet changelogs."""

@@ -1,0 +1,85 @@
+"""The current rows of a changelog in Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, quoted
+from dovetail.base.validation import ColumnNames, Path, validated
+from dovetail.errors import PlanError
+from dovetail.io.sinks.spark_sinks import KEY
+from dovetail.plan.types.checks import keyed
+from dovetail.platform.spark_errors import refused
+
+_READER = "read_current"
+_GIVEN = "Give the folder that to_parquet has written"
+
+
+@validated
+def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = None) -> DataFrame:
+    """Read the rows of the table whose changes ``to_parquet`` has written to ``path``.
+
+    The row of a key is its last change, unless that change is a delete.
+
+    Columns: the key, the values, and ``_timestamp``, the event time of the row's last change. All
+    files are read, so the cost grows with the changelog; ``to_delta`` keeps the rows themselves.
+    Files that have left the folder's list (``retention=``) are not read. Rows that have not changed
+    since are therefore missing.
+
+    ``key``: the table's key columns. The files name them, unless others than ``to_parquet`` wrote
+    them.
+
+    Raises ``PlanError`` where no changelog of a table is there, or the key is not known.
+
+    Examples
+    --------
+    >>> dt.read_current(spark, "out/orders").show()  # doctest: +SKIP
+
+    See Also
+    --------
+    to_parquet, read_state
+    """
+    problem = f"path={str(path)!r} cannot be read"
+    with refused(_READER, problem, _GIVEN):
+        changes = spark.read.parquet(str(path))
+    missing = [name for name in (CHANGE, TIMESTAMP, POSITION) if name not in changes.columns]
+    if missing:
+        problem = f"path={str(path)!r} has no changelog, its files have no column {missing[0]!r}"
+        raise PlanError(_READER, problem, _GIVEN)
+    keys = _keys(changes.schema, key)
+    values = [name for name in changes.columns if name not in (*keys, CHANGE, POSITION, _BATCH)]
+    row = F.struct(*(F.col(quoted(name)) for name in values), CHANGE)
+    last = changes.groupBy(*(F.col(quoted(name)) for name in keys)).agg(
+        F.max_by(row, POSITION).alias("_last")
+    )
+    rows = last.where(F.col(f"_last.{CHANGE}") != DELETE)
+    columns = (F.col(f"_last.{quoted(name)}").alias(name) for name in values)
+    return rows.select(*(F.col(quoted(name)) for name in keys), *columns)
+
+
+_BATCH = "_batch"
+
+
+def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
+    """Return the names of the key columns: the given ones, else those that the files' metadata
+    names.
+
+    Raises ``PlanError`` if there are none.
+    """
+    if key is not None:
+        found, _ = keyed(_READER, key, schema)
+        if not found.names:
+            raise PlanError(_READER, "key= names no column", "Name the table's key columns")
+        return found.names
+    own = [field.name for field in schema if field.metadata.get(KEY)]
+    if not own:
+        raise PlanError(
+            _READER,
+            "path= has files that do not say which columns are the key of a table",
+            "Name them in key=; the records of a stream have no current rows",
+        )
+    return own

@@ -1,0 +1,362 @@
+"""Kafka topics as frames, and changelogs as Kafka topics.
+
+These functions on DataFrames use Spark's own Kafka connector. ``read_topic`` reads back unchanged
+what ``write_topic`` writes in the same format of key and value (``io.formats.plain``).
+
+Event time travels in a header, ``dovetail.timestamp_us``: microseconds since 1970 in UTC, as
+decimal text. A record's own timestamp is the time of writing: Spark's Kafka sink cannot set it, and
+it could not hold microseconds. Another header, ``dovetail.change``, is ``upsert`` or ``delete``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StructType
+
+from dovetail.base.columns import CHANGE, DELETE, PROBLEM, TIMESTAMP, UPSERT, quoted
+from dovetail.base.validation import ColumnName, Positive, Rule, validated
+from dovetail.errors import PlanError
+from dovetail.io.formats.plain import Part, Place, ReadFormat, WriteFormat, format_of
+from dovetail.io.sources.records import MALFORMED, TIMESTAMP_HEADER, Records
+from dovetail.plan.types.checks import known_field
+from dovetail.plan.types.expressions import field_of
+from dovetail.platform.spark_errors import refused
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_TOPIC: Final = re.compile("[A-Za-z0-9._-]{1,249}")
+Topic: TypeAlias = Annotated[
+    str,
+    Rule(
+        "the name of one topic: letters, digits, '.', '_' and '-'",
+        _TOPIC.fullmatch,
+    ),
+]
+Servers: TypeAlias = Annotated[
+    str,
+    Rule(
+        "the brokers as host:port, separated by commas",
+        re.compile(r"\s*[^\s,]+:\d+\s*(,\s*[^\s,]+:\d+\s*)*").fullmatch,
+    ),
+]
+Starting: TypeAlias = Annotated[
+    str,
+    Rule(
+        "'earliest', 'latest' or Spark's JSON of offsets",
+        re.compile(r"earliest|latest|\s*\{.*\}\s*", re.DOTALL).fullmatch,
+    ),
+]
+CHANGE_HEADER: Final = "dovetail.change"
+_OWN_HEADERS: Final = "dovetail."
+Headers: TypeAlias = Mapping[
+    Annotated[
+        str,
+        Rule(
+            f"the name of a header, which does not begin with {_OWN_HEADERS!r}",
+            lambda name: name != "" and not name.startswith(_OWN_HEADERS),
+        ),
+    ],
+    ColumnName | Column,
+]
+
+_SOURCE_DEFAULTS: Final = {
+    # Spark requests only existing records. At the end of a partition Kafka would delay its next
+    # answer by half a second, and so the end of the task.
+    "kafka.fetch.max.wait.ms": "10",
+    # Fewer polls: after each one Spark requests the partition's first and last offsets.
+    "kafka.max.poll.records": "10000",
+    # Kafka's default also reads records of aborted and open transactions.
+    "kafka.isolation.level": "read_committed",
+}
+SINK_DEFAULTS: Final = {
+    # A micro-batch writes all records at once: few large requests cost less, above all the broker.
+    "kafka.batch.size": str(256 << 10),
+    "kafka.linger.ms": "100",
+    # A join's results repeat their inputs (a row in each result it joins), so they compress well.
+    "kafka.compression.type": "lz4",
+}
+NEEDS_JAR: Final = (
+    "Start the session with Spark's Kafka connector: "
+    "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
+)
+
+
+@validated
+def read_topic(
+    spark: SparkSession,
+    topic: Topic,
+    *,
+    servers: Servers,
+    key: ReadFormat,
+    value: ReadFormat,
+    starting: Starting = "earliest",
+    max_per_trigger: Positive | None = None,
+    streaming: bool = True,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Read a topic as a frame: a row for each record, each partition's in the order of their
+    offsets.
+
+    The columns are the key's, the value's, and
+
+    - ``_deleted`` boolean: the record is a tombstone, its value null;
+    - ``_timestamp`` timestamp: event time, from the header ``dovetail.timestamp_us``, or where a
+      record has none its own timestamp, in milliseconds;
+    - ``_partition`` int, ``_offset`` long: the record's place in the topic;
+    - ``_malformed`` string: null, or the text of a key or value that cannot be read (the key's,
+      where neither can). All columns of that key or value are then null;
+    - ``_problem`` string: null, or why the record cannot be read.
+
+    A record is malformed if it is not of the format: text that is not UTF-8, and JSON other than
+    one object whose fields fit the schema. Absent fields are null, unknown ones ignored. A
+    timestamp without a zone is in UTC; digits beyond a decimal's scale are rounded.
+
+    :param servers: the brokers, ``host:port``, separated by commas.
+    :param starting: ``earliest``, ``latest`` or offsets as Spark writes them in JSON; a query that
+        restarts goes on from its checkpoint instead.
+    :param max_per_trigger: the most records of a micro-batch, over all partitions.
+    :param streaming: False reads the present content of the topic, for backfills and tests.
+    :param options: further options of Spark's Kafka source; they overrule the arguments, and the
+        defaults ``kafka.fetch.max.wait.ms`` 10, ``kafka.max.poll.records`` 10000 and
+        ``kafka.isolation.level`` read_committed. Those that divide a partition (``minPartitions``,
+        ``maxRecordsPerPartition``) give up its order.
+    :raises PlanError: two columns would have the same name, an argument has no meaning, or
+        ``topic`` is not the name of one topic.
+    """
+    frame = topic_records(
+        "read_topic",
+        spark,
+        topic,
+        servers=servers,
+        starting=starting,
+        max_per_trigger=max_per_trigger,
+        streaming=streaming,
+        options=options,
+    )
+    records = Records("read_topic", frame, format_of(key), format_of(value), topic=topic)
+    _, rows = records.rows()
+    unread = F.when(F.col(PROBLEM).startswith("key: "), records.text_of("key"))
+    text = unread.when(F.col(PROBLEM).isNotNull(), records.text_of("value"))
+    return rows.withColumn(MALFORMED, text).drop("_record")
+
+
+def topic_records(
+    operator: str,
+    spark: SparkSession,
+    topic: str,
+    *,
+    servers: str,
+    starting: str,
+    max_per_trigger: int | None,
+    streaming: bool,
+    options: Mapping[str, str] | None,
+) -> DataFrame:
+    """Return a topic's records in the columns of Spark's source; arguments as in ``read_topic``."""
+    if max_per_trigger is not None and not streaming:
+        raise PlanError(
+            operator,
+            "max_per_trigger limits a micro-batch, and streaming=False reads everything at once",
+            "Give one of the two",
+        )
+    source = _SOURCE_DEFAULTS | {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": topic,
+        "startingOffsets": starting,
+        "includeHeaders": "true",
+    }
+    if max_per_trigger is not None:
+        source["maxOffsetsPerTrigger"] = str(max_per_trigger)
+    source |= options or {}
+    _refuse_topic(operator, source["subscribe"])
+    reader = spark.readStream if streaming else spark.read
+    with refused(operator, f"topic {topic} cannot be read", NEEDS_JAR):
+        return reader.format("kafka").options(**source).load()
+
+
+def write_topic(
+    changes: DataFrame,
+    *,
+    key_columns: Sequence[str],
+    value_columns: Sequence[str],
+    topic: str,
+    servers: str,
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+    headers: Headers | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataStreamWriter:
+    """Return the writer of a streaming changelog to a topic, without a checkpoint and a trigger.
+
+    Its records are those of ``to_records``. Spark's sink is at-least-once: a task or micro-batch
+    that fails is written again from its beginning.
+
+    :param servers: the brokers, ``host:port``, separated by commas.
+    :param options: further options of Spark's Kafka sink; they overrule the arguments, and the
+        defaults ``kafka.batch.size`` 262144, ``kafka.linger.ms`` 100 and
+        ``kafka.compression.type`` lz4.
+    :raises PlanError: as ``to_records``, and where ``topic`` is no topic's name.
+    """
+    records = to_records(
+        changes,
+        key_columns=key_columns,
+        value_columns=value_columns,
+        key=key,
+        value=value,
+        headers=headers,
+        topic=topic,
+    )
+    sink = _sink_options(topic, servers, options)
+    return records.writeStream.format("kafka").outputMode("append").options(**sink)
+
+
+def save_to_topic(
+    changes: DataFrame,
+    *,
+    key_columns: Sequence[str],
+    value_columns: Sequence[str],
+    topic: str,
+    servers: str,
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+    headers: Headers | None = None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Write the changelog of a micro-batch to a topic, as ``write_topic`` does."""
+    records = to_records(
+        changes,
+        key_columns=key_columns,
+        value_columns=value_columns,
+        key=key,
+        value=value,
+        headers=headers,
+        topic=topic,
+    )
+    records.write.format("kafka").options(**_sink_options(topic, servers, options)).save()
+
+
+def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the options of Spark's Kafka sink; given ones overrule the defaults."""
+    sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
+    sink |= options or {}
+    _refuse_topic("write_topic", sink["topic"])
+    return sink
+
+
+def to_records(
+    changes: DataFrame,
+    *,
+    key_columns: Sequence[str],
+    value_columns: Sequence[str],
+    key: WriteFormat = "json",
+    value: WriteFormat = "json",
+    headers: Headers | None = None,
+    topic: str | None = None,
+) -> DataFrame:
+    """Return a changelog as Kafka records: ``key``, ``value`` and ``headers``, as Spark's sink
+    takes them.
+
+    An upsert is a record with its value, a delete a tombstone (a record without a value). Rows keep
+    their order and partition. ``_timestamp`` becomes the header ``dovetail.timestamp_us``, and
+    ``_change`` becomes ``dovetail.change``.
+
+    A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
+    tell an upsert of null from a delete: with them such an upsert fails the query.
+
+    :param headers: further headers, columns of the changelog or expressions over it: bytes as they
+        are, all else as text. A null header is left out.
+    :raises PlanError: a column is missing, or does not suit its format.
+    """
+    _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
+
+    def written(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
+        columns = StructType([changes.schema[name] for name in names])
+        return format_of(form).writing(Place("write_topic", part, topic), columns)
+
+    upserted = written("value", value, value_columns)
+    if not format_of(value).tells_null:
+        null = f'an upsert of null would read as a delete with value="{value}"'
+        upserted = F.coalesce(upserted, _failure(F.lit(f'{null}. Write it with value="json".')))
+    change = F.col(CHANGE)
+    tombstone = F.lit(None)
+    unknown = F.concat(
+        F.lit(f"a change is {UPSERT} or {DELETE}, not "), F.coalesce(change, F.lit("null"))
+    )
+    return changes.select(
+        written("key", key, key_columns).alias("key"),
+        F.when(change == UPSERT, upserted)
+        .when(change == DELETE, tombstone)
+        .otherwise(_failure(unknown))
+        .alias("value"),
+        _headers(changes, headers or {}).alias("headers"),
+    )
+
+
+def _headers(changes: DataFrame, headers: Headers) -> Column:
+    """Return a record's headers: event time and change first, then the given ones that are not
+    null.
+    """
+
+    def each(values: Mapping[str, Column]) -> Column:
+        return F.array(
+            *(
+                F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+                for name, value in values.items()
+            )
+        )
+
+    event_time = F.unix_micros(TIMESTAMP).cast("string")
+    own = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
+    if not headers:
+        return own
+    given = each({name: _header(changes, name, item) for name, item in headers.items()})
+    return F.concat(own, F.filter(given, lambda header: header["value"].isNotNull()))
+
+
+def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
+    """Return the value of one header, as bytes or text."""
+    if isinstance(item, str):
+        known_field("write_topic", "headers=", item, changes.schema)
+        item = F.col(quoted(item))
+    argument, remedy = f"headers[{name!r}]", f"Known are {', '.join(changes.columns)}"
+    field = field_of("write_topic", argument, changes, item, remedy)
+    if isinstance(field.dataType, BinaryType):
+        return item
+    text = item.cast("string")
+    field_of("write_topic", argument, changes, text, "Make a text of it, by F.to_json for instance")
+    return text
+
+
+def _refuse_topic(operator: str, topic: str) -> None:
+    """Raise ``PlanError`` unless ``topic`` names one topic.
+
+    Spark takes a name with commas for several topics, whose partitions would be one log.
+    """
+    if not _TOPIC.fullmatch(topic):
+        raise PlanError(
+            operator,
+            f"topic={topic!r} is not the name of one topic",
+            "Name one, of letters, digits, dots, underscores and hyphens; give each topic a reader "
+            "of its own",
+        )
+
+
+def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
+    """Raise ``PlanError`` if the changelog lacks one of the columns."""
+    missing = [name for name in names if name not in changes.columns]
+    if missing:
+        raise PlanError(
+            "write_topic",
+            f"no column {', '.join(missing)} among {', '.join(changes.columns)}",
+            "Give a changelog, and name its columns",
+        )
+
+
+def _failure(message: Column) -> Column:
+    """Return an expression that fails the query with this message."""
+    return F.raise_error(F.concat(F.lit("write_topic: "), message))

@@ -1,0 +1,429 @@
+"""Records with a key and a value of bytes, as Kafka has them, read as rows; and the treatment of
+unreadable ones.
+
+The columns of a frame of records have the names of Spark's Kafka source. ``value`` is required;
+``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``headers`` are optional.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StringType, StructType, TimestampType
+
+from dovetail.base.columns import (
+    DELETED,
+    EVENT_TIME,
+    FILE_METADATA,
+    LETTER,
+    OPERATOR,
+    PROBLEM,
+    TIMESTAMP,
+    UNREAD,
+    quoted,
+)
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.io.formats.plain import Format, Part, Place, kept
+from dovetail.plan.metrics import metric
+from dovetail.plan.nodes import Source
+from dovetail.plan.types.checks import refuse_duplicates
+from dovetail.plan.types.expressions import field_of
+from dovetail.plan.types.spans import Span, microseconds
+
+Malformed: TypeAlias = Literal["fail", "drop", "dead_letter"]
+"""The treatment of a record that cannot be read. ``"fail"`` stops the query with an error that
+names its place and the problem. ``"drop"`` leaves the record out and counts it as observed metric
+``<name>.malformed``. ``"dead_letter"`` does so and keeps the record for ``dead_letters()``."""
+
+_HEADER: Final = "headers."
+_OF_RECORD: Final = re.compile(
+    rf"topic|partition|offset|timestamp|{re.escape(_HEADER)}.+", re.DOTALL
+)
+RecordMetadata: TypeAlias = Mapping[
+    str,
+    Annotated[
+        str,
+        Rule(
+            "'topic', 'partition', 'offset', 'timestamp' or 'headers.<name>'", _OF_RECORD.fullmatch
+        ),
+    ],
+]
+"""Columns made of a record's parts besides key and value: the part by column name."""
+
+TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
+_UNPLACED: Final = "_unplaced"
+PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
+METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
+
+
+@dataclass(frozen=True)
+class Records:
+    """A frame of records and the way to read it."""
+
+    operator: str
+    frame: DataFrame
+    key: Format | None
+    """The format of the record's key, None where it is not read."""
+
+    value: Format
+    keys: Sequence[str] = ()
+    """The columns of key, value and metadata that are the key; empty for all of the record's
+    key."""
+
+    timestamp: str | Column | None = None
+    """The event time in place of the records' own: a column of the rows or an expression."""
+
+    topic: str | None = None
+    deleted: str | Column | None = None
+    """The condition by which a record with a value deletes its key's row."""
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The columns of ``RecordMetadata``."""
+
+    max_ahead: Span | None = None
+    """The largest distance of an event time into the future, from the time of reading; None for no
+    limit."""
+
+    stream: bool = False
+
+    def has(self, name: str) -> bool:
+        """Say whether the records have such a column."""
+        return name in self.frame.columns
+
+    @property
+    def ordered(self) -> bool:
+        """True if the records have their place in a log: partition and offset."""
+        return self.has("partition") and self.has("offset")
+
+    def rows(self) -> tuple[list[str], DataFrame]:
+        """Return the key's columns, and the records as rows.
+
+        A row has the columns of key, value and metadata, ``_deleted`` and ``_timestamp``.
+        ``_problem`` says why the record cannot be read, null where it can. Where the records are
+        ``ordered``, a row has ``_partition`` and ``_offset``, too. The record itself is in
+        ``_record``.
+        """
+        frame = self._bytes("value", self.frame)
+        parts: dict[Part, StructType] = {}
+        if self.key is not None:
+            frame = self._bytes("key", frame)
+            key = self.value.of_key(self.key).reading(self._place("key"))
+            frame, parts["key"] = key.of(frame, "key"), key.fields
+        beside = {*self.metadata, *(name for fields in parts.values() for name in fields.names)}
+        value = self.value.reading(self._place("value", *(k for k in self.keys if k not in beside)))
+        frame, parts["value"] = value.of(frame, "value"), value.fields
+        problems = [F.col(f"{part}_problem") for part in parts]
+        names = {part: fields.names for part, fields in parts.items()}
+        self._refuse_names(names)
+        if not value.is_of_changes:
+            frame = frame.withColumn(DELETED, F.col("value_absent")).withColumn(
+                TIMESTAMP, self._own_time()
+            )
+            lacking = [name for name in self.keys if name in names["value"]]
+            if lacking and not self.stream:
+                problems.append(F.when(F.col("value_absent"), F.lit(_keyless(lacking))))
+        metadata = {name: self._of_record(path) for name, path in self.metadata.items()}
+        problems += [problem for _, problem in metadata.values() if problem is not None]
+        places = {"partition": PARTITION, "offset": OFFSET} if self.ordered else {}
+        rows = frame.select(
+            *(F.col(f"{part}_row")[name].alias(name) for part in names for name in names[part]),
+            *(column.alias(name) for name, (column, _) in metadata.items()),
+            *(DELETED, TIMESTAMP),
+            *(F.col(name).alias(own) for name, own in places.items()),
+            F.coalesce(*problems).alias(PROBLEM),
+            F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias("_record"),
+        )
+        return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
+
+    def text_of(self, part: Part) -> Column:
+        """Return the bytes of a row's key or value as text; bytes that are not UTF-8 are
+        replaced.
+        """
+        return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
+
+    def place(self) -> Column:
+        """Return the place of a row's record as text: topic, partition and offset, or the file;
+        else empty.
+        """
+        if self.ordered:
+            topic = F.col("_record.topic") if self.has("topic") else F.lit(self.topic or "")
+            where = "topic %s, partition %d, offset %d"
+            return F.format_string(where, topic, "_record.partition", "_record.offset")
+        return (
+            F.format_string("file %s", f"{FILE_METADATA}.file_path") if self.in_files else F.lit("")
+        )
+
+    @property
+    def in_files(self) -> bool:
+        """True if Spark can name the file from which each record was read."""
+        try:
+            self.frame.select(f"{FILE_METADATA}.file_path")
+        except AnalysisException:
+            return False
+        return True
+
+    def _bytes(self, part: Part, frame: DataFrame) -> DataFrame:
+        """Return the frame with its key or value as bytes; raise ``PlanError`` for other types or
+        none.
+        """
+        if part not in frame.columns:
+            raise PlanError(
+                self.operator,
+                f"the frame has no column {part!r}, among {', '.join(frame.columns)}",
+                "Select what holds it under that name"
+                + ("" if part == "value" else ", or name the value's key columns in key_columns="),
+            )
+        found = frame.schema[part].dataType
+        if found.typeName() not in ("binary", "string"):
+            raise PlanError(
+                self.operator,
+                f"column {part!r} is of type {found.simpleString()}, not binary or string",
+                "Read records of columns with from_changelog",
+            )
+        return frame.withColumn(part, F.col(part).cast("binary"))
+
+    def _place(self, part: Part, *keys: str) -> Place:
+        """Return the place of a format. A record may become two rows unless it comes from a
+        file.
+        """
+        splits = self.ordered or not self.in_files
+        return Place(self.operator, part, self.topic, keys, splits)
+
+    def _refuse_names(self, names: dict[Part, list[str]]) -> None:
+        """Raise ``PlanError`` for columns of one name, and for unknown key columns."""
+        known = [*(name for of_part in names.values() for name in of_part), *self.metadata]
+        refuse_duplicates(
+            self.operator,
+            [*METADATA, *known],
+            "Leave a field that key and value share out of value=, and rename one that is named as "
+            f"the record's own columns are ({', '.join(METADATA)})",
+        )
+        for name in self.keys:
+            if name not in known:
+                raise PlanError(
+                    self.operator,
+                    f"key_columns= names an unknown column {name!r}",
+                    f"Known are {', '.join(known)}",
+                )
+
+    def _of_record(self, path: str) -> tuple[Column, Column | None]:
+        """Return a column of a record's metadata, and why it cannot be read (None if it always
+        can).
+        """
+        name = path.partition(".")[0]
+        if not self.has(name):
+            raise PlanError(
+                self.operator,
+                f"metadata= names {path!r}, and the frame has no column {name!r}, among "
+                f"{', '.join(self.frame.columns)}",
+                "Select what holds it under that name, or leave it out",
+            )
+        if name != "headers":
+            return F.col(name), None
+        header = path.removeprefix(_HEADER)
+        last = F.filter("headers", lambda one: one["key"] == header)
+        value = F.try_element_at(last, F.lit(-1))["value"].cast("string")
+        unfit = F.when(~F.is_valid_utf8(value), F.lit(f"header {header!r} is no text in UTF-8"))
+        return value, unfit
+
+    def _own_time(self) -> Column:
+        """Return the time in the timestamp header, else the record's own timestamp."""
+        stamped = F.col("timestamp") if self.has("timestamp") else F.lit(None).cast("timestamp")
+        if not self.has("headers"):
+            return stamped
+        place = F.nullif(F.array_position("headers.key", TIMESTAMP_HEADER), F.lit(0)).cast("int")
+        micros = F.try_element_at(F.col("headers.value"), place).cast("string").try_cast("long")
+        return F.coalesce(F.timestamp_micros(micros), stamped)
+
+    def _with_deletes(self, rows: DataFrame) -> DataFrame:
+        """Return the rows; those that fulfil ``deleted`` are deletes, too."""
+        if self.deleted is None:
+            return rows
+        given = self._given("deleted=", self.deleted, rows, BooleanType)
+        rows = rows.withColumn(DELETED, F.col(DELETED) | F.coalesce(given, F.lit(False)))
+        used = isinstance(self.deleted, str) and self.deleted != self.timestamp
+        return rows.drop(self.deleted) if used else rows
+
+    def _timed(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with the requested event time. A row without one gets a problem."""
+        time = F.col(TIMESTAMP)
+        if self.timestamp is not None:
+            given = self._given("timestamp=", self.timestamp, rows, TimestampType)
+            # A record without a value has no value columns, so its expression may be null.
+            time = F.when(F.col(DELETED), F.coalesce(given, time)).otherwise(given)
+        rows = rows.withColumn(TIMESTAMP, time)
+        if isinstance(self.timestamp, str):
+            rows = rows.drop(self.timestamp)
+        unplaced = unplaced_in_time(self.operator, F.col(TIMESTAMP), self.max_ahead)
+        return rows.withColumn(PROBLEM, F.coalesce(PROBLEM, unplaced))
+
+    def _given(
+        self, argument: str, given: str | Column, rows: DataFrame, kind: type[DataType]
+    ) -> Column:
+        """Return the column that an argument names, or its expression; raise ``PlanError`` for
+        another type.
+        """
+        if isinstance(given, str) and given in self.keys:
+            raise PlanError(
+                self.operator,
+                f"{argument} names {given!r}, a column of key_columns=",
+                "Give an expression: F.col(...)",
+            )
+        column = F.col(quoted(given)) if isinstance(given, str) else given
+        known = f"Known columns are {', '.join(rows.columns)}"
+        found = field_of(self.operator, argument, rows, column, known).dataType
+        if not isinstance(found, kind):
+            raise PlanError(
+                self.operator,
+                f"{argument} is of type {found.simpleString()}, not {kind.typeName()}",
+                f"Cast it, for instance with .cast('{kind.typeName()}')"
+                if kind is TimestampType
+                else "Give a condition, for instance F.col('op') == 'd'",
+            )
+        return column
+
+
+def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Column:
+    """Return why a row has no place in time; null where it has one.
+
+    ``max_ahead``: the largest distance of its time after the time of reading. Spark fixes that time
+    with each micro-batch, so a micro-batch that is repeated leaves out the same rows.
+    """
+    untimed = F.when(time.isNull(), F.lit("it has no event time"))
+    if max_ahead is None:
+        return untimed
+    ahead_us = microseconds(operator, "max_ahead=", max_ahead)
+    limit = F.unix_micros(F.current_timestamp()) + ahead_us
+    shown = F.date_format(
+        F.to_utc_timestamp(time, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss'Z'"
+    )
+    said = f", is further ahead of the time of reading than max_ahead={max_ahead!r} allows"
+    return untimed.when(
+        F.unix_micros(time) > limit, F.concat(F.lit("its event time, "), shown, F.lit(said))
+    )
+
+
+def _keyless(names: Sequence[str]) -> str:
+    """Return the problem of a record without a value whose key columns would come from the
+    value.
+    """
+    shown = ", ".join(names)
+    return (
+        f"a null value is a tombstone, and key_columns= takes {shown} from the value, so it does "
+        "not say which row it deletes: give the key's fields in key= and leave them out of value="
+    )
+
+
+def readable(
+    records: Records, rows: DataFrame, name: str, malformed: Malformed
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return the rows of readable records, and with ``"dead_letter"`` all rows (else None).
+
+    Among all rows, an unreadable one has its dead letter in ``_unread``. ``name``: the source's.
+    """
+    time = F.coalesce(_stamped(records), TIMESTAMP)
+    sent = Sent("record", records.place(), _as_sent(records), time)
+    return _sound(records.operator, rows, sent, name, malformed)
+
+
+def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
+    """Return the source of a changelog without the rows that have no place in time.
+
+    With ``"fail"`` and no limit the source is unchanged, because packing refuses such rows.
+    """
+    if malformed == "fail" and max_ahead is None:
+        return source
+    frame, time = source.frame, source.timestamp
+    assert frame is not None
+    assert time is not None
+    unplaced = unplaced_in_time(source.title, time, max_ahead)
+    if malformed == "fail":
+        unplaced = F.when(time.isNotNull(), unplaced)
+    where = F.lit("")
+    if source.files:
+        where = F.format_string("file %s", f"{FILE_METADATA}.file_path")
+    columns = [F.col(quoted(name)).alias(name) for name in frame.columns]
+    sent = Sent("row", where, columns, time, _UNPLACED)
+    rows = frame.withColumn(_UNPLACED, unplaced)
+    sound, with_unread = _sound(source.title, rows, sent, source.name, malformed)
+    if with_unread is not None:
+        with_unread = with_unread.drop(_UNPLACED)
+    return replace(source, frame=sound.drop(_UNPLACED), with_unread=with_unread)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The origin of a row, for messages about it."""
+
+    called: str
+    """A noun for it, such as "record"."""
+    where: Column
+    """Its place as text; empty if unknown."""
+    columns: Sequence[Column]
+    """Its columns, for a dead letter."""
+    time: Column
+    """Its time."""
+    problem: str = PROBLEM
+    """The name of the column that says why it cannot be read."""
+
+
+def _sound(
+    operator: str, rows: DataFrame, sent: Sent, name: str, malformed: Malformed
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return the rows without a problem, and with ``"dead_letter"`` all rows (else None)."""
+    problem, where = F.col(sent.problem), sent.where
+    fits = problem.isNull()
+    if malformed == "fail":
+        error = F.concat(
+            F.lit(f"{operator}: the {sent.called} "),
+            F.when(where != "", F.concat(F.lit("of "), where, F.lit(", "))).otherwise(F.lit("")),
+            F.lit("cannot be read: "),
+            problem,
+            F.lit(". Correct it, or pass malformed='drop' or 'dead_letter'."),
+        )
+        checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
+        return kept(rows, checked), None
+    counted = rows.observe(metric(name, "malformed"), F.count_if(~fits).alias("records"))
+    with_unread = None
+    if malformed == "dead_letter":
+        letter = F.struct(
+            F.lit(operator).alias(OPERATOR),
+            F.concat_ws(": ", F.nullif(where, F.lit("")), problem).alias(PROBLEM),
+            F.to_json(F.struct(*sent.columns)).alias(LETTER),
+            F.unix_micros(sent.time).alias(EVENT_TIME),
+        )
+        with_unread = counted.withColumn(UNREAD, F.when(~fits, letter))
+    return kept(counted, fits), with_unread
+
+
+def _stamped(records: Records) -> Column:
+    """Return the record's own timestamp; null if the records have none."""
+    own = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
+    return own.cast("timestamp")
+
+
+def _as_sent(records: Records) -> list[Column]:
+    """Return the columns of a record in a dead letter: its place, key and value.
+
+    Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``.
+    """
+    columns = [
+        F.col(f"_record.{name}").alias(name)
+        for name in ("topic", "partition", "offset")
+        if records.has(name)
+    ]
+    for part in ("key", "value"):
+        if records.has(part):
+            text = F.col(f"_record.{part}").cast(StringType())
+            whole = F.is_valid_utf8(text)
+            columns.append(F.when(whole, text).alias(part))
+            coded = F.base64(F.col(f"_record.{part}").cast("binary"))
+            columns.append(F.when(~whole, coded).alias(f"{part}_base64"))
+    return columns

@@ -1,0 +1,256 @@
+"""The eventual delta join: the changes of a join, from a micro-batch's changes of its two tables.
+The tables' other rows are looked up instead of stored.
+
+A *group* is one value of the join key. Each side of a group has two kinds of rows: *fresh* rows of
+the batch, the last of each primary key, and looked-up rows that no fresh row replaces. A fresh row
+may be *gone*: a tombstone. Let A' be the left rows that are not gone, and B' the right ones. The
+batch gives ΔA⋈B' + A'⋈ΔB, each pair once, and retracts results that these changes end.
+
+If the join preserves a side, its rows without a match are results, too. Such a result comes when
+the other side of its group is empty. It is retracted when the other side gains a row.
+
+The *form* defines the key of a result:
+
+| form     | result key             | requires                                              |
+|----------|------------------------|-------------------------------------------------------|
+| ``pair`` | both primary keys      | nothing; a row may match many                         |
+| ``left`` | the left primary key   | the join key is the whole right primary key           |
+| ``key``  | the join key           | the join key is the whole primary key of both sides   |
+
+In form ``left`` a left row has at most one match, and its result replaces its former one, matched
+or not. In form ``key`` a group has one result, a function of at most one row of each side.
+
+There is at most one result per result key, so results need no order among themselves. Source:
+FLIP-486 "Delta Join with Eventual Consistency"; docs/delta_joins.md has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from dovetail.arrays.search import expand
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask
+from dovetail.laws.joins.table_join import How, preserved
+
+Form: TypeAlias = Literal["pair", "left", "key"]
+NO_GROUP = -1
+"""The group of a row with a null in its join key: it matches no row."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The n rows of one side."""
+
+    group: Ints
+    """int64[n]: the number of the row's join key, or ``NO_GROUP``."""
+    fresh: Mask
+    """bool[n]: the row comes with the batch."""
+    gone: Mask
+    """bool[n]: the row is a tombstone. Gone rows are fresh."""
+    time_us: Ints
+    """int64[n]: event time, ``NO_TIME`` for a row that was looked up."""
+
+    @property
+    def alive(self) -> Mask:
+        """The rows that the table has after the batch: bool[n]."""
+        return ~self.gone
+
+
+@dataclass(frozen=True)
+class Results:
+    """The m results of a batch, in no order."""
+
+    row: tuple[Ints, Ints]
+    """The row of each side that gives values and keys, ABSENT for none: int64[m] each."""
+    group: Ints
+    """int64[m]: the join key's group, used where it is the result key."""
+    deleted: Mask
+    """bool[m]: the result is a tombstone."""
+    time_us: Ints
+
+    def __len__(self) -> int:
+        return len(self.deleted)
+
+
+def needed(
+    groups: int, sides: tuple[Rows, Rows], how: How, unique: tuple[bool, bool]
+) -> tuple[Mask, Mask]:
+    """Find the groups whose other rows must be looked up, on the left and on the right:
+    bool[groups] each.
+
+    A side is looked up in groups with fresh rows on the other side. If the other side is preserved,
+    groups in which this side loses rows count, too, for it may now be empty. If rows are ``unique``
+    by join key, a group with a fresh row needs no look-up.
+    """
+    touched = [_marked(groups, side.group) for side in sides]
+    lost = [_marked(groups, side.group[side.gone]) for side in sides]
+    first, second = (
+        (touched[1 - s] | (lost[s] & preserved(how)[1 - s])) & ~(touched[s] & unique[s])
+        for s in (0, 1)
+    )
+    return first, second
+
+
+def delta_join(
+    groups: int, sides: tuple[Rows, Rows], how: How, form: Form, *, moving: bool
+) -> Results:
+    """Return the results of a batch.
+
+    ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
+    a fresh left row without a match is emitted, because it may have had a match before. It is a row
+    if the left is preserved, else a tombstone.
+
+    A left join of form ``pair``, one group; right row r0 is fresh and gone, and is the only one:
+
+    | left row        | pair with r0 | alone     |
+    |-----------------|--------------|-----------|
+    | l0, looked up   | tombstone    | row       |
+    | l1, fresh       | tombstone    | row       |
+    | l2, fresh, gone | tombstone    | tombstone |
+    """
+    if form == "key":
+        return _by_key(groups, sides, how)
+    parts = [_pairs(groups, sides, retracting=form == "pair")]
+    if form == "pair":
+        parts += [_alone(groups, sides, s) for s in (0, 1) if preserved(how)[s]]
+    else:
+        parts.append(_unmatched(groups, sides, preserved=preserved(how)[0], moving=moving))
+        if preserved(how)[1]:
+            parts.append(_alone(groups, sides, 1))
+    return _concatenated(parts)
+
+
+def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
+    """Return the (left, right) rows that give the key of each result in form ``"pair"`` or
+    ``"left"``. In form ``"left"`` the right row counts only where there is no left row; otherwise
+    it is ABSENT.
+    """
+    left, right = results.row
+    return left, right if form == "pair" else np.where(left == ABSENT, right, ABSENT)
+
+
+def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
+    """List all pairs of a row in ``rows`` and a row of the other side in the same group: (row,
+    other row). ``group`` and ``others`` hold the groups of the two sides. Rows without a group
+    match nothing.
+
+    >>> match(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
+    (array([0, 2, 2]), array([1, 0, 2]))
+    """
+    order = np.argsort(others, kind="stable")
+    edges = np.searchsorted(others[order], np.arange(groups + 1))
+    own = rows[group[rows] != NO_GROUP]
+    which, place = expand(edges[group[own]], edges[group[own] + 1])
+    return own[which], order[place]
+
+
+def _pairs(groups: int, sides: tuple[Rows, Rows], *, retracting: bool) -> Results:
+    """Return the pairs with at least one fresh row. If ``retracting``, pairs with a gone row are
+    included as tombstones.
+    """
+    left, right = sides
+    emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
+    old = np.flatnonzero(~left.fresh)
+    other = np.where(emitted[1], right.group, NO_GROUP)
+    new_pairs = match(left.group, np.flatnonzero(left.fresh & emitted[0]), other, groups)
+    fresh_other = np.where(right.fresh, other, NO_GROUP)
+    old_pairs = match(left.group, old, fresh_other, groups)
+    row = tuple(np.concatenate(both) for both in zip(new_pairs, old_pairs, strict=True))
+    return Results(
+        row=(row[0], row[1]),
+        group=left.group[row[0]],
+        deleted=left.gone[row[0]] | right.gone[row[1]],
+        time_us=np.maximum(left.time_us[row[0]], right.time_us[row[1]]),
+    )
+
+
+def _alone(groups: int, sides: tuple[Rows, Rows], side: int) -> Results:
+    """Return the unmatched results of a preserved side. A row stands alone while the other side of
+    its group is empty, and is retracted when that side gains a row.
+    """
+    own, other = sides[side], sides[1 - side]
+    empty = ~_at(_marked(groups, other.group[other.alive]), own.group)
+    touched = _at(_marked(groups, other.group[other.fresh]), own.group)
+    gained = _at(_marked(groups, other.group[other.fresh & other.alive]), own.group)
+    there = own.alive & empty & (own.fresh | touched)
+    taken = own.gone | (own.alive & gained)
+    rows = np.flatnonzero(there | taken)
+    absent = np.full(len(rows), ABSENT)
+    return Results(
+        row=(rows, absent) if side == 0 else (absent, rows),
+        group=own.group[rows],
+        deleted=taken[rows],
+        time_us=np.maximum(own.time_us[rows], _time_of(groups, other, own.group[rows])),
+    )
+
+
+def _unmatched(groups: int, sides: tuple[Rows, Rows], *, preserved: bool, moving: bool) -> Results:
+    """Return the left rows that are gone or have no match, for form ``"left"``."""
+    left, right = sides
+    empty = ~_at(_marked(groups, right.group[right.alive]), left.group)
+    touched = _at(_marked(groups, right.group[right.fresh]), left.group)
+    emitted = touched | (left.fresh & (preserved or moving))
+    rows = np.flatnonzero(left.gone | (left.alive & empty & emitted))
+    return Results(
+        row=(rows, np.full(len(rows), ABSENT)),
+        group=left.group[rows],
+        deleted=left.gone[rows] | (not preserved),
+        time_us=np.maximum(left.time_us[rows], _time_of(groups, right, left.group[rows])),
+    )
+
+
+def _by_key(groups: int, sides: tuple[Rows, Rows], how: How) -> Results:
+    """Return one result per group with a fresh row, for form ``"key"``. A tombstone needs a gone
+    row.
+    """
+    touched, lost = np.zeros(groups, np.bool_), np.zeros(groups, np.bool_)
+    row, time_us = [], np.full(groups, NO_TIME)
+    for side in sides:
+        touched[side.group[side.fresh]] = True
+        lost[side.group[side.gone]] = True
+        time_us = np.maximum(time_us, _time_of(groups, side, np.arange(groups)))
+        alive = np.flatnonzero(side.alive)
+        own = np.full(groups, ABSENT)
+        own[side.group[alive]] = alive
+        row.append(own)
+    here = [own != ABSENT for own in row]
+    kept = (here[0] & here[1]) | (here[0] & preserved(how)[0]) | (here[1] & preserved(how)[1])
+    emitted = np.flatnonzero(touched & (kept | lost))
+    return Results((row[0][emitted], row[1][emitted]), emitted, ~kept[emitted], time_us[emitted])
+
+
+def _marked(groups: int, of: Ints) -> Mask:
+    """Find the groups that occur in ``of``: bool[groups]."""
+    marked = np.zeros(groups, dtype=np.bool_)
+    marked[of[of != NO_GROUP]] = True
+    return marked
+
+
+def _at(of_groups: Mask, group: Ints) -> Mask:
+    """Return the flag of each row's group, false for rows without a group."""
+    return np.append(of_groups, False)[group]
+
+
+def _time_of(groups: int, side: Rows, group: Ints) -> Ints:
+    """Return the largest time of a side's fresh rows in each ``group``, or ``NO_TIME``."""
+    time_us = np.full(groups + 1, NO_TIME)
+    rows = np.flatnonzero(side.fresh & (side.group != NO_GROUP))
+    np.maximum.at(time_us, side.group[rows], side.time_us[rows])
+    return time_us[group]
+
+
+def _concatenated(parts: Sequence[Results]) -> Results:
+    """Concatenate results."""
+    return Results(
+        row=(
+            np.concatenate([part.row[0] for part in parts]),
+            np.concatenate([part.row[1] for part in parts]),
+        ),
+        group=np.concatenate([part.group for part in parts]),
+        deleted=np.concatenate([part.deleted for part in parts]),
+        time_us=np.concatenate([part.time_us for part in parts]),
+    )

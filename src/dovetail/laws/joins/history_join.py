@@ -1,0 +1,153 @@
+"""Joins of two versioned tables over all of their history (``late="history"``).
+
+The law: the emitted points are the history of the join of both complete histories, after any order
+of arrival. The last point of each key and time counts. So a *late* record, one older than stream
+time, corrects the past. It changes its side's row from its own time up to the next version of its
+key. The joined row is emitted at the record's time and at every version of the other side in
+between, stamped with that time.
+
+A point is emitted in three cases: there is a row now, there was one before the record, or the
+record's previous point has a row that ends here. A point without a row is a tombstone. If a row now
+lasts up to its side's next version where none did, it is ended there if nothing follows.
+
+Source: KIP-914 "Rejected alternatives", Attempt 2; spec/versioned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.arrays.search import bisect, expand, first_below, last_below
+from dovetail.arrays.timeline import ABSENT, Ints, Mask
+from dovetail.laws.joins.table_join import How, preserved
+from dovetail.laws.versioning import LATEST
+
+
+@dataclass(frozen=True)
+class Points:
+    """The n versions of one side, stored ones and the batch's, by (group, time, arrival)."""
+
+    start: Ints
+    """int64[groups + 1]: the first version of each group, and n."""
+    time_us: Ints
+    arrival: Ints
+    """int64[n]: the order of processing, -1 for a stored version."""
+    reference: Ints
+    """int64[n]: the row, ABSENT for a tombstone."""
+    horizon_us: Ints
+    """int64[arrivals]: the start of the known history after each arrival. Before that time only a
+    row that is still the latest version is known.
+    """
+
+    def standing(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
+        """Return the row that stood at a time, among the versions that arrived before ``arrival``:
+        a reference, or ABSENT.
+        """
+        found = self._last(group, time_us, arrival)
+        known = self._known(found, group, time_us, arrival)
+        return np.where(known, np.append(self.reference, ABSENT)[found], ABSENT)
+
+    def after(self, group: Ints, time_us: Ints, until_us: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+        """List the known versions between two times, both exclusive, that had arrived: (query,
+        version). Each query's versions are in order of time; of one time only the last to arrive
+        counts.
+        """
+        end = self.start[group + 1]
+        first = bisect(self.time_us, self.start[group], end, time_us, right=True)
+        end = bisect(self.time_us, first, end, until_us, right=False)
+        query, at = expand(first, end)
+        arrived = self.arrival[at] < arrival[query]
+        query, at = query[arrived], at[arrived]
+        last = np.ones(len(query), dtype=np.bool_)
+        last[:-1] = (np.diff(query) != 0) | (np.diff(self.time_us[at]) != 0)
+        query, at = query[last], at[last]
+        known = self._known(at, group[query], self.time_us[at], arrival[query])
+        return query[known], at[known]
+
+    def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
+        """Return the time of the first later version that had arrived, ``LATEST`` for none."""
+        end = self.start[group + 1]
+        first = bisect(self.time_us, self.start[group], end, time_us, right=True)
+        found = first_below(self.arrival, first, end, arrival)
+        return np.append(self.time_us, LATEST)[found]
+
+    def _last(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
+        """Return the last version up to a time that had arrived, or -1."""
+        first = self.start[group]
+        end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)
+        return last_below(self.arrival, first, end, arrival)
+
+    def _known(self, found: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
+        """Find the versions that lie within the history or are the latest row: bool[n]. A tombstone
+        before the history means the same as no version, so it is not known.
+        """
+        latest = self._last(group, np.full(len(group), LATEST), arrival)
+        row = np.append(self.reference, ABSENT)[found] != ABSENT
+        return (time_us >= self.horizon_us[arrival]) | ((found == latest) & row)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """The m points to emit, in order of record and time."""
+
+    record: Ints
+    """int64[m]: the record that causes the point, as an index into the arrays given."""
+    time_us: Ints
+    present: Mask
+    """bool[m]: there is a row; false for a tombstone."""
+    reference: tuple[Ints, ...]
+    """The rows of the left and the right side: int64[m] each, ABSENT for none."""
+
+
+def correct(
+    how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
+) -> Corrections:
+    """Return the points that the records of one side make, each record's in order of time.
+
+    ``row``: the row that each record puts in place, ABSENT for a tombstone. ``points``: the
+    versions of the left and the right side, the batch's included.
+
+    A left join whose left has a tombstone at 30 and whose right has x at 20. The late left row b at
+    15 makes three points:
+
+    | time | left before | left now | right | point     |
+    |------|-------------|----------|-------|-----------|
+    | 15   | none        | b        | none  | b + null  |
+    | 20   | none        | b        | x     | b + x     |
+    | 30   | none        | none     | x     | tombstone |
+    """
+    own, other = points[side], points[1 - side]
+    until = own.next_time(group, time_us, arrival)
+    every = np.arange(len(group))
+    ended = every[until != LATEST]
+    between, at = other.after(group, time_us, until, arrival)
+    # Points lie at the record's own time, at later versions of the other side, and at the next
+    # version of the own side.
+    record = np.concatenate((every, between, ended))
+    time = np.concatenate((time_us, other.time_us[at], until[ended]))
+    order = np.lexsort((time, record))
+    record, time = record[order], time[order]
+    end = (np.arange(len(order)) >= len(every) + len(between))[order]
+    at_time = group[record], time, arrival[record]
+    theirs, stands = other.standing(*at_time), own.standing(*at_time)
+    ours = np.where(end, stands, row[record])
+    before = np.where(end, stands, own.standing(group, time_us, arrival)[record])
+    keeps = preserved(how)
+
+    def joined(mine: Ints) -> Mask:
+        here, there = mine != ABSENT, theirs != ABSENT
+        found: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
+        return found
+
+    def previous(which: Mask) -> Mask:
+        last: Mask = np.append(False, which[:-1] & (record[1:] == record[:-1]))[: len(record)]
+        return last
+
+    present, was = joined(ours), joined(before)
+    lasts = previous(present)
+    kept = np.flatnonzero(np.where(end, lasts & ~previous(was) & ~present, present | was | lasts))
+    sides = (ours, theirs) if side == 0 else (theirs, ours)
+    references = (np.where(present, refs, ABSENT)[kept] for refs in sides)
+    return Corrections(record[kept], time[kept], present[kept], tuple(references))

@@ -1,0 +1,1 @@
+"""Operators that aggregate rows by groups and windows, on one bucket."""

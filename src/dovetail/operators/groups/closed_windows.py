@@ -1,0 +1,111 @@
+"""Each window's last row, once the window is closed, on one bucket (``Final``).
+
+A window is emitted once, when stream time reaches its end plus the *grace period*, the time for
+which late records are accepted. Its own key need not have a record then. A deleted row is not
+emitted. Changes of a closed window, such as a table's record may make, are ignored. The stores hold
+the rows of open windows, and a queue of these by closing time.
+
+Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import rank_of_keys
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Rows, Timeline, timeline, versions
+from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
+from dovetail.laws.joins.stream_join import first_due
+from dovetail.operators.job import Cause, Done, Job, output, whole
+from dovetail.operators.joins.table_join import Pool, keep
+from dovetail.physical.specs.groups import Final
+from dovetail.state.queue import QueueState
+from dovetail.state.table_state import TableState
+
+
+def run(job: Job, law: Final) -> Done:
+    """Emit the windows that close in this batch, in the order in which they close."""
+    store = job.table_store(0, law.OPEN)
+    assert isinstance(store, TableState)
+    initial_us, final_us = job.initial_us[0], job.final_us[0]
+    source = job.sources[0]
+    key = source.fields(source.key_columns)
+    schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
+    closes = job.runs(law.CLOSING)
+    queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
+    waiting = _rows(queue.take(final_us))
+    if not job.any_rows and not len(waiting):
+        return Done(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
+    events = timeline([job.rows(0), waiting])
+    located = store.locate(events.hash, events.keys)
+    due = events.keys[-1].cast(pa.int64()).to_numpy() + law.due_us
+    closing = np.flatnonzero((due > initial_us) & (due <= final_us))
+    clock_us = np.append(job.clock_us, final_us)
+    arrival = first_due(due[closing] - 1, clock_us)
+    reference = _standing(events, located.present, closing, _sequence(job, events), arrival)
+    there = reference != ABSENT
+    closing, arrival, reference = closing[there], arrival[there], reference[there]
+    rank = rank_of_keys([key.take(pa.array(closing)) for key in events.keys], events.hash[closing])
+    order = np.lexsort((rank, due[closing], arrival))
+    closing, arrival, reference = closing[order], arrival[order], reference[order]
+    rows = job.batches[0].rows
+    pool = Pool(rows, located, events.groups)
+    time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
+    group = pa.array(closing)
+    emitted = output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        [pool.values(reference, source.value_columns)],
+        [reference],
+        deleted=np.zeros(len(closing), np.bool_),
+        event_time_us=time[reference],
+        position=job.manifest.position,
+        cause=Cause({SEQUENCE: np.minimum(arrival, max(len(clock_us) - 2, 0))}),
+    )
+    fresh = np.flatnonzero((due > final_us) & (located.segment < 0))
+    fresh = fresh[np.argsort(due[fresh], kind="stable")]
+    columns = [due[fresh], due[fresh], events.hash[fresh]]
+    keys = [key.take(pa.array(fresh)) for key in events.keys]
+    queue.store(pa.table([*map(pa.array, columns), *keys], schema=schema))
+    keep(job, 0, store, events, events.source == 0)
+    stores = {law.OPEN: store.runs, law.CLOSING: queue.runs}
+    return Done(emitted if len(emitted) else None, stores)
+
+
+def _rows(waiting: pa.Table) -> Rows:
+    """Return the windows that are due as rows without a value."""
+    count = len(waiting)
+    zeros = np.zeros(count, np.int64)
+    return Rows(
+        keys=[whole(column) for column in waiting.columns[3:]],
+        hash=waiting.column(HASH).to_numpy(),
+        event_time_us=zeros,
+        deleted=np.zeros(count, np.bool_),
+        clock_us=zeros,
+        sequence=zeros,
+    )
+
+
+def _sequence(job: Job, events: Timeline) -> Ints:
+    """Return the place of the record that caused each event, after all others for a window that
+    only waits.
+    """
+    own = events.source == 0
+    sequence = np.full(len(events.row), len(job.clock_us))
+    sequence[own] = job.batches[0].rows.column(SEQUENCE).to_numpy()[events.row[own]]
+    return sequence
+
+
+def _standing(events: Timeline, stored: Mask, group: Ints, sequence: Ints, closing: Ints) -> Ints:
+    """Return the row of each group when the record arrives that closes its window: a reference, or
+    ABSENT.
+    """
+    own = np.flatnonzero(events.source == 0)
+    after = versions(events, 0, stored)[1]
+    span = int(sequence.max(initial=0)) + 2
+    place = events.group[own] * span + sequence[own]
+    last = np.searchsorted(place, group * span + np.minimum(closing, span - 1)) - 1
+    heard = (last >= 0) & (events.group[own[last]] == group) if len(own) else last >= 0
+    before = np.where(stored[group], group, ABSENT)
+    return np.where(heard, after[own[last]], before) if len(own) else before

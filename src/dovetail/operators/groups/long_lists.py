@@ -1,0 +1,334 @@
+"""Long lists of accumulators, stored in parts (``Parts``): a batch reads and writes only the parts
+that it updates.
+
+An accumulator that lists its group's values (``aggregates.multiset.Listing``) lies in the group's
+row while it is short. For a longer list that row holds null. The list then lies in parts, each a
+row of a store of its own, and another store is their index.
+
+A batch that updates few values of a group reads the parts that hold them, and those that the result
+needs. It writes the parts that have changed. A batch that updates many values reads the whole list
+and cuts it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Columns, Traced, Updates, valid
+from dovetail.aggregates.multiset import Listing, lists_of, sizes
+from dovetail.aggregates.parts import Layout, cut, is_long
+from dovetail.aggregates.scans import replaced
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH
+from dovetail.laws.joins.foreign_key_join import combined, combined_range
+from dovetail.operators.job import Job, whole
+from dovetail.physical.specs.groups import AggregationLaw
+from dovetail.state.blobs import Blobs
+from dovetail.state.runs import Runs
+from dovetail.state.segment import SegmentCache
+from dovetail.state.table_state import TableState
+
+_PART, _SIZE, _FIRST = "_part", "_size", "_first"
+
+
+@dataclass(frozen=True)
+class Read:
+    """The lists of one column as a batch has read them."""
+
+    initial: Columns
+    """The accumulators, a row per group. Of groups ``apart`` they hold some parts only."""
+    apart: Mask
+    """bool[groups]: the batch works on parts of the group's list."""
+    layout: Layout
+    """All p parts of the groups that have any."""
+    number: Ints
+    """int64[p]: the number of each part."""
+    read: Mask
+    """bool[p]: the part is in ``initial``."""
+    home: Ints
+    """The part of each stored element, then of each value of the batch that is not null. It is
+    ABSENT in groups that are not apart.
+    """
+
+
+class Groups(Protocol):
+    """Groups, by hash in non-decreasing order, and their keys."""
+
+    @property
+    def hash(self) -> Ints:
+        """The hash of each group."""
+
+    @property
+    def keys(self) -> Sequence[pa.Array]:
+        """The columns of the key."""
+
+
+class Parts:
+    """The long lists of one column, in two stores.
+
+    ``index`` holds the size of each part and, if values are ordered, its first value. ``lists``
+    holds the parts. Both are ordered by the upper half of the group's hash, then the part's number.
+    Their keys are the group's key and that number.
+    """
+
+    def __init__(
+        self,
+        column: int,
+        kernel: Listing,
+        key: Sequence[pa.Field],
+        runs: Mapping[str, Runs],
+        blobs: Blobs,
+        cache: SegmentCache,
+    ) -> None:
+        """Open both stores. ``column``: the column's number. ``key``: the group's columns.
+        ``runs``: the runs of both stores by name, the index first.
+        """
+        own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
+        own.append((_PART, pa.int64()))
+        first = [(_FIRST, kernel.state[0].value_type)] * kernel.ordered
+        lists = [type_ for type_ in kernel.state if pa.types.is_list(type_)]
+        state = [(f"_a{number}", type_) for number, type_ in enumerate(lists)]
+        self.column, self.kernel = column, kernel
+        self._names = tuple(runs)
+        held = ([(_SIZE, pa.int64()), *first], state)
+        self.index, self.lists = (
+            TableState(pa.schema([*own, *values]), len(key) + 1, given, blobs, cache)
+            for given, values in zip(runs.values(), held, strict=True)
+        )
+
+    @property
+    def runs(self) -> dict[str, Runs]:
+        """The runs of both stores, as the manifest records them."""
+        return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
+
+    def whole(self, groups: Groups, stored: Columns) -> Columns:
+        """Return the whole accumulators of stored groups. ``stored``: the accumulators in the
+        groups' rows.
+        """
+        large = np.flatnonzero(~valid(stored[0]))
+        if not len(large):
+            return stored
+        group, rows = self._parts(groups, large)
+        number, size = (rows.column(name).to_numpy() for name in (_PART, _SIZE))
+        place = number
+        if self.kernel.ordered:
+            (place,) = self.kernel.keys([whole(rows.column(_FIRST))])
+        order = np.lexsort((place, group))
+        layout = Layout.of(group[order], size[order], len(groups.hash))
+        lists = self._fetch(groups, layout.group, number[order])
+        return _spliced(stored, large, layout, np.arange(len(order)), lists)
+
+    def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
+        """Return the parts of the ``large`` groups: the group of each part, and its row in the
+        index.
+        """
+        low, high = combined_range(groups.hash[large])
+        asked = pa.array(large)
+        found = self.index.scan(low, high, [key.take(asked) for key in groups.keys])
+        columns = [self.index.key_columns[-1], *self.index.value_columns]
+        return large[found.query], found.located.fetch(np.arange(len(found.query)), columns)
+
+    def read(
+        self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: Columns
+    ) -> Read:
+        """Read the lists that the updates by ``values`` need. ``known``: the groups that are
+        stored. ``stored``: the accumulators in the groups' rows.
+        """
+        large = np.flatnonzero(known & ~valid(stored[0]))
+        if not len(large):
+            none = np.zeros(0, np.int64)
+            layout = Layout.of(none, none, updates.groups)
+            nowhere = np.zeros(updates.groups, np.bool_)
+            return Read(stored, nowhere, layout, none, nowhere[:0], none)
+        group, part_rows = self._parts(events, large)
+        number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
+        order = np.lexsort((number, group))
+        layout = Layout.of(group[order], size[order], updates.groups)
+        taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
+        apart = layout.apart(np.diff(updates.bounds), taken)
+        listed = self.kernel.listed(values)
+        update = np.flatnonzero(valid(listed))
+        sought = np.flatnonzero(apart[updates.group[update]])
+        asking = updates.group[update[sought]]
+        if self.kernel.ordered:
+            first, came = self.kernel.keys(
+                [whole(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
+            )
+            order = np.lexsort((first, group))
+            layout = Layout.of(group[order], size[order], updates.groups)
+            homes = layout.homes(first[order], asking, came)
+        else:
+            homes = layout.last(asking)
+
+        read = np.ones(len(order), np.bool_)
+        if self.kernel.reads != "all":
+            read = ~apart[layout.group]
+            if self.kernel.reads != "none":
+                read |= layout.at_end(self.kernel.reads, taken + self.kernel.reach)
+            read[homes] = True
+        part = np.flatnonzero(read)
+        lists = self._fetch(events, layout.group[part], number[order[part]])
+        initial = _spliced(stored, large, layout, part, lists)
+        home = np.full(len(update), ABSENT)
+        home[sought] = homes
+        of_stored = _homes_of_stored(initial[0], layout, apart, part)
+        return Read(initial, apart, layout, number[order], read, np.append(of_stored, home))
+
+    def _fetch(self, groups: Groups, group: Ints, number: Ints) -> Columns:
+        """Return the lists of parts, by group and number."""
+        hash_ = combined(groups.hash[group], number)
+        order = np.argsort(hash_)
+        owner = pa.array(group[order])
+        keys = [*(key.take(owner) for key in groups.keys), pa.array(number[order])]
+        found = self.lists.locate(hash_[order], keys)
+        assert found.present.all(), "a part is in the index but not in the store"
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        parts = found.fetch(place, self.lists.value_columns)
+        return [whole(column) for column in parts.columns]
+
+    def keep(self, read: Read, events: Timeline, made: Traced, time_us: Ints) -> Columns:
+        """Store the changed parts of long lists, and return the accumulators for the groups' rows,
+        null for a long list. ``time_us``: the groups' times.
+
+        A list has the parts 0 and 1, and the batch works on parts. Part 0 is unchanged and not
+        written; part 1 has grown to 1025 values, so it is cut:
+
+        | piece | values | number                          |
+        |-------|--------|---------------------------------|
+        | 0     | 341    | 1, that of the part it replaces |
+        | 1     | 342    | 3, new                          |
+        | 2     | 342    | 4, new                          |
+
+        New numbers are above the group's highest, and may have gaps.
+        """
+        size = sizes(made.columns[0])
+        large = read.apart | is_long(size)
+        if not len(read.number) and not large.any():
+            return made.columns
+        layout, parts, groups = read.layout, len(read.number), np.arange(len(size))
+
+        # A run is cut as a whole: one part or, of a group that is not apart, the whole list.
+        run = np.repeat(parts + groups, size)
+        by_part = np.repeat(read.apart, size)
+        run[by_part] = read.home[made.since[by_part]]
+        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged(read, made, run))
+        written = np.append(replaced & read.apart[layout.group], large & ~read.apart)
+        element = np.flatnonzero(written[run])
+        run = run[element]
+        begin = np.flatnonzero(np.diff(run, prepend=-1))
+        of, ordinal, length = cut(np.diff(begin, append=len(run)))
+        run = run[begin][of]
+
+        # A part takes the number of a part that it replaces, while there are any.
+        is_part = run < parts
+        group = run - parts
+        group[is_part] = layout.group[run[is_part]]
+        former = np.where(is_part, run, layout.start[group]) + ordinal
+        again = ordinal < np.where(is_part, 1, layout.parts[group])
+        number = _fresh(read, group)
+        number[again] = read.number[former[again]]
+        gone = replaced
+        gone[former[again]] = False
+        self._store(
+            events,
+            np.append(group, layout.group[gone]),
+            np.append(number, read.number[gone]),
+            length,
+            [column.flatten().take(pa.array(element)) for column in self._lists(made.columns)],
+            time_us,
+        )
+        kept = pa.array(groups, mask=large)
+        lists = self._lists(made.columns)
+        return [*(column.take(kept) for column in lists), *made.columns[len(lists) :]]
+
+    def _store(
+        self,
+        events: Timeline,
+        group: Ints,
+        number: Ints,
+        size: Ints,
+        lists: Columns,
+        time_us: Ints,
+    ) -> None:
+        """Store parts by group and number: first those with a ``size``, then tombstones of those
+        that are gone.
+        """
+        hash_ = combined(events.hash[group], number)
+        order = np.argsort(hash_)
+        there = order < len(size)
+        row, owner = pa.array(order, mask=~there), pa.array(group[order])
+        own = [
+            pa.array(hash_[order]),
+            pa.array(time_us[group[order]]),
+            pa.array(~there),
+            *(key.take(owner) for key in events.keys),
+            pa.array(number[order]),
+        ]
+        index = [pa.array(size)]
+        if self.kernel.ordered:
+            index.append(lists[0].take(pa.array(np.cumsum(size) - size)))
+        parts = [lists_of(size, column) for column in lists]
+        for store, columns in ((self.index, index), (self.lists, parts)):
+            rows = [*own, *(column.take(row) for column in columns)]
+            store.store(pa.table(rows, schema=store.schema))
+
+    def _lists(self, accumulators: Columns) -> Columns:
+        """Return the accumulator's columns that are lists."""
+        return accumulators[: len(self.lists.value_columns)]
+
+
+def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
+    """Return the parts of all columns that may have them."""
+    found = []
+    for column in law.listed:
+        kernel = law.columns[column].kernel
+        assert isinstance(kernel, Listing)
+        runs = {name: job.runs(name) for name in law.lists(column)}
+        found.append(Parts(column, kernel, job.operator.key, runs, job.blobs, job.cache))
+    return found
+
+
+def _spliced(
+    stored: Columns, large: Ints, layout: Layout, part: Ints, lists: Columns
+) -> list[pa.Array]:
+    """Return the stored accumulators with the lists of the ``large`` groups joined from these
+    parts.
+    """
+    size = np.zeros(len(stored[0]), np.int64)
+    np.add.at(size, layout.group[part], layout.size[part])
+    joined = [lists_of(size[large], column.flatten()) for column in lists]
+    return [*replaced(stored[: len(lists)], large, joined), *stored[len(lists) :]]
+
+
+def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -> Ints:
+    """Return the part of each element of all lists, ABSENT in a group that is not apart."""
+    home = np.full(len(lists.flatten()), ABSENT)
+    part = part[apart[layout.group[part]]]
+    home[np.repeat(apart, sizes(lists))] = np.repeat(part, layout.size[part])
+    return home
+
+
+def _unchanged(read: Read, made: Traced, run: Ints) -> Mask:
+    """Find the parts that hold the elements that they held before, untouched: bool[p]."""
+    parts, old = len(read.number), len(read.initial[0].flatten())
+    stood = made.latest < old
+    now, same = (np.bincount(which, minlength=parts)[:parts] for which in (run, run[stood]))
+    unchanged: Mask = (now == read.layout.size) & (same == now)
+    return unchanged
+
+
+def _fresh(read: Read, group: Ints) -> Ints:
+    """Return numbers for new parts of these groups, above all that the groups have. ``group`` is
+    non-decreasing.
+    """
+    highest = np.full(len(read.layout.parts), -1)
+    np.maximum.at(highest, read.layout.group, read.number)
+    ordinal = np.arange(len(group)) - np.searchsorted(group, group)
+    fresh: Ints = highest[group] + 1 + ordinal
+    return fresh

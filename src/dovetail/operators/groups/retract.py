@@ -1,0 +1,60 @@
+"""The stage before a table is grouped by other columns, on one bucket of its own keys
+(``Retract``). A changed row becomes two messages: the old row leaves its group, and the new one
+enters its own.
+
+The store holds each key's last row: its group and the aggregated columns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import any_null
+from dovetail.arrays.timeline import ABSENT
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
+from dovetail.laws.retract import SILENT, moves
+from dovetail.operators.job import Done, Job
+from dovetail.operators.row_changes import RowChanges, emitted
+from dovetail.physical.specs.groups import Retract
+from dovetail.plan.metrics import metric
+
+
+def run(job: Job, _: Retract) -> Done:
+    """Emit the rows that leave and enter groups, in the order of the records."""
+    source = job.sources[0]
+    store = job.table_store(0)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    changes = RowChanges.of(job, store)
+    held = range(source.foreign_columns.start, len(source.schema))
+    former = changes.pool.values(changes.old, held)
+    present = changes.pool.values(changes.new, held)
+    group = slice(1, 1 + source.foreign)
+    nowhere = any_null(present[group], len(changes.event))
+    said = moves(
+        changes.old != ABSENT,
+        changes.new != ABSENT,
+        any_null(former[group], len(changes.event)),
+        nowhere,
+        rows_equal(former[group], present[group]),
+    )
+    change, enters = changes.in_order(said.leaves, said.enters)
+    event = changes.event[change]
+    hash_, *columns = emitted(former, present, change, enters)
+    names = [field.name for field in source.fields(held)][1:]
+    rows: dict[str, pa.Array] = {
+        HASH: hash_,
+        EVENT_TIME: pa.array(changes.events.event_time_us[event]),
+        DELETED: pa.array(~enters),
+        **dict(zip(names, columns, strict=True)),
+        INSTRUCTION: pa.array(np.where(said.silent[change] & ~enters, SILENT, 0)),
+    }
+    rows |= job.causes(changes.events).of(event).arrays
+    counts = changes.keep(job, store)
+    lost = changes.event[(changes.new != ABSENT) & nowhere]
+    rows_lost = changes.events.row[lost]
+    counts.add_rows(metric(source.name, "null_group"), source, job.batches[0].rows, rows_lost)
+    stores = {job.operator.names[0]: store.runs}
+    return Done(pa.table(rows) if len(event) else None, stores, counts=counts)

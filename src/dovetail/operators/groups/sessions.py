@@ -1,0 +1,308 @@
+"""Rows aggregated by key and session, on one bucket (``AggregationLaw`` over session windows).
+
+The store holds the sessions with their accumulators, those of one key side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Updates
+from dovetail.aggregates.scans import merged_over, replaced
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
+from dovetail.laws.joins.foreign_key_join import combined, combined_range, low_half
+from dovetail.laws.windows.sessions import Forest, Sessions, forest
+from dovetail.operators.groups.aggregate import (
+    Columns,
+    aggregated,
+    bounds,
+    by_column,
+    counted,
+    state_store,
+    values_of,
+)
+from dovetail.operators.job import Done, Job, output, picked, whole
+from dovetail.physical.specs.groups import AggregationLaw
+from dovetail.state.table_state import TableState
+
+_Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
+
+
+def run(job: Job, law: AggregationLaw) -> Done:
+    """Emit every record's changes of its key's sessions or, with ``emit="batch"``, the batch's net
+    changes.
+    """
+    if not job.any_rows:
+        return Done(None, job.stores)
+    assert law.windows is not None
+    store = state_store(job, law)
+    events = timeline([job.rows(0)])
+    closing_us = job.clocks_of(0, events) - law.windows.wait_us
+    stored = _Stored.of(store, events, law)
+    made = forest(
+        events.group,
+        events.event_time_us,
+        events.arrival,
+        closing_us,
+        stored.sessions,
+        law.windows.size_us,
+    )
+    batch = _Batch(job, law, events, stored, made)
+    changed = batch.changed()
+    emitted = batch.net(changed) if job.operator.emit == "batch" else batch.each()
+    batch.keep(store, changed)
+    return Done(emitted, {law.GROUPS: store.runs}, counts=counted(job, law, events.row[made.late]))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The stored sessions of the batch's keys."""
+
+    sessions: Sessions
+    """The sessions; ``ref`` is the session's own number."""
+    state: Sequence[Columns]
+    """Per aggregate, the accumulators of the sessions."""
+    count: Ints
+    """The number of records in each session."""
+
+    @classmethod
+    def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _Stored:
+        """Read all stored sessions of the keys, closed ones included."""
+        found = store.scan(*combined_range(events.hash), events.keys)
+        rows = np.arange(len(found.query))
+        held = found.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
+        columns = [whole(column) for column in held.columns]
+        start, end = (column.cast(pa.int64()).to_numpy() for column in columns[:2])
+        order = np.lexsort((end, found.query))
+        query, start, end = found.query[order], start[order], end[order]
+        arranged = iter(column.take(pa.array(order)) for column in columns[3:])
+        count = next(arranged).to_numpy()
+        state = [[next(arranged) for _ in column.kernel.state] for column in law.columns]
+        return cls(Sessions(query, start, end, np.arange(len(order))), state, count)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A batch's sessions.
+
+    A session made of only the one before it shares a *segment* with it. So a segment is a series of
+    records, added one after the other to the children of its first session.
+    """
+
+    job: Job
+    law: AggregationLaw
+    events: Timeline
+    stored: _Stored
+    made: Forest
+
+    @cached_property
+    def _record(self) -> Ints:
+        """The sessions that records make, by their number in ``made``."""
+        return np.flatnonzero(self.made.event != ABSENT)
+
+    @cached_property
+    def _segment(self) -> Ints:
+        """The segment of each session. For the sessions a, b made of a, c, and d made of b and c
+        the segments are 0, 0, 1 and 2.
+        """
+        one, two = self.made.below
+        begins = (self.made.event == ABSENT) | (one == ABSENT) | (two != ABSENT)
+        return np.cumsum(begins) - 1
+
+    @cached_property
+    def _updates(self) -> Updates:
+        """The records as updates of segments."""
+        segment, record = self._segment, self._record
+        segments = int(segment[-1]) + 1 if len(segment) else 0
+        return Updates(segment[record], segments, np.zeros(len(record), np.bool_))
+
+    @cached_property
+    def _values(self) -> list[Columns]:
+        """The values of the records, per column."""
+        event = self.made.event[self._record]
+        rows = self.job.batches[0].rows
+        return values_of(self.job, self.law, rows, self.events.row[event])
+
+    @cached_property
+    def _begun(self) -> list[Columns]:
+        """The accumulators with which segments begin, per column: a stored session's, or null."""
+        first = np.searchsorted(self._segment, np.arange(self._updates.groups))
+        return [picked(state, self.made.ref[first]) for state in self.stored.state]
+
+    @cached_property
+    def _added(self) -> list[Columns]:
+        """The accumulators that segments add to the children of their first sessions, per
+        column.
+        """
+        return aggregated(self.law, "fold", self._updates, self._begun, self._values)
+
+    def _merged(self, number: Ints, end: Ints) -> list[Columns]:
+        """Merge all segments below these sessions, up to the exclusive ``end``, per column."""
+        first = self._segment[self.made.low[number]]
+        return by_column(
+            self.law, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
+        )
+
+    @cached_property
+    def _last(self) -> Ints:
+        """The sessions that records have made and that exist after the batch."""
+        there = self.made.event != ABSENT
+        for below in self.made.below:
+            there[below[below != ABSENT]] = False
+        return np.flatnonzero(there)
+
+    @cached_property
+    def state(self) -> list[Columns]:
+        """The accumulators of the stored sessions, then of those after the batch, per column."""
+        made = self._merged(self._last, self._segment[self._last] + 1)
+        return [
+            [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
+            for before, after in zip(self.stored.state, made, strict=True)
+        ]
+
+    @cached_property
+    def count(self) -> Ints:
+        """The number of records in each session of ``state``."""
+        own = np.append(self.stored.count, 1)[self.made.ref]
+        total = np.append(0, np.cumsum(own))
+        return np.append(
+            self.stored.count, total[self._last + 1] - total[self.made.low[self._last]]
+        )
+
+    def each(self) -> pa.Table | None:
+        """Return the rows and tombstones of each record, in the order of the records; None for
+        none.
+        """
+        made, record = self.made, self._record
+        if len(record) == 0:
+            return None
+        one, two = made.below
+        merges = np.flatnonzero(two != ABSENT)
+        into = self._segment[merges]
+        initial = [
+            replaced(columns, into, others)
+            for columns, others in zip(self._begun, self._merged(merges, into), strict=True)
+        ]
+        results = aggregated(self.law, "scan", self._updates, initial, self._values)
+        emitted = [record]
+        by = [record]
+        for below in (one, two):
+            own = np.flatnonzero((made.event != ABSENT) & (below != ABSENT))
+            was = below[own]
+            moved = (made.start_us[was] != made.start_us[own]) | (
+                made.end_us[was] != made.end_us[own]
+            )
+            emitted.append(was[moved])
+            by.append(own[moved])
+        session, event = np.concatenate(emitted), made.event[np.concatenate(by)]
+        result = np.full(len(session), ABSENT)
+        result[: len(record)] = np.arange(len(record))
+        start, end = made.start_us[session], made.end_us[session]
+        order = np.lexsort((start, result != ABSENT, self.events.arrival[event]))
+        result = result[order]
+        return self._output(event[order], start[order], end[order], picked(results, result), result)
+
+    def net(self, changed: _Changed) -> pa.Table | None:
+        """Return the batch's changes of the sessions, in the order of each key's last record; None
+        for none.
+        """
+        gone, now, then = changed
+        both = np.flatnonzero(then != ABSENT)
+        differs = np.ones(len(now.group), np.bool_)
+        made = by_column(self.law, lambda kernel, number: kernel.results(self.state[number]))
+        differs[both] = ~rows_equal(picked(made, now.ref[both]), picked(made, then[both]))
+        now = now.where(differs)
+        group = np.append(gone.group, now.group)
+        if len(group) == 0:
+            return None
+        event = last_of_source(self.events, 0)[group]
+        event[len(gone.group) :] = self.made.event[self._last[now.ref - len(self.stored.count)]]
+        start = np.append(gone.start_us, now.start_us)
+        end = np.append(gone.end_us, now.end_us)
+        ref = np.append(np.full(len(gone.group), ABSENT), now.ref)
+        order = np.lexsort((start, ref != ABSENT, self.events.arrival[event]))
+        ref = ref[order]
+        return self._output(event[order], start[order], end[order], picked(made, ref), ref)
+
+    def changed(self) -> _Changed:
+        """Return (gone, now, twin): stored sessions that are gone, sessions that are new or
+        changed, and a twin of each of these. The twin is the stored session with the same bounds,
+        ABSENT for none.
+        """
+        made, last = self.made, self._last
+        below = np.concatenate(made.below)
+        below = made.ref[below[below != ABSENT]]
+        stored = self.stored.sessions.where(below[below != ABSENT])
+        now = Sessions(
+            self.events.group[made.event[last]],
+            made.start_us[last],
+            made.end_us[last],
+            len(self.stored.count) + np.arange(len(last)),
+        )
+        everything = [
+            np.append(a, b)
+            for a, b in (
+                (stored.group, now.group),
+                (stored.start_us, now.start_us),
+                (stored.end_us, now.end_us),
+            )
+        ]
+        order = np.lexsort((np.arange(len(everything[0])), *reversed(everything)))
+        same = np.ones(max(len(order) - 1, 0), np.bool_)
+        for column in everything:
+            same &= column[order[1:]] == column[order[:-1]]
+        twin = np.full(len(order), ABSENT)
+        twin[order[1:][same]] = np.append(stored.ref, now.ref)[order[:-1][same]]
+        stays = np.zeros(len(stored.ref), np.bool_)
+        stays[order[:-1][same]] = True
+        return stored.where(~stays), now, twin[len(stored.ref) :]
+
+    def keep(self, store: TableState, changed: _Changed) -> None:
+        """Store the sessions that have changed."""
+        gone, now, _ = changed
+        group = np.append(gone.group, now.group)
+        start = np.append(gone.start_us, now.start_us)
+        end = np.append(gone.end_us, now.end_us)
+        ref = np.append(gone.ref, now.ref)
+        place = stable_hash([pa.array(start), pa.array(end)])
+        hash_ = combined(self.events.hash[group], low_half(place))
+        order = np.argsort(hash_, kind="stable")
+        group, start, end, ref = group[order], start[order], end[order], ref[order]
+        deleted = (np.arange(len(order)) < len(gone.group))[order]
+        columns = [
+            pa.array(hash_[order]),
+            pa.array(end),
+            pa.array(deleted),
+            *(key.take(pa.array(group)) for key in self.events.keys),
+            *bounds(start, end),
+            pa.array(end),
+            pa.array(self.count[ref]),
+            *(column for state in self.state for column in picked(state, ref)),
+        ]
+        store.store(pa.table(columns, schema=store.schema))
+
+    def _output(
+        self, event: Ints, start: Ints, end: Ints, values: Sequence[pa.Array], result: Ints
+    ) -> pa.Table:
+        """Return sessions as changes, a tombstone where ``result`` is ABSENT."""
+        events, operator = self.events, self.job.operator
+        group = pa.array(events.group[event])
+        gone: Mask = result == ABSENT
+        return output(
+            operator,
+            [*(key.take(group) for key in events.keys), *bounds(start, end)],
+            [values],
+            [result],
+            deleted=gone,
+            event_time_us=end,
+            position=self.job.manifest.position,
+            cause=self.job.causes_of_rows(events.row[event]),
+        )

@@ -1,0 +1,258 @@
+"""Rows aggregated by key and sliding window, on one bucket.
+
+The law is ``AggregationLaw`` over sliding windows.
+
+The stores hold the accumulators of each window, and the records themselves, because windows of
+later records may hold them. A record is kept as long as a window with it may be open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate, Updates
+from dovetail.aggregates.first_last import End
+from dovetail.aggregates.scans import fold_over
+from dovetail.arrays.grouping import by_group_and_time
+from dovetail.arrays.search import pieces
+from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
+from dovetail.base.columns import EVENT_TIME, HASH, ROW
+from dovetail.laws.windows.fixed import running_max
+from dovetail.laws.windows.sliding import Records, Windows, changed
+from dovetail.operators.groups.aggregate import (
+    Before,
+    Columns,
+    Updated,
+    UpdatedGroups,
+    aggregated,
+    by_column,
+    counted,
+    state_store,
+    timeline_of_windows,
+    values_of,
+)
+from dovetail.operators.job import Done, Job, minus, output, picked
+from dovetail.physical.specs.groups import AggregationLaw
+from dovetail.state.history import HistoryState
+from dovetail.state.table_state import TableState
+
+
+def run(job: Job, law: AggregationLaw) -> Done:
+    """Emit every record's changes of its key's windows or, with ``emit="batch"``, the batch's net
+    changes.
+    """
+    if not job.any_rows:
+        return Done(None, job.stores)
+    windows = law.windows
+    assert windows is not None
+    store, records = state_store(job, law), _records(job, law)
+    events = timeline([job.rows(0)])
+    closing_us = np.empty(len(events.row), np.int64)
+    closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
+    open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
+    held, values = _held(job, law, records, events, open_, closing_us)
+    batch = _Batch(job, law, events, changed(held, closing_us, windows.size_us), values)
+    groups = batch.groups(store)
+    emitted: Iterator[pa.Table | None]
+    cuts: list[tuple[int, int]] = []
+    if job.operator.emit == "batch":
+        emitted = iter((groups.net(),))
+    else:
+        cuts = batch.windows.cuts()
+        emitted = batch.each(groups, cuts)
+    first = next(emitted, None)
+    later = 0
+    if first is not None and len(cuts) > 1:
+        later = sum(batch.windows.emitted(*cut) for cut in cuts) - len(first)
+    groups.keep(store)
+    _keep(job, records, events, open_)
+    return Done(
+        first,
+        {law.GROUPS: store.runs, law.RECORDS: records.runs},
+        job.manifest.rows + len(open_),
+        chunks=emitted,
+        later=later,
+        counts=counted(job, law, events.row[~open_]),
+    )
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The ``windows`` that a batch changes, of the keys in ``events``."""
+
+    job: Job
+    law: AggregationLaw
+    events: Timeline
+    windows: Windows
+    values: Sequence[Columns]
+    """Per column, the values of the windows' records."""
+
+    def groups(self, store: TableState) -> UpdatedGroups:
+        """Return the windows as groups, each with one update that stands for all its updates."""
+        windows = self.windows
+        owner = windows.group
+        updates = timeline_of_windows(
+            [key.take(pa.array(owner)) for key in self.events.keys],
+            self.events.hash[owner],
+            (windows.start_us, windows.start_us + windows.size_us),
+            windows.latest_us,
+            np.arange(len(windows)),
+        )
+        before = Before.of(self.law, updates, store)
+        own = updates.row
+        moment = windows.moment[own]
+        emitted = np.lexsort((windows.start_us[own], moment))
+        return UpdatedGroups(
+            job=self.job,
+            law=self.law,
+            updated=Updated(updates, [], emitted, self._rows_of(moment[emitted])),
+            before=before,
+            state=by_column(
+                self.law, lambda kernel, number: self._final(kernel, number, before, own)
+            ),
+            time_us=np.maximum(before.time_us, updates.event_time_us),
+            count=before.count + windows.count[own],
+            last=np.arange(len(own)),
+        )
+
+    def _final(self, kernel: Aggregate, number: int, before: Before, own: Ints) -> Columns:
+        """Return a column's accumulators after the batch. If they depend on the order of records,
+        they are computed from all pairs of a window and a record, in portions.
+        """
+        windows, values, stored = self.windows, self.values[number], before.state[number]
+        if kernel.commutes or isinstance(kernel, End):
+            made = picked(values, windows.record)
+            ranges = windows.first, windows.end
+            if isinstance(kernel, End):
+                order = windows.records.number[windows.record]
+                made = kernel.over(*ranges, order, made, len(windows))
+            else:
+                made = fold_over(kernel, *ranges, made, len(windows))
+            return kernel.merged(stored, picked(made, own))
+        window_of, count = np.argsort(own), windows.count[own]
+        parts: list[Columns] = [[column.slice(0, 0) for column in stored]]
+        for start, stop in pieces(count, windows.pairs_max):
+            group, record = windows.members(own[start:stop])
+            group = window_of[group] - start
+            order = np.argsort(group, kind="stable")
+            updates = Updates(group[order], stop - start, np.zeros(len(order), np.bool_))
+            index = pa.array(record[order])
+            initial = [column.slice(start, stop - start) for column in stored]
+            parts.append(kernel.fold(updates, initial, [c.take(index) for c in values]))
+        return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
+
+    def each(self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
+        """Return the results of windows after each record that changes them, in portions of
+        records.
+        """
+        windows, job, before = self.windows, self.job, groups.before
+        group_of = np.argsort(groups.updated.events.row)
+        state = [picked(columns, group_of) for columns in before.state]
+        time_us, position = before.time_us[group_of], job.manifest.position
+        for start, stop in cuts:
+            updated = windows.updates(start, stop)
+            updates = Updates(updated.window, len(windows), np.zeros(len(updated.window), np.bool_))
+            values = [picked(columns, updated.record) for columns in self.values]
+            after_us = running_max(
+                windows.records.time_us[updated.record],
+                updates.bounds[updates.updated],
+                updated.window,
+                time_us[updates.updated],
+            )
+            emitted = updated.emitted
+            if len(emitted):
+                results = aggregated(self.law, "scan", updates, state, values)
+                group = pa.array(group_of[updated.window[emitted]])
+                yield output(
+                    job.operator,
+                    [key.take(group) for key in groups.updated.events.keys],
+                    [picked(results, emitted)],
+                    [emitted],
+                    deleted=np.zeros(len(emitted), np.bool_),
+                    event_time_us=after_us[emitted],
+                    position=position,
+                    cause=job.causes_of_rows(self._rows_of(updated.moment)),
+                )
+                position += len(emitted)
+            if stop < cuts[-1][1]:
+                state = aggregated(self.law, "fold", updates, state, values)
+                time_us[updates.updated] = after_us[updates.last]
+
+    def _rows_of(self, arrival: Ints) -> Ints:
+        """Return the batch's rows with these arrivals."""
+        row = np.empty(len(self.events.row), np.int64)
+        row[self.events.arrival] = self.events.row
+        return row[arrival]
+
+
+def _held(
+    job: Job,
+    law: AggregationLaw,
+    records: HistoryState,
+    events: Timeline,
+    open_: Mask,
+    closing_us: Ints,
+) -> tuple[Records, list[Columns]]:
+    """Return the stored records that may share a window with the batch's, the batch's own, and the
+    values of all.
+    """
+    assert law.windows is not None
+    size_us = law.windows.size_us
+    event = np.flatnonzero(open_)
+    group, time = events.group[event], events.event_time_us[event]
+    asked, start = np.unique(group, return_index=True)
+    low = np.minimum.reduceat(time, start) if len(start) else start
+    high = np.maximum.reduceat(time, start) if len(start) else start
+    keys = [key.take(pa.array(asked)) for key in events.keys]
+    found = records.between(events.hash[asked], keys, low - size_us - 1, high + size_us + 1)
+    stored = found.rows.take(pa.array(found.row))
+    rows = job.batches[0].rows.take(pa.array(events.row[event]))
+    fresh = _stored_rows(rows, job.manifest.rows + events.arrival[event], records.schema)
+    rows = pa.concat_tables([stored, fresh]).combine_chunks()
+    group = np.append(asked[found.query], group)
+    time, number = (rows.column(name).to_numpy() for name in (EVENT_TIME, ROW))
+    arrival = np.append(np.full(len(stored), STORED), events.arrival[event])
+    order = np.lexsort((number, time, group))
+    arrival = arrival[order]
+    held = Records(
+        group[order], time[order], arrival, number[order], np.append(closing_us, NO_TIME)[arrival]
+    )
+    return held, values_of(job, law, rows, order)
+
+
+def _records(job: Job, law: AggregationLaw) -> HistoryState:
+    """Return the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns."""
+    assert law.windows is not None
+    source = job.sources[0]
+    own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
+    reach_us = law.windows.grace_us + law.windows.size_us + 1
+    return HistoryState(
+        pa.schema([*own, *source.fields(source.user_columns)]),
+        range(len(own), len(own) + source.keys),
+        job.runs(law.RECORDS),
+        job.blobs,
+        job.cache,
+        versioned=False,
+        horizon_us=minus(job.final_us[0], reach_us),
+    )
+
+
+def _stored_rows(rows: pa.Table, number: Ints, schema: pa.Schema) -> pa.Table:
+    """Return rows in the schema of the store, with these numbers."""
+    own = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(number)]
+    return pa.table([*own, *rows.select(schema.names[3:]).columns], schema=schema)
+
+
+def _keep(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
+    """Store the records that a window may still need, and drop the others."""
+    event = np.flatnonzero(open_ & (events.event_time_us >= records.horizon_us))
+    hash_ = events.hash[events.group[event]]
+    event = event[by_group_and_time(hash_, events.event_time_us[event])]
+    rows = job.batches[0].rows.take(pa.array(events.row[event]))
+    number = job.manifest.rows + events.arrival[event]
+    records.store(_stored_rows(rows, number, records.schema))
+    records.expire(records.horizon_us)

@@ -1,0 +1,1 @@
+"""Operators of joins, on one bucket."""

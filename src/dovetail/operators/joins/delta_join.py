@@ -1,0 +1,303 @@
+"""One micro-batch of a delta join, on the join keys of one task.
+
+Each side has the batch's changes, the rows in the cache, and the rows looked up for the rest.
+``laws.joins.delta_join`` computes the results on row numbers, and values are gathered once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import canonical
+from dovetail.arrays.grouping import by_key
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, last_of_source, timeline
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.errors import DataError
+from dovetail.laws.joins import delta_join
+from dovetail.lookup.keys import grouped, numbered, refuse_twice
+from dovetail.lookup.source import Found
+from dovetail.operators.job import Batch, Cause, output, picked, whole
+from dovetail.operators.joins.lookup_cache import SideCache
+from dovetail.physical.fragment import Operator
+from dovetail.physical.source import SourceSpec
+from dovetail.physical.specs.delta_join import DeltaJoinLaw, LookedUp
+
+Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], Found]"
+"""``ask(side, columns, keys)``: return the side's rows whose ``columns`` are one of ``keys``."""
+
+_KEYS_A_QUERY = 10_000
+_RESULTS_A_TABLE = 100_000
+_BATCH_SHIFT = 32
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The outcome of a micro-batch."""
+
+    changes: Iterator[pa.Table]
+    """The changes (``Operator.output_schema``), at most one per key."""
+    caches: list[SideCache]
+    """The caches of both sides after the batch."""
+    counts: list[tuple[int, int, int]]
+    """Per side, three numbers: join keys found in the cache, keys looked up, and looked-up keys
+    that the store could not have.
+    """
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side's rows of a batch: the columns, and what the law knows of each row."""
+
+    rows: delta_join.Rows
+    table: pa.Table
+
+
+def join(
+    operator: Operator,
+    batches: Sequence[Batch],
+    caches: Sequence[SideCache],
+    ask: Ask | None,
+    batch: int,
+) -> Joined:
+    """Join one micro-batch. ``batch`` is its number. ``ask`` is None if the batch has all rows of
+    both tables.
+    """
+    law = operator.law
+    assert isinstance(law, DeltaJoinLaw)
+    changed = [
+        _changes(operator, side, last, source)
+        for source, (side, last) in enumerate(zip(law.sides, batches, strict=True))
+    ]
+    groups, count, keys = grouped([c.table.select(range(operator.keys)) for c in changed])
+    fresh = [
+        _Side(delta_join.Rows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
+        for group, c in zip(groups, changed, strict=True)
+    ]
+    sides, kept, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
+    if ask is not None:
+        unique = (law.sides[0].unique, law.sides[1].unique)
+        needed = delta_join.needed(count, (fresh[0].rows, fresh[1].rows), law.how, unique)
+        for number in (0, 1):
+            sides[number], kept[number], counts[number] = _with_others(
+                operator, number, fresh[number], keys, needed[number], caches[number], ask, batch
+            )
+    results = delta_join.delta_join(
+        count,
+        (sides[0].rows, sides[1].rows),
+        law.how,
+        law.form,
+        moving=law.moving,
+    )
+    return Joined(_tables(operator, law, sides, keys, results, batch), kept, counts)
+
+
+def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
+    """Return the last row of each primary key in a batch of one source, in the order of arrival.
+    ``primary``: the key columns, as indices among the user columns.
+    """
+    table = batch.rows
+    keys = [whole(table.column(source.user_columns[place])) for place in primary]
+    events = timeline(
+        [
+            Rows(
+                keys=keys,
+                hash=stable_hash(keys),
+                event_time_us=table.column(EVENT_TIME).to_numpy(),
+                deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
+                clock_us=batch.clock_us,
+                sequence=table.column(SEQUENCE).to_numpy() if source.ordered else None,
+            )
+        ]
+    )
+    return table.take(pa.array(np.sort(events.row[last_of_source(events, 0)])))
+
+
+def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _Side:
+    """Return a side's changes, one per primary key, not yet grouped. Raises ``DataError`` for a
+    tombstone of a table without deletes.
+    """
+    spec = operator.sources[source]
+    table = last_rows(spec, side.key, batch)
+    gone = whole(table.column(DELETED)).to_numpy(zero_copy_only=False).astype(np.bool_)
+    if gone.any() and not side.deletes:
+        raise DataError(
+            spec.title,
+            "a tombstone came, and the table is said to have no deletes",
+            "Say changes='all' in with_lookup, or filter tombstones out",
+        )
+    rows = delta_join.Rows(
+        group=np.zeros(len(table), np.int64),
+        fresh=np.ones(len(table), np.bool_),
+        gone=gone,
+        time_us=table.column(EVENT_TIME).to_numpy(),
+    )
+    return _Side(rows, _canonical(table.select(list(spec.user_columns)), side.key))
+
+
+def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
+    """Return the table with equal bits for equal keys, in the columns ``places``."""
+    for place in places:
+        field = table.schema.field(place)
+        if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
+            table = table.set_column(place, field, canonical(whole(table.column(place))))
+    return table
+
+
+def _with_others(
+    operator: Operator,
+    number: int,
+    fresh: _Side,
+    keys: Sequence[pa.Array],
+    needed: Mask,
+    cache: SideCache,
+    ask: Ask,
+    batch: int,
+) -> tuple[_Side, SideCache, tuple[int, int, int]]:
+    """Add the other rows of the ``needed`` groups to a side, from the cache or by look-up. Returns
+    the side, its cache after the batch, and its ``Joined.counts``.
+    """
+    law = operator.law
+    assert isinstance(law, DeltaJoinLaw)
+    side, schema = law.sides[number], fresh.table.schema
+    groups = len(needed)
+    names = schema.names[: operator.keys]
+    asked = pa.table(list(keys), schema=pa.schema([schema.field(name) for name in names]))
+    entry_group = numbered(asked, cache.keys)
+    in_cache = np.zeros(groups, np.bool_)
+    in_cache[entry_group[entry_group != delta_join.NO_GROUP]] = True
+    missing = np.flatnonzero(needed & ~in_cache)
+    chunks = [missing[at : at + _KEYS_A_QUERY] for at in range(0, len(missing), _KEYS_A_QUERY)]
+    found = [ask(number, names, asked.take(pa.array(chunk))) for chunk in chunks]
+    unfit = sum(int(answer.unfit.sum()) for answer in found)
+    counts = int((needed & in_cache).sum()), len(missing), unfit
+    cached_group = entry_group[cache.entry]
+    cached = cached_group != delta_join.NO_GROUP
+    tables = [cache.rows.filter(pa.array(cached)), *(answer.rows for answer in found)]
+    known = _canonical(pa.concat_tables(tables), [*range(operator.keys), *side.key])
+    own = (chunk[answer.key] for chunk, answer in zip(chunks, found, strict=True))
+    group = np.concatenate([cached_group[cached], *own])
+    answer = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    stays = _stays(operator.sources[number].title, side, fresh, known, group, answer)
+    joined = _joined(fresh, known.filter(pa.array(stays)), group[stays])
+    if side.cache == 0:
+        return joined, cache, counts
+    complete = in_cache.copy()
+    complete[missing] = True
+    if side.unique:
+        complete[fresh.rows.group[fresh.rows.group != delta_join.NO_GROUP]] = True
+    fresh_cache = _entries(joined, asked, complete, batch)
+    others = entry_group == delta_join.NO_GROUP
+    return joined, cache.kept(others, fresh_cache, side.cache), counts
+
+
+def _stays(
+    title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints, answer: Ints
+) -> Mask:
+    """Find the known rows that stay: bool[rows]. A row leaves if a fresh row replaces it.
+
+    The cache and look-ups may hold one row under several join keys, because its key changed between
+    them. Then the last one stays. ``answer`` numbers cache and look-ups in their order.
+
+    | primary key | from         | fresh row | stays                   |
+    |-------------|--------------|-----------|-------------------------|
+    | 1           | cache        | none      | yes                     |
+    | 2           | cache        | yes       | no: replaced            |
+    | 3           | cache        | none      | no: look-up 1 has it    |
+    | 3           | look-up 1    | none      | yes                     |
+    """
+    key = list(side.key)
+    both = pa.concat_tables([fresh.table.select(key), known.select(key)])
+    columns = [whole(column) for column in both.columns]
+    order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(both)))
+    row_of = np.empty(len(both), np.int64)
+    row_of[order] = np.cumsum(new) - 1
+    own = row_of[len(fresh.table) :]
+    refuse_twice(title, "its primary key", own * (answer.max(initial=0) + 1) + answer)
+    if side.index.unique:
+        refuse_twice(title, "a unique index", group)
+    last = np.full(int(new.sum()), ABSENT)
+    last[own] = np.arange(len(own))
+    last[row_of[: len(fresh.table)]] = ABSENT
+    stays: Mask = last[own] == np.arange(len(own))
+    return stays
+
+
+def _joined(fresh: _Side, known: pa.Table, group: Ints) -> _Side:
+    """Append known rows to the fresh rows of a side."""
+    none = np.zeros(len(group), np.bool_)
+    rows = delta_join.Rows(
+        group=np.concatenate((fresh.rows.group, group)),
+        fresh=np.concatenate((fresh.rows.fresh, none)),
+        gone=np.concatenate((fresh.rows.gone, none)),
+        time_us=np.concatenate((fresh.rows.time_us, np.full(len(group), NO_TIME))),
+    )
+    return _Side(rows, pa.concat_tables([fresh.table, known]))
+
+
+def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
+    """Return cache entries of the groups whose rows are all known."""
+    number = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
+    entry = number[side.rows.group]
+    rows = np.flatnonzero((entry != delta_join.NO_GROUP) & side.rows.alive)
+    return SideCache(
+        keys=asked.filter(pa.array(complete)),
+        used=np.full(int(complete.sum()), batch),
+        rows=side.table.take(pa.array(rows)),
+        entry=entry[rows],
+    )
+
+
+def _tables(
+    operator: Operator,
+    law: DeltaJoinLaw,
+    sides: Sequence[_Side],
+    keys: Sequence[pa.Array],
+    results: delta_join.Results,
+    batch: int,
+) -> Iterator[pa.Table]:
+    """Return the results as changes, in tables of at most ``_RESULTS_A_TABLE`` rows."""
+    for start in range(0, len(results), _RESULTS_A_TABLE):
+        part = slice(start, start + _RESULTS_A_TABLE)
+        own = delta_join.Results(
+            row=(results.row[0][part], results.row[1][part]),
+            group=results.group[part],
+            deleted=results.deleted[part],
+            time_us=results.time_us[part],
+        )
+        references = [np.where(own.deleted, ABSENT, row) for row in own.row]
+        yield output(
+            operator,
+            _keys(law, sides, keys, own),
+            [
+                picked([side.table.column(place) for place in declared.values], refs)
+                for side, declared, refs in zip(sides, law.sides, references, strict=True)
+            ],
+            references,
+            deleted=own.deleted,
+            event_time_us=own.time_us,
+            position=(batch << _BATCH_SHIFT) + start,
+            cause=Cause({}),
+        )
+
+
+def _keys(
+    law: DeltaJoinLaw,
+    sides: Sequence[_Side],
+    keys: Sequence[pa.Array],
+    results: delta_join.Results,
+) -> list[pa.Array]:
+    """Return the key columns of results."""
+    if law.form == "key":
+        return [column.take(pa.array(results.group)) for column in keys]
+    columns = []
+    for number, refs in enumerate(delta_join.key_rows(results, law.form)):
+        if number == 0 or law.right_key:
+            table = sides[number].table
+            columns += picked([table.column(place) for place in law.sides[number].key], refs)
+    return columns

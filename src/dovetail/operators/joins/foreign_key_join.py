@@ -1,0 +1,316 @@
+"""The second stage of a join by foreign key, on one bucket of foreign keys: subscriptions meet the
+right table (``ForeignKeyJoinLaw``).
+
+A *subscription* is a left row's interest in the right row that its foreign key names. The stores
+hold the subscriptions with their rows, side by side by foreign key, and the right table. If right
+rows appear alone, a third store holds the number of left rows that refer to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import bucket_of, rank_of_keys, stable_argsort
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
+from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
+from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out, low_half
+from dovetail.laws.joins.table_join import preserved
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Done, Job, output
+from dovetail.operators.joins.subscriptions import (
+    Right,
+    Stores,
+    Subscriptions,
+    references_of,
+    right_of,
+    subscriptions_of,
+)
+from dovetail.operators.joins.table_join import count_ignored
+from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+
+_ROWS_MAX = 50_000
+"""The most rows in one table of output. It bounds memory, whatever the fan-out."""
+
+
+def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
+    """Emit the results of the batch's subscriptions and right rows, in chunks."""
+    stores = Stores.of(job, law)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    events = timeline([job.rows(0), job.rows(1)])
+    table = right_of(job, stores.right, events)
+    subscriptions = subscriptions_of(job, law, stores.subscribed, events, table)
+    initial = stores.referring(events)
+    counted = references_of(job, events, initial)
+    results = _joined(
+        [
+            _answered(job, law, events, table, subscriptions),
+            _retained(job, events, subscriptions, _fanned_out(law, events, table, subscriptions)),
+            *([] if initial is None else [_alone(events, table, *counted)]),
+        ]
+    )
+    # By arrival, then by rank, as one number: a rank of -1 still follows the arrival before.
+    results = results.of(stable_argsort((events.arrival[results.event] << 32) + results.rank))
+    if job.operator.emit == "batch":
+        results = _net(law, events, table, subscriptions, initial, results)
+    chunks = _chunks(job, law, events, table, subscriptions, results)
+    stores.keep(job, events, table.counted, subscriptions, counted[1])
+    ignored, current = Counts(), np.zeros(len(events.row), np.bool_)
+    current[table.changes] = True
+    count_ignored(ignored, job, 1, events, table.counted, current)
+    return Done(None, stores.runs, chunks=chunks, counts=ignored)
+
+
+@dataclass(frozen=True)
+class _Results:
+    """The m results of a batch."""
+
+    event: Ints
+    """The event that causes each result."""
+    subscription: Ints
+    """The subscription that the result belongs to, ABSENT for a right row alone."""
+    right: Ints
+    """The right row, a reference; ABSENT for none."""
+    present: Mask
+    """False for a tombstone."""
+    time_us: Ints
+    epoch: Ints
+    """The epoch of the subscription."""
+    rank: Ints
+    """The order of the results of one event."""
+
+    def of(self, which: Ints | Mask | slice) -> _Results:
+        """Keep the selected results."""
+        return _Results(*(column[which] for column in _columns(self)))
+
+
+def _joined(parts: Sequence[_Results]) -> _Results:
+    """Concatenate results."""
+    return _Results(*(np.concatenate(c) for c in zip(*map(_columns, parts), strict=True)))
+
+
+def _columns(results: _Results) -> tuple[npt.NDArray[Any], ...]:
+    """Return all columns of results."""
+    return tuple(getattr(results, field.name) for field in fields(results))
+
+
+def _answered(
+    job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
+) -> _Results:
+    """Return the answers to the batch's messages."""
+    message = subscriptions.of_batch()
+    event, live = subscriptions.event[message], subscriptions.live[message]
+    row = subscriptions.reference[message] - subscriptions.pool.base
+    emits = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & EMIT) != 0
+    right = table.after[event]
+    left_preserved = preserved(law.how)[0]
+    present = live & ((right != ABSENT) | left_preserved)
+    both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
+    by_both = live | (not left_preserved)
+    results = _Results(
+        event,
+        message,
+        right,
+        present,
+        np.where(by_both, both_times, events.event_time_us[event]),
+        subscriptions.epoch[message],
+        np.zeros(len(message), np.int64),
+    )
+    return results.of(present | emits)
+
+
+def _fanned_out(
+    law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
+) -> _Results:
+    """Return the results of right records for the left rows that refer to them, in the order of the
+    primary keys.
+    """
+    subscription, event = fan_out(
+        events,
+        table.changes,
+        subscriptions.group,
+        subscriptions.event,
+        subscriptions.following,
+        subscriptions.live,
+    )
+    right = table.after[event]
+    present = (right != ABSENT) | preserved(law.how)[0]
+    met, which = np.unique(subscription, return_inverse=True)
+    keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
+    return _Results(
+        event,
+        subscription,
+        right,
+        present,
+        events.event_time_us[event],
+        subscriptions.epoch[subscription],
+        rank_of_keys(keys, subscriptions.place[met])[which],
+    )
+
+
+def _retained(
+    job: Job, events: Timeline, subscriptions: Subscriptions, results: _Results
+) -> _Results:
+    """Drop results whose window had left its retention when the record arrived. Without windows,
+    keep all of them.
+    """
+    source = job.sources[0]
+    retention_us = source.retention_us
+    if retention_us is None:
+        return results
+    number = source.schema.get_field_index(source.window)
+    refs = subscriptions.reference[results.subscription]
+    (bound,) = subscriptions.pool.values(refs, [number])
+    place = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]
+    horizon_us = np.maximum(job.clock_us[place], NO_TIME + retention_us) - retention_us
+    return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
+
+
+def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:
+    """Return the right rows that begin or cease to appear alone, or change while they do. Their
+    rank is -1, so they come before results of left rows.
+    """
+    right = table.after
+    moves = ((before == 0) != (after == 0)) & (right != ABSENT)
+    changes = np.zeros(len(moves), np.bool_)
+    changes[table.changes] = True
+    changes &= (after == 0) & ((right != ABSENT) | (table.before != ABSENT))
+    event = np.flatnonzero(moves | changes)
+    present = (after[event] == 0) & (right[event] != ABSENT)
+    return _Results(
+        event,
+        np.full(len(event), ABSENT),
+        np.where(present, right[event], ABSENT),
+        present,
+        np.maximum(
+            events.event_time_us[event],
+            np.where(moves[event], table.time_us[right[event]], NO_TIME),
+        ),
+        np.full(len(event), SETTLED),
+        np.full(len(event), -1),
+    )
+
+
+def _net(
+    law: ForeignKeyJoinLaw,
+    events: Timeline,
+    table: Right,
+    subscriptions: Subscriptions,
+    initial: Ints | None,
+    results: _Results,
+) -> _Results:
+    """Return each result key's last result, if it differs from the row before the batch. If another
+    bucket may have a later one, return the last result and, as ``BEFORE``, the row before.
+    """
+    pairs = int(subscriptions.pair.max(initial=-1)) + 1
+    group = events.group[results.event]
+    pair = np.append(subscriptions.pair, ABSENT)[results.subscription]
+    key = np.where(pair == ABSENT, pairs + group, pair)
+    last = np.full(pairs + events.groups, -1)
+    last[key] = np.arange(len(key))
+    last = np.sort(last[last >= 0])
+    ends = results.of(last)
+    stored = np.flatnonzero(subscriptions.event < 0)
+    stood = np.full(pairs + 1, ABSENT)
+    stood[subscriptions.pair[stored]] = stored
+    alone = pair[last] == ABSENT
+    then = _before(law, events, table, initial, group[last], stood[pair[last]], alone)
+    moved = ends.epoch != SETTLED
+    differs = moved | (ends.present != then.present)
+    both = np.flatnonzero(ends.present & then.present & ~moved)
+    for start in range(0, len(both), _ROWS_MAX):
+        at = both[start : start + _ROWS_MAX]
+        rows = [_held(table, subscriptions, results.of(at)) for results in (ends, then)]
+        differs[at] = ~rows_equal(*rows)
+    leaving = stored[subscriptions.epoch[stored] != SETTLED]
+    group, none = subscriptions.group[leaving], np.zeros(len(leaving), np.bool_)
+    before = _before(law, events, table, initial, group, leaving, none)
+    return _joined([before.of(before.present), ends.of(differs)])
+
+
+def _before(
+    law: ForeignKeyJoinLaw,
+    events: Timeline,
+    table: Right,
+    initial: Ints | None,
+    group: Ints,
+    subscription: Ints,
+    alone: Mask,
+) -> _Results:
+    """Return the rows before the batch: of stored subscriptions (ABSENT for none), and of right
+    rows ``alone``.
+    """
+    right = np.where(table.stored[group], group, ABSENT)
+    there = right != ABSENT
+    unnamed = alone if initial is None else alone & (initial[group] == 0)
+    return _Results(
+        event=events.start[group],
+        subscription=subscription,
+        right=right,
+        present=(unnamed & there) | ((subscription != ABSENT) & (there | preserved(law.how)[0])),
+        time_us=np.full(len(group), NO_TIME),
+        epoch=np.full(len(group), BEFORE),
+        rank=np.zeros(len(group), np.int64),
+    )
+
+
+def _held(table: Right, subscriptions: Subscriptions, results: _Results) -> list[pa.Array]:
+    """Return the values of results, nulls for a tombstone: the left row's, then the right row's."""
+    left = np.append(subscriptions.reference, ABSENT)[results.subscription]
+    refs = np.where(results.present, left, ABSENT)
+    theirs = np.where(results.present, results.right, ABSENT)
+    return [
+        *subscriptions.pool.values(refs, subscriptions.values),
+        *table.pool.values(theirs, table.columns),
+    ]
+
+
+def _chunks(
+    job: Job,
+    law: ForeignKeyJoinLaw,
+    events: Timeline,
+    table: Right,
+    subscriptions: Subscriptions,
+    results: _Results,
+) -> Iterator[pa.Table]:
+    """Return the results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``.
+    Rows lie bucket by bucket, as they are partitioned.
+    """
+    causes = job.causes(events)
+    place = np.where(
+        results.subscription == ABSENT,
+        low_half(events.hash[events.group[results.event]]),
+        np.append(subscriptions.place, 0)[results.subscription],
+    )
+    by_bucket = np.argsort(bucket_of(place, job.operator.buckets), kind="stable")
+    for start in range(0, len(by_bucket), _ROWS_MAX):
+        which = by_bucket[start : start + _ROWS_MAX]
+        part = results.of(which)
+        left = np.append(subscriptions.reference, ABSENT)[part.subscription]
+        group = events.group[part.event]
+        keys = subscriptions.pool.values(left, subscriptions.primary)
+        if preserved(law.how)[1]:
+            own = pa.array(group, mask=part.subscription != ABSENT)
+            keys += [key.take(own) for key in events.keys]
+        held = _held(table, subscriptions, part)
+        width = len(subscriptions.values)
+        references = [np.where(part.present, refs, ABSENT) for refs in (left, part.right)]
+        rows = output(
+            job.operator,
+            keys,
+            [held[:width], held[width:]],
+            references,
+            deleted=~part.present,
+            event_time_us=part.time_us,
+            position=0,
+            cause=causes.of(part.event).tied(place[which]),
+        )
+        rows = rows.append_column(PLACE, pa.array(place[which]))
+        yield rows.append_column(EPOCH, pa.array(part.epoch))

@@ -1,0 +1,127 @@
+"""Two versioned tables joined over all of their history, on one bucket (``HistoryJoinLaw``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
+from dovetail.base.columns import DELETED, EVENT_TIME
+from dovetail.laws.joins.history_join import Corrections, Points, correct
+from dovetail.laws.versioning import LATEST, batch_versions
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Done, Job, minus_each, output, picked
+from dovetail.operators.joins.table_join import count_ignored, counts, keep
+from dovetail.physical.specs.by_key import HistoryJoinLaw
+from dovetail.state.history import HistoryState
+
+
+def run(job: Job, law: HistoryJoinLaw) -> Done:
+    """Emit the points of the joined history that each record makes or corrects."""
+    if not job.any_rows:
+        return Done(None, job.stores)
+    events = timeline([job.rows(source) for source in law.leaves])
+    counted = [counts(job, events, source) for source in law.leaves]
+    earliest = np.minimum.reduceat(events.event_time_us, events.start)
+    stores, pools, points, firsts = [], [], [], []
+    for source in law.leaves:
+        store = job.table_store(source)
+        assert isinstance(store, HistoryState)
+        pool, first, made = _points(job, source, store, events, counted[source], earliest)
+        stores.append(store)
+        pools.append(pool)
+        firsts.append(first)
+        points.append(made)
+    parts = []
+    for side in law.leaves:
+        event = np.flatnonzero(counted[side])
+        row = firsts[side] + events.row[event]
+        found = correct(
+            law.how,
+            side,
+            events.group[event],
+            events.event_time_us[event],
+            events.arrival[event],
+            np.where(events.deleted[event], ABSENT, row),
+            points,
+        )
+        parts.append((event[found.record], found))
+    emitted = _output(job, law, events, pools, parts)
+    ignored = Counts()
+    for source, store in enumerate(stores):
+        keep(job, source, store, events, counted[source])
+        count_ignored(ignored, job, source, events, counted[source])
+    runs = {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)}
+    return Done(emitted, runs, counts=ignored)
+
+
+def _points(
+    job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
+) -> tuple[pa.Table, int, Points]:
+    """Return a side's values, the index of the batch's first row in them, and its versions. Values
+    are the stored rows, then the batch's. Versions begin with the one that stands at each key's
+    earliest record.
+    """
+    groups = np.arange(events.groups)
+    stands = store.as_of(events.hash, events.keys, earliest).event_time_us
+    low = np.where(stands == NO_TIME, earliest, stands)
+    stored = store.between(events.hash, events.keys, low, np.full(events.groups, LATEST))
+    values, retention_us = job.sources[source].value_columns, job.sources[source].versioned_us
+    assert retention_us is not None
+    rows = stored.rows
+    # Of versions with one key and time, the one in the run written last counts.
+    time = rows.column(EVENT_TIME).to_numpy()[stored.row]
+    order = np.lexsort((np.arange(len(time)), time, stored.query))
+    query, time, row = stored.query[order], time[order], stored.row[order]
+    last = np.ones(len(order), dtype=np.bool_)
+    last[:-1] = (np.diff(query) != 0) | (np.diff(time) != 0)
+    query, time, row = query[last], time[last], row[last]
+    deleted = rows.column(DELETED).to_numpy()[row]
+    fresh = batch_versions(events, counted).event
+    group = np.append(query, events.group[fresh])
+    time = np.append(time, events.event_time_us[fresh])
+    arrival = np.append(np.full(len(query), -1), events.arrival[fresh])
+    new = np.where(events.deleted[fresh], ABSENT, len(rows) + events.row[fresh])
+    reference = np.append(np.where(deleted, ABSENT, row), new)
+    order = np.lexsort((arrival, time, group))
+    horizon_us = np.empty(len(events.row), np.int64)
+    horizon_us[events.arrival] = minus_each(job.clocks_of(source, events), retention_us)
+    made = Points(
+        np.searchsorted(group[order], np.append(groups, events.groups)),
+        time[order],
+        arrival[order],
+        reference[order],
+        horizon_us,
+    )
+    pool = pa.concat_tables([rows.select(values), job.batches[source].rows.select(values)])
+    return pool, len(rows), made
+
+
+def _output(
+    job: Job,
+    law: HistoryJoinLaw,
+    events: Timeline,
+    pools: Sequence[pa.Table],
+    parts: Sequence[tuple[Ints, Corrections]],
+) -> pa.Table | None:
+    """Return the corrections of both sides as changes in order of arrival, None for none."""
+    event = np.concatenate([event for event, _ in parts])
+    if len(event) == 0:
+        return None
+    order = np.argsort(events.arrival[event], kind="stable")
+    references = [
+        np.concatenate([found.reference[side] for _, found in parts])[order] for side in law.leaves
+    ]
+    group = pa.array(events.group[event[order]])
+    return output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        [picked(pool.columns, refs) for pool, refs in zip(pools, references, strict=True)],
+        references,
+        deleted=~np.concatenate([found.present for _, found in parts])[order],
+        event_time_us=np.concatenate([found.time_us for _, found in parts])[order],
+        position=job.manifest.position,
+        cause=job.causes(events).of(event[order]),
+    )

@@ -1,0 +1,94 @@
+"""After a join by foreign key: the results of each primary key in one place, in their order.
+
+A primary key's results come from the buckets of the foreign keys that its row has had. Usually that
+is one bucket, and its order is the primary key's. A row may move from bucket to bucket within the
+micro-batch. Its results wait until all have arrived, and are then ordered by ``_epoch``, the change
+of the row that caused them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import by_key
+from dovetail.base.columns import DELETED, EPOCH, PLACE, POSITION
+from dovetail.laws.joins.foreign_key_join import BEFORE, SETTLED
+from dovetail.operators.job import Done, Job
+from dovetail.physical.specs.by_key import InOrder
+
+_BATCH_SHIFT = 32
+
+
+def merge(
+    tables: Iterable[pa.Table], law: InOrder, columns: Sequence[str], batch: int
+) -> Iterator[pa.Table]:
+    """Merge the output of all buckets of a join by foreign key into tables of these ``columns``.
+    Each bucket's tables are in order.
+
+    A change's position is the number of the micro-batch, shifted left by 32 bits, plus its place in
+    the merged output.
+    """
+    position = batch << _BATCH_SHIFT
+    held: list[pa.Table] = []
+    for table in tables:
+        settled = table.column(EPOCH).to_numpy() == SETTLED
+        if not settled.all():
+            held.append(table.filter(pa.array(~settled)))
+            table = table.filter(pa.array(settled))
+        yield _placed(table, columns, position)
+        position += len(table)
+    if held:
+        moved = pa.concat_tables(held)
+        moved = moved.take(pa.array(np.argsort(moved.column(EPOCH).to_numpy(), kind="stable")))
+        if law.net:
+            moved = _net(moved.combine_chunks(), len(law.keys))
+        yield _placed(moved, columns, position)
+
+
+def run(job: Job, law: InOrder) -> Done:
+    """Order the results of one bucket, when no exchange lies before it."""
+    rows = job.batches[0].rows
+    columns = job.operator.output_schema.names
+    tables = list(merge([rows], law, columns, 0)) if len(rows) else []
+    return Done(pa.concat_tables(tables) if tables else None, {})
+
+
+def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
+    """Number the rows from ``position`` on, and select the columns."""
+    positions = pa.array(np.arange(position, position + len(table)))
+    number = table.schema.get_field_index(POSITION)
+    placed = table.set_column(number, POSITION, positions)
+    return placed.select(columns)
+
+
+def _net(rows: pa.Table, keys: int) -> pa.Table:
+    """Return the last row of each key, if it differs from the row marked ``BEFORE``. ``rows`` are
+    ordered by epoch.
+
+    | key | epoch      | row       | emitted                          |
+    |-----|------------|-----------|----------------------------------|
+    | 1   | ``BEFORE`` | x         |                                  |
+    | 1   | 5          | y         |                                  |
+    | 1   | 8          | x         | no: equal to the row before      |
+    | 2   | 6          | z         | yes                              |
+    | 3   | 7          | tombstone | no: there was no row             |
+    """
+    place = rows.column(PLACE).to_numpy()
+    key = [rows.column(number).combine_chunks() for number in range(keys)]
+    order, new, _ = by_key(place, key, np.arange(len(rows)))
+    first = order[new]
+    last = order[np.append(np.flatnonzero(new)[1:], len(order)) - 1]
+    epoch = rows.column(EPOCH).to_numpy()
+    was = epoch[first] == BEFORE
+    deleted = rows.column(DELETED).to_numpy()[last].astype(np.bool_)
+    same = deleted & ~was
+    both = np.flatnonzero(~deleted & was)
+    values = rows.select(range(keys, rows.schema.get_field_index(DELETED)))
+    now, then = (values.take(pa.array(side[both])).columns for side in (last, first))
+    same[both] = rows_equal([c.combine_chunks() for c in now], [c.combine_chunks() for c in then])
+    emitted = last[~same & (epoch[last] != BEFORE)]
+    return rows.take(pa.array(np.sort(emitted)))

@@ -1,0 +1,351 @@
+"""Two streams joined within a window, on one bucket (``StreamJoinLaw``).
+
+| store               | holds                                                                |
+|---------------------|----------------------------------------------------------------------|
+| history, per stream | its rows, as long as they may still find a match                     |
+| queue, per side     | unmatched rows of a preserved side, until their window closes        |
+| marks, per side     | numbers of rows that were joined in a later batch than their own     |
+
+A stream that is joined with itself has one history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.grouping import any_null, by_group_and_time, rank_of_keys
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
+from dovetail.base.columns import EVENT_TIME, HASH, SEQUENCE
+from dovetail.laws.joins.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Cause, Done, Job, minus, output, picked
+from dovetail.operators.joins.stream_join_side import Meeting, Side, Stores
+from dovetail.physical.specs.by_key import StreamJoinLaw
+from dovetail.plan.metrics import metric
+
+
+def run(job: Job, law: StreamJoinLaw) -> Done:
+    """Emit each record's matches, and the unmatched rows that are due."""
+    window = law.window
+    stores = Stores.of(job, law)
+    events = timeline([job.rows(source) for source in range(len(job.sources))])
+    valued = ~events.deleted
+    null = any_null(events.keys, events.groups)[events.group]
+    roles = len(law.sides) // len(job.sources)
+    arrivals = [_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
+    seen_us = np.empty(roles * len(null), np.int64)
+    for role in range(roles):
+        seen_us[_arrival(events, role, roles)] = job.stream_us(events)
+    stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
+    sides = [
+        Side.of(job, law, stores, side, events, *arrivals[side], window, stream_us)
+        for side in (0, 1)
+    ]
+    for side in (0, 1):
+        sides[side].meet(events, sides[1 - side])
+    meeting = Meeting(*sides)
+    results = _Results()
+    for own in sides:
+        results.add_null_keys(own, events, null & valued, roles)
+        if own.waits:
+            results.add_closed(own, job)
+        else:
+            results.add_at_once(own, np.flatnonzero(own.alone))
+        if law.unmatched == "retract":
+            results.add_withdrawn(own)
+    _keep(job, law, stores, events, valued & ~null, sides, window, stream_us)
+    tables = results.tables(job, meeting, sides, events, roles)
+    first = next(tables, None)
+    count = results.count + meeting.made
+    return Done(
+        first,
+        {name: store.runs for name, store in stores.by_name(job).items()},
+        job.manifest.rows + len(events.row),
+        chunks=tables,
+        later=count - (0 if first is None else len(first)),
+        counts=_counted(job, law, events, [event for event, _ in arrivals], meeting, sides),
+    )
+
+
+def _counted(
+    job: Job,
+    law: StreamJoinLaw,
+    events: Timeline,
+    event: Sequence[Ints],
+    meeting: Meeting,
+    sides: Sequence[Side],
+) -> Counts:
+    """Count the records that are lost on all sides of their source, and the pairs that are not
+    made. ``event``: the events of each side.
+    """
+    counts = Counts()
+    if (name := law.too_late(job.sources)) is not None:
+        counts.add(name, meeting.too_late)
+    for source in law.lossy:
+        lost = np.logical_and.reduce([side.lost for side in sides if side.source == source])
+        spec, rows = job.sources[source], job.batches[source].rows
+        row = events.row[event[law.sides.index(source)][lost]]
+        counts.add_rows(metric(spec.name, "late"), spec, rows, row)
+    return counts
+
+
+def _arrival(events: Timeline, side: int, roles: int) -> Ints:
+    """Return the arrival of each event on a side. In a self-join each record arrives twice, first
+    on the left.
+    """
+    return roles * events.arrival + side % roles
+
+
+def _arrivals(
+    events: Timeline, keyed: Mask, law: StreamJoinLaw, side: int, roles: int
+) -> tuple[Ints, Arrivals]:
+    """Return a side's events, and the same rows as the law takes them."""
+    event = np.flatnonzero(keyed & (events.source == law.sides[side]))
+    arrival = _arrival(events, side, roles)
+    event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
+    return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
+
+
+def _moved(job: Job, limit_us: Ints) -> Ints:
+    """Return the position of the record, of any bucket, with which stream time passes each limit.
+    It is 0 if buckets do not know each other's records.
+    """
+    stairs = [batch.stairs for batch in job.batches]
+    if None in stairs:
+        return np.zeros(len(limit_us), np.int64)
+    return np.minimum.reduce([one.first(limit_us + 1) for one in stairs if one is not None])  # type: ignore[no-any-return]
+
+
+class _Results:
+    """Results as they are found, each with the sort keys of its emission.
+
+    Results are ordered by arrival, then by five keys:
+
+    | result                              | keys                                  |
+    |-------------------------------------|---------------------------------------|
+    | closes before the arriving record   | 0, position due, time, side, rank     |
+    | a late row closes when it arrives   | 1, 0, time, side, rank                |
+    | the record is emitted alone         | 1, 0, 0, 0, 0                         |
+    | a row is withdrawn                  | 1, 0, its time, its number, 0         |
+    | a pair                              | 1, 0, other row's time and number, 1  |
+    """
+
+    def __init__(self) -> None:
+        none = np.zeros(0, np.int64)
+        self._parts: list[list[Ints]] = [[none] * 10]
+
+    @property
+    def count(self) -> int:
+        """The number of results."""
+        return sum(len(part[0]) for part in self._parts)
+
+    def _add(
+        self,
+        own: Side,
+        arrival: Ints,
+        keys: Sequence[Ints | int],
+        number: Ints,
+        other: Ints | int,
+        time: Ints,
+        *,
+        withdrawn: bool = False,
+    ) -> None:
+        """Add results with their arrival and keys. ``other`` may be ABSENT; ``withdrawn`` marks
+        tombstones.
+        """
+        sides = (number, other) if own.side == 0 else (other, number)
+        columns = (arrival, *keys, *sides, time, int(withdrawn))
+        self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
+
+    def add_pairs(self, own: Side, other: Side, pairs: Pairs) -> None:
+        """Add the pairs of some of a side's records."""
+        time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
+        order = (1, 0, pairs.other_time_us, other.identity[pairs.other], 1)
+        number = own.numbers[pairs.row]
+        self._add(own, own.arrivals.arrival[pairs.row], order, number, pairs.other, time)
+
+    def add_null_keys(self, own: Side, events: Timeline, null: Mask, roles: int) -> None:
+        """Add the records of a preserved side that have a null in their key, at their arrival."""
+        if own.preserved:
+            event = np.flatnonzero(null & (events.source == own.source))
+            arrival = _arrival(events, own.side, roles)[event]
+            number = own.base + events.row[event]
+            time = events.event_time_us[event]
+            self._add(own, arrival, (1, 0, 0, 0, 0), number, ABSENT, time)
+
+    def add_at_once(self, own: Side, rows: Ints) -> None:
+        """Add records of the side as unmatched, at their arrival."""
+        arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
+        self._add(own, arrival, (1, 0, 0, 0, 0), own.numbers[rows], ABSENT, time)
+
+    def add_closed(self, own: Side, job: Job) -> None:
+        """Add the side's unmatched rows that close in this batch. A row closes when it is due,
+        before the arriving record acts. A row that arrives after that closes at its own arrival.
+
+        Rows that close before one record of this bucket may be due by different records of other
+        buckets.
+        """
+        number = own.closing()
+        keys = picked(own.pool.columns[: own.keys], number)
+        rank = rank_of_keys(keys, own.identity[number])
+        came = np.full(own.base + len(own.batch), -1)
+        came[own.numbers] = own.arrivals.arrival
+        arrival = np.maximum(own.closes[number], came[number])
+        late = (arrival == came[number]).astype(np.int64)
+        time = own.time_us[number]
+        due = np.where(late, 0, _moved(job, own.window.limit(own.side, time)))
+        # On a tie the right side comes first, as in Kafka Streams.
+        self._add(own, arrival, (late, due, time, 1 - own.side, rank), number, ABSENT, time)
+
+    def add_withdrawn(self, own: Side) -> None:
+        """Add the withdrawal of rows that were emitted unmatched and are now joined for the first
+        time.
+        """
+        number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
+        time = own.time_us[number]
+        order = (1, 0, time, own.identity[number], 0)
+        self._add(own, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
+
+    def tables(
+        self,
+        job: Job,
+        meeting: Meeting,
+        sides: Sequence[Side],
+        events: Timeline,
+        roles: int,
+    ) -> Iterator[pa.Table]:
+        """Return all results and the pairs as tables, in order, a range of arrivals at a time."""
+        caused = _Caused.of(job, sides, events)
+        ours = self._whole()
+        ours = ours[:, np.argsort(ours[0], kind="stable")]
+        position = job.manifest.position
+        for cut in meeting.cuts:
+            part = _Results()
+            part._parts.append([*ours[:, slice(*np.searchsorted(ours[0], cut))]])
+            for own, other, pairs in meeting.pairs(cut):
+                part.add_pairs(own, other, pairs)
+            if part.count:
+                yield part._table(job, sides, caused, roles, position)
+                position += part.count
+
+    def _whole(self) -> Ints:
+        """Return all columns: int64[10, results]."""
+        return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
+
+    def _table(
+        self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
+    ) -> pa.Table:
+        """Return all results as one table, in order."""
+        arrival, *keys, left, right, time, withdrawn = self._whole()
+        order = np.lexsort((*reversed(keys), arrival))
+        references = left[order], right[order]
+        operator = job.operator
+        found = [
+            picked(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
+        ]
+        return output(
+            operator,
+            [pc.coalesce(*both) for both in zip(*(f[: operator.keys] for f in found), strict=True)],
+            [values[operator.keys :] for values in found],
+            references,
+            deleted=withdrawn[order].astype(np.bool_),
+            event_time_us=time[order],
+            position=position,
+            cause=caused.by(arrival[order] // roles, keys[0][order], references),
+        )
+
+
+@dataclass(frozen=True)
+class _Caused:
+    """The records that cause the results."""
+
+    job: Job
+    sides: Sequence[Side]
+    causes: Cause
+    """The cause of each event."""
+    event: Ints
+    """The event of each arrival."""
+
+    @classmethod
+    def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
+        """Return the causes of all events."""
+        return cls(job, sides, job.causes(events), np.append(np.argsort(events.arrival), 0))
+
+    def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
+        """Return the cause of each result: the record that arrives. A result whose ``order`` is 0
+        comes because a window closes, whichever record comes next.
+        """
+        operator = self.job.operator
+        if not operator.feeds:
+            return Cause({})
+        event = self.event[np.minimum(arrival, len(self.event) - 1)]
+        if len(self.event) > 1:
+            cause = self.causes.of(event)
+        else:
+            cause = Cause(dict.fromkeys(operator.feeds, event))
+        side = (references[0] == ABSENT).astype(np.int64)
+        number = np.where(side == 1, references[1], references[0])
+        due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
+        for own in self.sides:
+            mine = side == own.side
+            keys = picked(own.pool.columns[: own.keys], number[mine])
+            due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
+            hash_[mine] = stable_hash(keys)
+        cause = cause.due(order == 0, due, hash_, operator.law.holds_us)
+        if SEQUENCE not in operator.feeds:
+            return cause
+        place = np.where(order == 0, _moved(self.job, due - 1), cause.columns[SEQUENCE])
+        return Cause({**cause.columns, SEQUENCE: place})
+
+
+def _keep(
+    job: Job,
+    law: StreamJoinLaw,
+    stores: Stores,
+    events: Timeline,
+    keyed: Mask,
+    sides: Sequence[Side],
+    window: Window,
+    stream_us: Ints,
+) -> None:
+    """Store the batch's rows, the rows that wait, and marks of stored rows that were joined; drop
+    old ones.
+    """
+    pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
+    for side, unmatched in zip(sides, pending, strict=True):
+        if law.unmatched != "eager":
+            alone = side.numbers[side.alone]
+            unmatched[alone] = side.first_match[alone] == NEVER
+            side.mark_joined()
+        if side.waits:
+            side.wait(np.flatnonzero(unmatched & (side.closes == NEVER)))
+    for source, history in enumerate(stores.histories):
+        horizon_us = history.horizon_us = minus(int(stream_us[-1]), window.retention_us)
+        event = np.flatnonzero(keyed & (events.source == source))
+        event = event[events.event_time_us[event] >= horizon_us]
+        hash_ = events.hash[events.group[event]]
+        event = event[by_group_and_time(hash_, events.event_time_us[event])]
+        rows = job.batches[source].rows.take(pa.array(events.row[event]))
+        bits = np.zeros(len(event), np.int64)
+        for side in sides:
+            if side.source == source:
+                bits |= (
+                    pending[side.side][side.base + events.row[event]].astype(np.int64) << side.side
+                )
+        columns = [
+            rows.column(HASH),
+            rows.column(EVENT_TIME),
+            pa.array(job.manifest.rows + events.arrival[event]),
+            pa.array(bits),
+            *rows.select(history.schema.names[4:]).columns,
+        ]
+        history.store(pa.table(columns, schema=history.schema))
+        history.expire(horizon_us)
+    for side in sides:
+        side.forget_marks()

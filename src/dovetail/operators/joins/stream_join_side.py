@@ -1,0 +1,433 @@
+"""One side of an interval join in a bucket: its stores, and its rows in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.search import pieces
+from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline
+from dovetail.base.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
+from dovetail.laws.joins.stream_join import (
+    NEVER,
+    Arrivals,
+    Pairs,
+    Reach,
+    Window,
+    first_due,
+    settled,
+)
+from dovetail.laws.joins.table_join import preserved
+from dovetail.operators.job import Job, minus
+from dovetail.physical.specs.by_key import StreamJoinLaw, marks, waiting
+from dovetail.state.history import HistoryState
+from dovetail.state.queue import QueueState
+from dovetail.state.run_state import RunState
+from dovetail.state.table_state import TableState
+
+_PAIRS_MAX = 1 << 18
+_MARK = pa.schema(
+    [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), (ROW, pa.int64())]
+)
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores of a bucket."""
+
+    histories: Sequence[HistoryState]
+    """One per source."""
+    queues: Sequence[QueueState]
+    """One per side, empty if the side needs none."""
+    marks: Sequence[TableState]
+    """One per side, empty if the side needs none."""
+
+    @classmethod
+    def of(cls, job: Job, law: StreamJoinLaw) -> Stores:
+        """Open the stores of a bucket."""
+        return cls(
+            [
+                HistoryState(
+                    _stored_schema(job, source),
+                    range(4, 4 + job.operator.keys),
+                    job.runs(name),
+                    job.blobs,
+                    job.cache,
+                    versioned=False,
+                )
+                for source, name in enumerate(job.operator.names)
+            ],
+            [
+                QueueState(
+                    _queue_schema(job, source),
+                    job.runs(waiting(side)),
+                    job.blobs,
+                    job.cache,
+                    taken_us=minus(max(job.initial_us), 1),
+                )
+                for side, source in enumerate(law.sides)
+            ],
+            [TableState(_MARK, 1, job.runs(marks(side)), job.blobs, job.cache) for side in (0, 1)],
+        )
+
+    def by_name(self, job: Job) -> dict[str, RunState]:
+        """Return the stores that the operator declares, by name."""
+        named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
+        for side in (0, 1):
+            named |= {waiting(side): self.queues[side], marks(side): self.marks[side]}
+        return {name: named[name] for name in job.operator.stores}
+
+
+def _stored_schema(job: Job, source: int) -> pa.Schema:
+    """Return the schema of a history: ``_hash``, ``_event_time``, ``_row``, ``_pending`` (a bit per
+    side), keys, values.
+    """
+    spec = job.sources[source]
+    own = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
+    return pa.schema([*own, *spec.fields(spec.user_columns)])
+
+
+def _queue_schema(job: Job, source: int) -> pa.Schema:
+    """Return the schema of a queue: ``_due``, ``_event_time``, ``_hash``, ``_row``, keys,
+    values.
+    """
+    spec = job.sources[source]
+    own = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
+    return pa.schema([*own, *spec.fields(spec.user_columns)])
+
+
+@dataclass(eq=False)
+class Side:
+    """One side of the join in this batch.
+
+    Its rows are numbered in three ranges:
+
+    | rows          | numbers                                                                     |
+    |---------------|-----------------------------------------------------------------------------|
+    | ``met``       | from 0: stored rows that the other side's records meet                      |
+    | ``waiting``   | next: rows that waited for this batch                                       |
+    | ``batch``     | from ``base``: the batch's rows, in the order of the source                 |
+    """
+
+    side: int
+    source: int
+    keys: int
+    preserved: bool
+    waits: bool
+    """Unmatched rows wait for their window to close."""
+    stores: Stores
+    arrivals: Arrivals
+    """The side's records."""
+    window: Window
+    stream_us: Ints
+    batch: pa.Table
+    batch_row: Ints
+    """The batch's row of each record in ``arrivals``."""
+    batch_identity: Ints
+    """The permanent number of each of the batch's rows."""
+    waiting: pa.Table
+    met: pa.Table
+    met_group: Ints
+    """The group of each row in ``met``."""
+    unpaired: Mask
+    """The records that found no match on arrival."""
+    first_match: Ints
+    """Per number, the arrival of this batch's first record that joins the row, ``NEVER`` for
+    none.
+    """
+    closes: Ints
+    """Per number, the arrival at which the row closes, if the side ``waits``."""
+    joined: Mask
+    """Per number, whether the row has been joined when it closes, if the side ``waits``."""
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        law: StreamJoinLaw,
+        stores: Stores,
+        side: int,
+        events: Timeline,
+        event: Ints,
+        arrivals: Arrivals,
+        window: Window,
+        stream_us: Ints,
+    ) -> Side:
+        """Return a side that has not yet met the other."""
+        source = law.sides[side]
+        none = np.zeros(0, np.int64)
+        identity = np.zeros(job.batches[source].rows.num_rows, np.int64)
+        own = events.source == source
+        identity[events.row[own]] = job.manifest.rows + events.arrival[own]
+        return cls(
+            side=side,
+            source=source,
+            keys=job.operator.keys,
+            preserved=preserved(law.how)[side],
+            waits=preserved(law.how)[side] and law.unmatched == "on_close",
+            stores=stores,
+            arrivals=arrivals,
+            window=window,
+            stream_us=stream_us,
+            batch=job.batches[source].rows,
+            batch_row=events.row[event],
+            batch_identity=identity,
+            waiting=stores.queues[side].take(int(stream_us[-1]) - 1)
+            if stream_us[-1] != NO_TIME
+            else stores.queues[side].schema.empty_table(),
+            met=stores.histories[source].schema.empty_table(),
+            met_group=none,
+            unpaired=np.ones(len(event), np.bool_),
+            first_match=none,
+            closes=none,
+            joined=np.zeros(0, np.bool_),
+        )
+
+    @property
+    def base(self) -> int:
+        """The number of the batch's first row."""
+        return len(self.met) + len(self.waiting)
+
+    @property
+    def numbers(self) -> Ints:
+        """The numbers of the batch's records, in the order of ``arrivals``."""
+        return self.base + self.batch_row
+
+    @cached_property
+    def identity(self) -> Ints:
+        """The permanent number of each numbered row."""
+        stored = [t.column(ROW).to_numpy() for t in (self.met, self.waiting)]
+        return np.concatenate([*stored, self.batch_identity])
+
+    @cached_property
+    def time_us(self) -> Ints:
+        """The timestamp of each numbered row."""
+        tables = (self.met, self.waiting, self.batch)
+        return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
+
+    def meet(self, events: Timeline, other: Side) -> None:
+        """Find the stored rows of the other side that this side's records meet."""
+        group = self.arrivals.group
+        low, high = self.window.of_other(self.side, self.arrivals.time_us)
+        # Overlapping windows of a key are read as one range.
+        new = np.ones(len(group), np.bool_)
+        new[1:] = (group[1:] != group[:-1]) | (low[1:] > high[:-1])
+        first = np.flatnonzero(new)
+        group, low = group[first], low[first]
+        high = high[np.append(first[1:], len(high)) - 1] if len(first) else high
+        keys = [key.take(pa.array(group)) for key in events.keys]
+        found = self.stores.histories[other.source].between(events.hash[group], keys, low, high)
+        other.met = found.rows
+        other.met_group = np.empty(len(found.rows), np.int64)
+        other.met_group[found.row] = group[found.query]
+
+    def reach(self, other: Side) -> Reach:
+        """Return the rows of the other side that this side's records may join. Both sides must have
+        met.
+        """
+        met, own = len(other.met), other.arrivals
+        rows = Arrivals(
+            np.append(other.met_group, own.group),
+            np.append(other.time_us[:met], own.time_us),
+            np.append(np.full(met, STORED), own.arrival),
+        )
+        number = np.append(np.arange(met), other.numbers)
+        return Reach.of(self.side, self.arrivals, rows, number, self.stream_us, self.window)
+
+    def await_closing(self) -> None:
+        """Set when each row closes, and which rows were joined before this batch. No row counts as
+        joined in this batch yet.
+        """
+        total = self.base + len(self.batch)
+        self.first_match = np.full(total, NEVER)
+        self.closes, self.joined = np.full(total, NEVER), np.zeros(total, np.bool_)
+        if self.waits:
+            met = self.met.column(EVENT_TIME).to_numpy()
+            self.closes[: len(met)] = self._due(met)
+            self.closes[len(met) : self.base] = self._due(
+                self.waiting.column(EVENT_TIME).to_numpy()
+            )
+            self.closes[self.numbers] = self._due(self.arrivals.time_us)
+            self.joined[: len(met)] = ~self._pending()
+            asked = np.flatnonzero(~self.joined[: self.base] & (self.closes[: self.base] != NEVER))
+            self.joined[asked] = self.marked(self.identity[asked])
+
+    def finds_open(self, other: Side, possible: Pairs) -> Mask:
+        """Find the pairs with a row that is open when the side's record arrives: bool[pairs]."""
+        arrival = self.arrivals.arrival[possible.row]
+        return other.closes[possible.other] > arrival
+
+    def _due(self, time_us: Ints) -> Ints:
+        """Return the arrival at which rows with these times close, ``NEVER`` for none."""
+        return first_due(self.window.limit(self.side, time_us), self.stream_us)
+
+    @property
+    def alone(self) -> Mask:
+        """The records that found no match on arrival, if the side is preserved."""
+        return self.unpaired & self.preserved
+
+    @property
+    def lost(self) -> Mask:
+        """The records that join nothing and are not emitted alone. They arrived later than rows are
+        kept, and found no match.
+        """
+        kept_us = self.stream_us[self.arrivals.arrival] - self.window.retention_us
+        return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
+
+    def closing(self) -> Ints:
+        """Return the numbers of the rows that close in this batch without having been joined. A
+        record may have been due before it arrived.
+        """
+        own: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
+        own = own[(self.closes[own] != NEVER) & ~self.joined[own]]
+        if len(self.waiting) and len(self.met):
+            joined = self.met.column(ROW).to_numpy()[self.joined[: len(self.met)]]
+            own = own[~np.isin(self.identity[own], joined)]
+        return own
+
+    def marked(self, identity: Ints) -> Mask:
+        """Find the rows, by permanent number, that were joined in an earlier batch: bool[rows]."""
+        order = np.argsort(identity)
+        ids = identity[order]
+        located = self.stores.marks[self.side].locate(ids, [pa.array(ids)])
+        marked = np.zeros(len(identity), dtype=np.bool_)
+        marked[order] = located.present
+        return marked
+
+    @cached_property
+    def pool(self) -> pa.Table:
+        """The keys and values of all numbered rows."""
+        names = self.met.schema.names[4:]
+        tables = [t.select(names) for t in (self.met, self.waiting, self.batch)]
+        return pa.concat_tables(tables).combine_chunks()
+
+    def was_alone(self) -> Mask:
+        """Find the rows that were emitted unmatched and have not been withdrawn: bool, per
+        number.
+        """
+        alone = np.zeros(len(self.first_match), dtype=np.bool_)
+        alone[self.numbers[self.alone]] = True
+        stored = self._pending() & (self.first_match[: len(self.met)] != NEVER)
+        at = np.flatnonzero(stored)
+        alone[at] = ~self.marked(self.identity[at])
+        return alone
+
+    def mark_joined(self) -> None:
+        """Mark the stored rows that were unmatched and have been joined."""
+        joined = self._pending() & (self.first_match[: len(self.met)] != NEVER)
+        rows = self.met.filter(pa.array(joined)).sort_by(ROW)
+        number = rows.column(ROW)
+        none = pa.array(np.zeros(len(rows), np.bool_))
+        columns = [number, rows.column(EVENT_TIME), none, number]
+        self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
+
+    def wait(self, number: Ints) -> None:
+        """Queue these of the batch's rows until their window closes."""
+        rows = self.batch.take(pa.array(number - self.base))
+        due = self.window.limit(self.side, rows.column(EVENT_TIME).to_numpy())
+        queue = self.stores.queues[self.side]
+        columns = [
+            pa.array(due),
+            rows.column(EVENT_TIME),
+            rows.column(HASH),
+            pa.array(self.identity[number]),
+            *rows.select(queue.schema.names[4:]).columns,
+        ]
+        order = np.lexsort((self.identity[number], due))
+        queue.store(pa.table(columns, schema=queue.schema).take(pa.array(order)))
+
+    def forget_marks(self) -> None:
+        """Drop the marks of rows that are no longer kept; these have closed, too."""
+        self.stores.marks[self.side].expire(self.stores.histories[self.source].horizon_us)
+
+    def _pending(self) -> Mask:
+        """Find the rows in ``met`` that were unmatched when they were stored: bool[met]."""
+        bits = self.met.column(PENDING).to_numpy()
+        return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
+
+
+class Meeting:
+    """The pairs that the records of both sides make. The sides learn which of their rows have been
+    joined.
+
+    ``cuts`` are ranges of arrivals with at most ``_PAIRS_MAX`` pairs each, or of one arrival.
+    ``made`` is the number of pairs. ``too_late`` is the number of pairs not made because the other
+    row had been emitted alone. Pairs are computed anew each time they are asked for.
+    """
+
+    def __init__(self, left: Side, right: Side) -> None:
+        self._sides = left, right
+        self._reach = left.reach(right), right.reach(left)
+        self._order = [np.argsort(side.arrivals.arrival) for side in self._sides]
+        count = np.zeros(len(left.stream_us), np.int64)
+        for reach in self._reach:
+            np.add.at(count, reach.own.arrival, np.maximum(reach.end - reach.first, 0))
+        self.cuts = list(pieces(count, _PAIRS_MAX))
+        self._all: list[tuple[Side, Side, Pairs]] | None = None
+        if len(self.cuts) == 1:
+            self._all = [*self._possible(self.cuts[0])]
+        self._closed = False
+        self.made = self.too_late = 0
+        for side in self._sides:
+            side.await_closing()
+        if left.waits or right.waits:
+            self._settle(left, right)
+        for cut in self.cuts:
+            for own, other, possible in self._possible(cut):
+                pairs = self._made(own, other, possible)
+                own.unpaired[pairs.row] = False
+                np.minimum.at(other.first_match, pairs.other, own.arrivals.arrival[pairs.row])
+                self.made += len(pairs.row)
+                self.too_late += len(possible.row) - len(pairs.row)
+
+    def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
+        """Return the pairs of a range of arrivals: (side, other side, pairs)."""
+        for own, other, possible in self._possible(cut):
+            yield own, other, self._made(own, other, possible)
+
+    def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
+        """Return the pairs of a range of arrivals, without regard to closed rows."""
+        if self._all is not None:
+            return self._all
+        return map(self._possible_of, (0, 1), (cut, cut))
+
+    def _possible_of(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
+        """Return the pairs of one side's records in a range of arrivals."""
+        order, reach = self._order[side], self._reach[side]
+        start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
+        return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
+
+    def _made(self, own: Side, other: Side, possible: Pairs) -> Pairs:
+        """Keep the pairs that are made: the other row is open, or has been joined."""
+        if not self._closed:
+            return possible
+        return possible.where(own.finds_open(other, possible) | other.joined[possible.other])
+
+    def _settle(self, left: Side, right: Side) -> None:
+        """Find the rows that are joined, if rows that have been emitted alone join nothing."""
+        for cut in self.cuts:
+            for own, other, possible in self._possible(cut):
+                open_ = own.finds_open(other, possible)
+                own.joined[own.numbers[possible.row[open_]]] = True
+                other.joined[possible.other[open_]] = True
+                self._closed |= not open_.all()
+        if not self._closed:
+            return
+        offsets = {left: 0, right: len(left.joined)}
+        records, others = [], []
+        for cut in self.cuts:
+            for own, other, possible in self._possible(cut):
+                late = possible.where(~own.finds_open(other, possible))
+                late = late.where(~own.joined[own.numbers[late.row]])
+                records.append(offsets[own] + own.numbers[late.row])
+                others.append(offsets[other] + late.other)
+        joined = settled(
+            np.concatenate(records),
+            np.concatenate(others),
+            np.concatenate((left.joined, right.joined)),
+        )
+        left.joined, right.joined = np.split(joined, [len(left.joined)])

@@ -1,0 +1,264 @@
+"""A stream joined with tables, on one bucket (``StreamTableJoinLaw``).
+
+Only the stream's records have results. Each meets the tables as they stand when it is processed; a
+versioned table is read as of the record's own time. With a *grace period* a record waits in a queue
+until stream time has passed its own time by that period.
+
+Source: KIP-77 "KStream-KTable"; KIP-914 "Stream-table joins"; spec/stream_table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import any_null, rank_of_keys
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    Timeline,
+    arrival_order,
+    timeline,
+    versions,
+)
+from dovetail.base.columns import DUE, EVENT_TIME, HASH, ROW
+from dovetail.laws.arrival import before_all
+from dovetail.laws.joins.stream_join import NEVER
+from dovetail.laws.joins.table_join import look_up
+from dovetail.laws.versioning import LATEST, as_of, batch_versions
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Batch, Done, Job, picked, whole
+from dovetail.operators.joins.table_join import (
+    Pool,
+    TableStore,
+    count_ignored,
+    counts,
+    emitted,
+    keep,
+)
+from dovetail.physical.specs.by_key import StreamTableJoinLaw
+from dovetail.plan.metrics import metric
+from dovetail.state.history import HistoryState
+from dovetail.state.queue import QueueState
+
+
+def run(job: Job, law: StreamTableJoinLaw) -> Done:
+    """Emit each stream record's result, in the order in which the records are processed."""
+    sources = range(len(job.sources))
+    stream = law.leaves[0]
+    names, runs, numbered = job.operator.names, dict(job.stores), job.manifest.rows
+    order = None
+    if law.grace_us is not None:
+        released = _release(job, stream, law.grace_us)
+        job, order, numbered = released.job, released.order, released.numbered
+        runs[names[stream]] = released.queue.runs
+    if not job.any_rows:
+        return Done(None, runs, numbered)
+    events = timeline([job.rows(source) for source in sources], order)
+    asked = np.flatnonzero(events.source == stream)
+    reference = {stream: events.row[asked]}
+    pools: dict[int, Pool] = {}
+    past = np.zeros(len(asked), np.bool_)
+    stores = {source: job.table_store(source) for source in sources if source != stream}
+    null = any_null(events.keys, events.groups)[events.group[asked]]
+    for source, store in stores.items():
+        found, pools[source], gone = _find(job, source, store, events, asked)
+        past |= gone & (found == ABSENT)
+        reference[source] = np.where(null, ABSENT, found)
+    changes = look_up(law.tree, events, asked, reference)
+    values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
+    leaves = [
+        picked(values, refs)
+        if source == stream
+        else pools[source].values(refs, job.sources[source].value_columns)
+        for source, refs in zip(law.leaves, changes.reference, strict=True)
+    ]
+    result = emitted(job, events, changes, leaves)
+    ignored = Counts()
+    for source, store in stores.items():
+        taken = counts(job, events, source)
+        keep(job, source, store, events, taken)
+        count_ignored(ignored, job, source, events, taken)
+        runs[names[source]] = store.runs
+    if past.any():
+        spec, lost = job.sources[stream], np.setdiff1d(asked[past], changes.event)
+        too_old = metric(spec.name, "too_old")
+        ignored.add_rows(too_old, spec, job.batches[stream].rows, events.row[lost])
+    return Done(result, runs, numbered, counts=ignored)
+
+
+def _find(
+    job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
+) -> tuple[Ints, Pool, Mask]:
+    """Return the row that each ``asked`` event finds in a table, the pool of these references, and
+    a mask. The mask marks events that are older than the table's history.
+    """
+    rows = job.batches[source].rows
+    if not isinstance(store, HistoryState):
+        located = store.locate(events.hash, events.keys)
+        refs = versions(events, source, located.present)[1][asked]
+        return refs, Pool(rows, located, events.groups), np.zeros(len(asked), np.bool_)
+    retention_us = job.sources[source].versioned_us
+    assert retention_us is not None
+    group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
+    clock_us = job.clocks_of(source, events)[asked]
+    past = (time < clock_us - retention_us) & (clock_us != NO_TIME)
+    sought = np.where(past, LATEST, time)
+    keys = [key.take(pa.array(group)) for key in events.keys]
+    located = store.as_of(events.hash[group], keys, sought)
+    made = batch_versions(events, counts(job, events, source))
+    fresh = as_of(made, group, sought, arrival)
+    fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
+    newer = (fresh != ABSENT) & (fresh_time >= located.event_time_us)
+    old = np.where(located.present, np.arange(len(asked)), ABSENT)
+    new = np.where(events.deleted[fresh], ABSENT, len(asked) + events.row[fresh])
+    stood = np.where(newer, fresh_time, located.event_time_us) <= time
+    refs = np.where(stood, np.where(newer, new, old), ABSENT)
+    return refs, Pool(rows, located, len(asked)), past
+
+
+@dataclass(frozen=True)
+class _Released:
+    """The outcome of releasing stream rows."""
+
+    job: Job
+    """The job, with the stream rows that are processed in this batch in place of those that
+    arrived.
+    """
+    order: Ints
+    """The order of all rows of the job."""
+    queue: QueueState
+    """The queue of rows that wait."""
+    numbered: int
+    """The number of stream rows that are numbered."""
+
+
+# The row at index i of the order of arrival has the place 2 * i + 1, so a released record fits
+# before it, at 2 * i. Grace period 5, in microseconds as all times; a is released by b, which is
+# still in the queue after the batch::
+#
+#     index   row              place   due    processed at
+#     0       stream a at 10   1       15     4, just before b
+#     1       table x          3       -      3
+#     2       stream b at 15   5       20     never in this batch: no record reaches 20
+#     3       table y          7       -      7
+#     4       stream d at 9    9       late   9, at its arrival: 9 < 15 - 5
+#
+# So a sees x but not y, and the order is x, a, y, d.
+def _release(job: Job, stream: int, grace_us: int) -> _Released:
+    """Let each stream record wait until its side's clock has passed it by the grace period.
+
+    A record is released just before the record, of any bucket, that moves the clock to its due
+    time. Several are released in order of time, then of key. A late record, or one with a null in
+    its key, does not wait. Rows of tables keep their places.
+    """
+    sources = [job.rows(source) for source in range(len(job.sources))]
+    own, batch = sources[stream], job.batches[stream]
+    arranged = arrival_order(sources)
+    place = 2 * np.argsort(arranged) + 1
+    first = np.cumsum([0, *(len(rows) for rows in sources)])
+    own_place = place[first[stream] : first[stream + 1]]
+    null = any_null(own.keys, len(own))
+    clock_us = job.clock_of(stream, stream)
+    at_once = null | (own.event_time_us < clock_us - grace_us)
+    queue = _queue(job, stream)
+    waiting = queue.take(job.final_us[stream])
+    numbers = job.manifest.rows + np.argsort(np.argsort(own_place))
+    fresh = _queued(batch.rows, queue.schema, own.event_time_us + grace_us, numbers)
+    everything = pa.concat_tables([waiting, fresh]).combine_chunks()
+    at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
+    limit = everything.column(DUE).to_numpy()
+    # The record that moves the clock may be in any bucket; released rows come before it.
+    positions = np.concatenate([job.position(n) for n in range(len(sources))])[arranged]
+    moves = limit if batch.stairs is None else batch.stairs.first(limit)
+    moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
+    trigger = 2 * np.searchsorted(positions, moves, side="left")
+    trigger = np.where(limit <= job.final_us[stream], trigger, NEVER)
+    came_at = np.append(np.zeros(len(waiting), np.int64), own_place)
+    trigger = np.where(at_once, came_at, np.maximum(trigger, came_at))
+    came = np.append(np.full(len(waiting), NO_TIME), job.position(stream))
+    moves = np.where(at_once, came, np.maximum(moves, came))
+    rest = np.flatnonzero(trigger == NEVER)
+    queue.store(everything.take(pa.array(rest[np.argsort(limit[rest], kind="stable")])))
+    chosen = np.flatnonzero(trigger != NEVER)
+    rank = rank_of_keys(
+        [whole(everything.column(i)) for i in job.operator.key_columns],
+        everything.column(HASH).to_numpy(),
+    )
+    number = everything.column(ROW).to_numpy()
+    event_time = everything.column(EVENT_TIME).to_numpy()
+    chosen = chosen[
+        np.lexsort(
+            (
+                number[chosen],
+                rank[chosen],
+                event_time[chosen],
+                ~at_once[chosen],
+                moves[chosen],
+                trigger[chosen],
+            )
+        )
+    ]
+    batches, order = (
+        list(job.batches),
+        [place[first[s] : first[s + 1]] for s in range(len(sources))],
+    )
+    batches[stream] = Batch(
+        _as_read(everything.take(pa.array(chosen)), batch.rows.schema, moves[chosen]),
+        clock_us=moves[chosen],
+        stream_us=np.where(at_once, np.append(np.zeros(len(waiting), np.int64), clock_us), limit)[
+            chosen
+        ],
+        order=np.where(
+            at_once[chosen],
+            np.append(np.zeros(len(waiting), np.int64), own.order)[chosen],
+            before_all(everything.column(HASH).to_numpy()[chosen]),
+        )
+        if own.order is not None
+        else None,
+        tie=None if own.tie is None else everything.column(HASH).to_numpy()[chosen],
+    )
+    order[stream] = trigger[chosen]
+    return _Released(
+        replace(job, batches=batches),
+        np.argsort(np.concatenate(order), kind="stable"),
+        queue,
+        job.manifest.rows + len(own),
+    )
+
+
+def _queue(job: Job, stream: int) -> QueueState:
+    """Return the queue of records that wait. A record is due when its side's clock is a grace
+    period past it.
+    """
+    return QueueState(
+        _queue_schema(job.sources[stream].schema),
+        job.runs(job.operator.names[stream]),
+        job.blobs,
+        job.cache,
+        taken_us=job.initial_us[stream],
+    )
+
+
+def _queue_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of the queue: the stream's columns, ``_due`` and ``_row``."""
+    return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
+
+
+def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
+    """Return rows in the schema of the queue."""
+    columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
+    return pa.table(columns, schema=schema)
+
+
+def _as_read(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
+    """Return queued rows with the columns of a batch, each at the position where it is
+    processed.
+    """
+    answered = pa.array(position)
+    columns = [rows.column(n) if n in rows.schema.names else answered for n in schema.names]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,107 @@
+"""The first stage of a join by foreign key, on one bucket of primary keys (``Subscribe``). Each
+change of a left row becomes messages to its former and its present foreign key.
+
+The store holds each primary key's foreign key, not its row: rows lie with the subscriptions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import any_null
+from dovetail.arrays.timeline import ABSENT, Ints, Mask
+from dovetail.base.columns import DELETED, EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE, foreign_name
+from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages
+from dovetail.laws.joins.table_join import preserved
+from dovetail.operators.job import Done, Job, picked
+from dovetail.operators.row_changes import RowChanges, emitted
+from dovetail.physical.specs.by_key import Subscribe
+
+
+def run(job: Job, law: Subscribe) -> Done:
+    """Emit the messages in the order of the records: to the former foreign key, then to the
+    present.
+    """
+    source = job.sources[0]
+    foreign = source.foreign_columns
+    store = job.table_store(0, schema=pa.schema(list(source.schema)[: foreign.stop]))
+    if not job.any_rows:
+        return Done(None, job.stores)
+    changes = RowChanges.of(job, store)
+    former = changes.pool.values(changes.old, foreign)
+    present = changes.pool.values(changes.new, foreign)
+    said = messages(
+        changes.old != ABSENT,
+        changes.new != ABSENT,
+        any_null(former[1:], len(changes.event)),
+        any_null(present[1:], len(changes.event)),
+        rows_equal(former[1:], present[1:]),
+        left_preserved=preserved(law.how)[0],
+    )
+    rows = _table(job, changes, said, (former, present))
+    ignored = changes.keep(job, store)
+    stores = {job.operator.names[0]: store.runs}
+    return Done(rows if len(rows) else None, stores, counts=ignored)
+
+
+def _table(
+    job: Job,
+    changes: RowChanges,
+    said: Messages,
+    keys: tuple[list[pa.Array], list[pa.Array]],
+) -> pa.Table:
+    """Return the messages as the second stage reads them. ``keys``: the former and the present
+    foreign key of each change, the hash first.
+    """
+    operator, source, events = job.operator, job.sources[0], changes.events
+    change, begun = changes.in_order(said.ends, said.begins)
+    event = changes.event[change]
+    group = events.group[event]
+    hash_, *foreign = emitted(*keys, change, begun)
+    place = events.hash[group]
+    null = any_null(foreign, len(event))
+    route = np.where(null, place, hash_.fill_null(0).to_numpy())
+    rows = job.batches[0].rows
+    values = [field.name for field in source.fields(source.value_columns)]
+    held = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
+    columns: dict[str, pa.Array] = {
+        HASH: pa.array(route),
+        EVENT_TIME: pa.array(events.event_time_us[event]),
+        DELETED: pa.array(~begun),
+        **{foreign_name(number): column for number, column in enumerate(foreign)},
+    }
+    primary = [field.name for field in source.fields(source.key_columns)]
+    columns |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
+    columns |= zip(values, held, strict=True)
+    columns[PLACE] = pa.array(place)
+    columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(event)))
+    instruction = np.where(begun, said.begin_emits[change], said.end_emits[change]) * EMIT
+    instruction |= np.where(begun & said.fresh[change], FRESH, 0)
+    if operator.emit == "batch":
+        moves = _several(~begun, group)
+    else:
+        moves = _differ(route % operator.buckets, group)
+    columns[INSTRUCTION] = pa.array(instruction | np.where(moves, MOVED, 0))
+    columns |= job.causes(events).of(event).arrays
+    return pa.table(columns)
+
+
+def _differ(bucket: Ints, group: Ints) -> Mask:
+    """Find the messages whose primary key has messages to several buckets: bool[messages]."""
+    seen = np.full(int(group.max(initial=-1)) + 1, -1)
+    seen[group] = bucket
+    differs = np.zeros(len(seen), np.bool_)
+    differs[group[seen[group] != bucket]] = True
+    return differs[group]
+
+
+def _several(ends: Mask, group: Ints) -> Mask:
+    """Find the messages whose primary key has more than one message, with one that ends a
+    subscription: bool[messages]. Only then may a primary key have results of several foreign keys.
+    """
+    count = np.bincount(group)
+    ended = np.zeros(len(count), np.bool_)
+    ended[group[ends]] = True
+    return (ended & (count > 1))[group]

@@ -1,0 +1,285 @@
+"""The state of a join by foreign key in a bucket of foreign keys.
+
+It consists of the subscriptions that a batch touches, along the timeline; the right table; the
+number of left rows that refer to each right row; and their stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import any_null, by_key
+from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions
+from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
+from dovetail.laws.joins.foreign_key_join import (
+    FRESH,
+    MOVED,
+    SETTLED,
+    combined,
+    combined_range,
+    low_half,
+    references,
+)
+from dovetail.laws.joins.table_join import preserved
+from dovetail.laws.versioning import newest
+from dovetail.operators.job import Job, whole
+from dovetail.operators.joins.table_join import Pool, TableStore, counts, keep, latest, time_of
+from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+from dovetail.state.runs import Runs
+from dovetail.state.table_state import TableState
+
+_COUNT = "_count"
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores of the bucket."""
+
+    subscribed: TableState
+    right: TableStore
+    counts: TableState | None
+    """The numbers of references, if right rows appear alone; else None."""
+
+    @classmethod
+    def of(cls, job: Job, law: ForeignKeyJoinLaw) -> Stores:
+        """Open the stores that the bucket's manifest records."""
+        source = job.sources[0]
+        subscribed = TableState(
+            source.schema,
+            source.keys + law.primary,
+            job.runs(law.SUBSCRIPTIONS),
+            job.blobs,
+            job.cache,
+            horizon_us=job.horizon_us(0),
+            expiry=job.expiry(0),
+        )
+        counts = None
+        if preserved(law.how)[1]:
+            own = list(source.schema)[: source.key_columns.stop]
+            schema = pa.schema([*own, (_COUNT, pa.int64())])
+            runs = job.runs(law.REFERENCES)
+            counts = TableState(schema, source.keys, runs, job.blobs, job.cache)
+        return cls(subscribed, job.table_store(1, law.RIGHT), counts)
+
+    @property
+    def runs(self) -> dict[str, Runs]:
+        """The runs of all stores, as the manifest records them."""
+        runs = {
+            ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs,
+            ForeignKeyJoinLaw.RIGHT: self.right.runs,
+        }
+        return (
+            runs if self.counts is None else runs | {ForeignKeyJoinLaw.REFERENCES: self.counts.runs}
+        )
+
+    def referring(self, events: Timeline) -> Ints | None:
+        """Return the number of stored rows that refer to each group's key, or None if it is not
+        needed.
+        """
+        if self.counts is None:
+            return None
+        located = self.counts.locate(events.hash, events.keys)
+        known = np.flatnonzero(located.present)
+        count = np.zeros(events.groups, np.int64)
+        column = located.fetch(known, [len(located.schema) - 1]).column(0)
+        count[known] = column.to_numpy()
+        return count
+
+    def keep(
+        self,
+        job: Job,
+        events: Timeline,
+        counted: Mask,
+        subscriptions: Subscriptions,
+        referring: Ints,
+    ) -> None:
+        """Store each subscription's last row, the right rows, and the changed numbers of
+        references.
+        """
+        rows = job.batches[0].rows
+        last = subscriptions.last_of_batch()
+        row = subscriptions.reference[last] - subscriptions.pool.base
+        order = combined(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
+        arranged = np.argsort(order)
+        stored = rows.select(range(len(self.subscribed.schema))).take(pa.array(row[arranged]))
+        self.subscribed.store(stored.set_column(0, HASH, pa.array(order[arranged])))
+        keep(job, 1, self.right, events, counted)
+        if self.counts is None:
+            return
+        event = last_of_source(events, 0)
+        event = event[~any_null(events.keys, events.groups)[events.group[event]]]
+        group = pa.array(events.group[event])
+        count = referring[np.append(events.start, len(events.row))[events.group[event] + 1] - 1]
+        columns = [
+            pa.array(events.hash[events.group[event]]),
+            pa.array(events.event_time_us[event]),
+            pa.array(count == 0),
+            *(key.take(group) for key in events.keys),
+            pa.array(count),
+        ]
+        self.counts.store(pa.table(columns, schema=self.counts.schema))
+
+
+@dataclass(frozen=True)
+class Right:
+    """The right table along the timeline."""
+
+    counted: Mask
+    """The events that the table takes."""
+    changes: Ints
+    """The events that change the table, ascending."""
+    before: Ints
+    """Per event, the row before it: a reference into ``pool``, or ABSENT."""
+    after: Ints
+    """Per event, the row after it: a reference into ``pool``, or ABSENT."""
+    time_us: Ints
+    """The time of each row, by reference."""
+    stored: Mask
+    """bool[groups]: there is a row from earlier batches."""
+    pool: Pool
+    columns: range
+    """The table's key and value columns, as numbers in ``pool``."""
+
+
+def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
+    """Return the right table along a batch's timeline."""
+    located = latest(store, events)
+    counted = counts(job, events, 1)
+    versioned = job.sources[1].versioned_us is not None
+    current = newest(events, counted, time_of(located)) if versioned else counted
+    rows = job.batches[1].rows
+    before, after = versions(events, 1, located.present, current)
+    time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
+    pool = Pool(rows, located, events.groups)
+    changes = np.flatnonzero(current)
+    return Right(
+        counted, changes, before, after, time, located.present, pool, job.sources[1].user_columns
+    )
+
+
+@dataclass(frozen=True)
+class Subscriptions:
+    """The stored subscriptions that the batch touches, and the batch's messages. Entries of a left
+    row and foreign key lie side by side, in the order in which they replace each other.
+
+    One left row and foreign key, with messages at the events 2 and 7:
+
+    | entry                 | event | following | live |
+    |-----------------------|-------|-----------|------|
+    | stored                | -1    | 2         | yes  |
+    | a new row             | 2     | 7         | yes  |
+    | the subscription ends | 7     | -1        | no   |
+    """
+
+    group: Ints
+    event: Ints
+    """The event of the message, -1 for a stored subscription."""
+    following: Ints
+    """The event of the message that replaces or ends the subscription, -1 for none."""
+    live: Mask
+    """False for a message that ends a subscription."""
+    reference: Ints
+    """The row in ``pool``."""
+    place: Ints
+    """The lower half of the primary key's hash."""
+    pair: Ints
+    """A number for each left row and foreign key."""
+    epoch: Ints
+    """The number of the left row's change, 0 for a stored subscription. It is ``SETTLED`` if no
+    other bucket has messages of the left row.
+    """
+    pool: Pool
+    primary: range
+    """The columns of the primary key in ``pool``."""
+    values: range
+    """The columns of the values in ``pool``."""
+
+    def last_of_batch(self) -> Ints:
+        """Return the last message of each left row and foreign key."""
+        return np.flatnonzero((self.following < 0) & (self.event >= 0))
+
+    def of_batch(self) -> Ints:
+        """Return all messages."""
+        return np.flatnonzero(self.event >= 0)
+
+
+def subscriptions_of(
+    job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: Right
+) -> Subscriptions:
+    """Return the batch's messages and the stored subscriptions that the right table's changes meet.
+    With ``emit="batch"``, include the subscriptions that messages replace.
+    """
+    rows = job.batches[0].rows
+    message = np.flatnonzero(events.source == 0)
+    row, group = events.row[message], events.group[message]
+    primary = law.primary_columns(job.sources)
+    place = low_half(rows.column(PLACE).to_numpy()[row])
+    order = combined(events.hash[group], place)
+    keys = [whole(rows.column(column)).take(pa.array(row)) for column in primary]
+    asked = np.unique(events.group[table.changes])
+    found = store.scan(
+        *combined_range(events.hash[asked]), [key.take(pa.array(asked)) for key in events.keys]
+    )
+    stored, located = asked[found.query], found.located
+    if job.operator.emit == "batch":
+        other = np.flatnonzero(~np.isin(group, asked))
+        own = [key.take(pa.array(group[other])) for key in events.keys]
+        own += [key.take(pa.array(other)) for key in keys]
+        arranged, new, distinct = by_key(order[other], own, np.arange(len(other)))
+        first = other[arranged[new]]
+        alone = store.locate(order[first], [key.filter(pa.array(new)) for key in distinct])
+        known = np.flatnonzero(alone.present)
+        stored = np.concatenate((stored, group[first[known]]))
+        located = located.beside(alone.of(known))
+    count = len(stored)
+    stored_rows = located.fetch(np.arange(count), [0, *primary])
+    stored_order = stored_rows.column(0).to_numpy()
+    keys = [
+        pa.concat_arrays([whole(was), is_])
+        for was, is_ in zip(stored_rows.columns[1:], keys, strict=True)
+    ]
+    group = np.concatenate((stored, group))
+    everything = np.arange(len(group))
+    arranged, new, _ = by_key(
+        np.concatenate((stored_order, order)), [*keys, pa.array(group)], everything
+    )
+    pair = np.cumsum(new) - 1
+    event = np.concatenate((np.full(count, -1), message))[arranged]
+    following = np.append(np.where(new[1:], -1, event[1:]), -1)[: len(event)]
+    instruction = rows.column(INSTRUCTION).to_numpy()[row]
+    moved = np.zeros(int(pair.max(initial=-1)) + 1, np.bool_)
+    moves = np.concatenate((np.zeros(count, np.bool_), (instruction & MOVED) != 0))[arranged]
+    moved[pair[moves]] = True
+    epoch = np.concatenate((np.zeros(count, np.int64), rows.column(EPOCH).to_numpy()[row]))
+    live = np.concatenate((np.ones(count, np.bool_), ~events.deleted[message]))
+    return Subscriptions(
+        group=group[arranged],
+        event=event,
+        following=following,
+        live=live[arranged],
+        reference=np.concatenate((np.arange(count), count + row))[arranged],
+        place=np.concatenate((low_half(stored_order), place))[arranged],
+        pair=pair,
+        epoch=np.where(moved[pair], epoch[arranged], SETTLED),
+        pool=Pool(rows, located, count),
+        primary=primary,
+        values=law.held(job.sources, 0),
+    )
+
+
+def references_of(job: Job, events: Timeline, initial: Ints | None) -> tuple[Ints, Ints]:
+    """Return the number of rows that refer to each event's key before and after it, zeros if it is
+    not needed.
+    """
+    zeros = np.zeros(len(events.row), np.int64)
+    if initial is None:
+        return zeros, zeros
+    message = np.flatnonzero(events.source == 0)
+    message = message[~any_null(events.keys, events.groups)[events.group[message]]]
+    instruction = job.batches[0].rows.column(INSTRUCTION).to_numpy()[events.row[message]]
+    change = zeros.copy()
+    change[message] = np.where(events.deleted[message], -1, (instruction & FRESH) != 0)
+    return references(events.group, change, initial)

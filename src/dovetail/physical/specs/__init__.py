@@ -1,0 +1,1 @@
+"""Specifications of operators, as plain data that travels to the workers."""

@@ -1,0 +1,473 @@
+"""The laws of joins and of other operators by key: parameters, as plain data for the workers.
+
+``dispatch.law_of`` makes a law of the plan node that it runs. *Stream time* is the largest
+timestamp of all records so far. A record is *late* when stream time is already past the limit for
+its timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dovetail.laws.joins.stream_join import Unmatched, Window
+from dovetail.laws.joins.table_join import How, Tree, leaves, preserved
+from dovetail.physical.specs.law import Law, Sources, Store, not_latest, table_of, too_old
+from dovetail.plan.metrics import metric
+from dovetail.plan.nodes import Entry
+from dovetail.plan.types.spans import written
+
+
+@dataclass(frozen=True)
+class TableJoinLaw(Law):
+    """A tree of joins of tables by key. Records of every table produce results."""
+
+    tree: Tree
+    distinct: bool = False
+    """True if, of a single table, only changes of its rows are emitted."""
+
+    nets: ClassVar[bool] = True
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The source of each leaf."""
+        return tuple(leaves(self.tree))
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of records that change no latest version."""
+        return not_latest(sources)
+
+
+@dataclass(frozen=True)
+class StreamTableJoinLaw(Law):
+    """A stream, the first leaf, joined with tables. Only the stream's records produce results."""
+
+    tree: Tree
+    grace_us: int | None = None
+    """The grace period: the stream time that each record waits for late table rows.
+
+    None for no waiting. The stream's store has the records that wait.
+    """
+
+    waits: ClassVar[bool] = True
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The source of each leaf."""
+        return tuple(leaves(self.tree))
+
+    @property
+    def holds_us(self) -> int:
+        """The grace period; 0 if there is none."""
+        return self.grace_us or 0
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores: the tables and, with a grace period, the records that wait."""
+        kept = dict(super().stores(sources))
+        stream = list(kept)[self.leaves[0]]
+        if self.grace_us is None:
+            del kept[stream]
+        else:
+            holds = f"records that wait, for {written(self.grace_us)}"
+            kept[stream] = replace(kept[stream], holds=holds, kind="queue", span_us=0)
+        return kept
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of records older than a history, both of tables and of the stream."""
+        old = too_old(sources)
+        return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
+
+    def goes_by(self, entry: Entry) -> bool:
+        """Say whether others depend on its stream time.
+
+        They depend on that of a stream with a grace period, and on those of versioned tables.
+        """
+        return self.grace_us is not None if entry.stream else super().goes_by(entry)
+
+
+@dataclass(frozen=True)
+class StreamJoinLaw(Law):
+    """Two streams, or one with itself, joined if ``L.ts - before <= R.ts <= L.ts + after``."""
+
+    sides: tuple[int, int]
+    """The sources of the left and the right side."""
+    how: How
+    window: Window
+    unmatched: Unmatched
+    """The time at which a record without a match is emitted (``laws.joins.stream_join``)."""
+
+    keeps_time: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The sources of the two sides."""
+        return self.sides
+
+    @property
+    def holds_us(self) -> int:
+        """The longest, in stream time, that an unmatched record is held back."""
+        if self.unmatched != "on_close":
+            return 0
+        kept = preserved(self.how)
+        return max((self.window.reach_us(side) for side in (0, 1) if kept[side]), default=0)
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores of both sides' records.
+
+        A preserved side (whose records also come out without a match) has two more stores, unless
+        ``unmatched`` is ``"eager"``. One has the records that wait for their window to close, under
+        ``"on_close"`` only. The other marks the records that have found a match.
+        """
+        span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
+        holds = f"records of the last {written(span_us)}"
+        kept = {
+            name: replace(store, holds=holds, kind="records", clocks=clocks, span_us=span_us)
+            for name, store in super().stores(sources).items()
+        }
+        for side in (0, 1) if self.unmatched != "eager" else ():
+            if preserved(self.how)[side]:
+                if self.unmatched == "on_close":
+                    holds = "records without a match, until their window closes"
+                    queue = replace(table_of(sources, self.sides[side]), holds=holds)
+                    kept[waiting(side)] = replace(
+                        queue, kind="queue", clocks=clocks, span_us=1, without=marks(side)
+                    )
+                kept[marks(side)] = Store("which of its records have found a match")
+        return kept
+
+    def goes_by(self, entry: Entry) -> bool:
+        """Say whether records of both sides wait, so that time decides which comes out first."""
+        return self.how == "outer" and self.unmatched == "on_close"
+
+    @property
+    def lossy(self) -> list[int]:
+        """The sources of which no side is preserved; their late records may reach no result."""
+        kept = {
+            source for source, keeps in zip(self.sides, preserved(self.how), strict=True) if keeps
+        }
+        return sorted({*self.sides} - kept)
+
+    def too_late(self, sources: Sources) -> str | None:
+        """Return the metric of pairs not made because a row was already emitted alone, or None."""
+        if self.how == "inner" or self.unmatched != "on_close":
+            return None
+        left, right = (sources[side].name for side in self.sides)
+        return metric(f"{left}-{right}", "too_late")
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of late records and of pairs that are not made."""
+        late = [metric(sources[source].name, "late") for source in self.lossy]
+        pairs = self.too_late(sources)
+        return late if pairs is None else [*late, pairs]
+
+
+def waiting(side: int) -> str:
+    """Return the name of the store of a side's records that wait for their window to close."""
+    return f"{('left', 'right')[side]}: waiting"
+
+
+def marks(side: int) -> str:
+    """Return the name of the store of a side's records that found a match in a later batch."""
+    return f"{('left', 'right')[side]}: joined"
+
+
+@dataclass(frozen=True)
+class HistoryJoinLaw(Law):
+    """Two versioned tables joined over all of their history."""
+
+    sides: tuple[int, int]
+    """The sources of the left and the right side."""
+    how: How
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The sources of the two sides."""
+        return self.sides
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of records that are older than the tables' histories."""
+        return too_old(sources)
+
+
+@dataclass(frozen=True)
+class Subscribe(Law):
+    """A table by primary key that has a foreign key: the first operator of a foreign-key join.
+
+    Each record becomes messages to its former and its present foreign key. The store has the
+    foreign key of each row.
+    """
+
+    how: How
+
+    whole_keys = True
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the store of each row's foreign key."""
+        (source,) = sources
+        kept = replace(
+            table_of(sources, 0),
+            holds="foreign key per key",
+            of="",
+            fields=tuple(source.fields(source.key_columns) + source.fields(source.foreign_columns)),
+        )
+        return dict.fromkeys(super().stores(sources), kept)
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of records that change no latest version."""
+        return not_latest(sources)
+
+
+@dataclass(frozen=True)
+class ForeignKeyJoinLaw(Law):
+    """Subscriptions by foreign key, joined with the table that they refer to."""
+
+    primary: int
+    """The number of primary key columns, with which the subscriptions' values begin."""
+    how: How
+
+    whole_keys = True
+    SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
+    RIGHT: ClassVar[str] = "right"
+    REFERENCES: ClassVar[str] = "references"
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The sources of the left row and of the right row."""
+        return (0, 1)
+
+    def primary_columns(self, sources: Sources) -> range:
+        """Return the numbers of the primary key's columns in the subscriptions."""
+        first = sources[0].value_columns.start
+        return range(first, first + self.primary)
+
+    def held(self, sources: Sources, leaf: int) -> range:
+        """Return the numbers of a leaf's columns in its source.
+
+        The right row's own key counts as a value, because the row may be missing.
+        """
+        if leaf == 1:
+            return sources[1].user_columns
+        return range(self.primary_columns(sources).stop, sources[0].value_columns.stop)
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """Return the primary key, then the right key if right rows also come out alone."""
+        primary = sources[0].fields(self.primary_columns(sources))
+        theirs = sources[1].fields(sources[1].key_columns)
+        return primary + (theirs if preserved(self.how)[1] else [])
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of a leaf's values in a change."""
+        return [field.type for field in sources[leaf].fields(self.held(sources, leaf))]
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores: the subscriptions with their rows, and the right table.
+
+        If right rows also come out alone, a third store counts the left rows that refer to each.
+        """
+        left, right = sources
+        rows = table_of(sources, 0, key=left.keys + self.primary)
+        theirs = table_of(sources, 1)
+        kept = {
+            self.SUBSCRIPTIONS: replace(
+                rows,
+                holds=f"{left.name}, last row per foreign key and key",
+                through=left.name,
+                whole=preserved(self.how)[0],
+            ),
+            self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
+        }
+        if preserved(self.how)[1]:
+            kept[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
+        return kept
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of right records that change no latest version."""
+        return not_latest(sources[1:])
+
+
+@dataclass(frozen=True)
+class InOrder(Law):
+    """The results of a foreign-key join, with those of each primary key in order."""
+
+    keys: tuple[pa.Field, ...]
+    """The key columns of the results."""
+    types: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
+    """The types of the values of the left and the right leaf."""
+    net: bool
+    """True if only the last result is emitted for a key that has moved between buckets."""
+
+    stateful: ClassVar[bool] = False
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The sources of the left row and of the right row."""
+        return (0, 1)
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """Return the key columns of the results."""
+        return list(self.keys)
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of a leaf's values in the results."""
+        return list(self.types[leaf])
+
+
+@dataclass(frozen=True)
+class UnionLaw(Law):
+    """Streams or tables with the same columns, read as one. Each row is emitted as it comes."""
+
+    valueless: ClassVar[bool] = True
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe no stores."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Deduplicate(Law):
+    """A stream without repetitions.
+
+    A record is dropped if a record of its key, no further than ``within_us`` from it, was emitted
+    before. The store has the keys and times of emitted records.
+    """
+
+    within_us: int
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the store of keys and times. Each is kept until any record near it is late."""
+        (source,), span_us = sources, 2 * self.within_us
+        kept = replace(
+            table_of(sources, 0),
+            holds=f"keys and times of records of the last {written(span_us)}",
+            kind="records",
+            fields=tuple(source.fields(source.key_columns)),
+            span_us=span_us,
+        )
+        return dict.fromkeys(super().stores(sources), kept)
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of late records and of repeated ones."""
+        return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
+
+
+@dataclass(frozen=True)
+class Expire(Law):
+    """A table whose rows stay until stream time is more than ``after_us`` past their time."""
+
+    after_us: int
+
+    nets: ClassVar[bool] = True
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores: the rows, and their keys by the time at which they may expire."""
+        (name,) = super().stores(sources)
+        holds = f"last row per key, for {written(self.after_us)}"
+        rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us, whole=False)
+        return {name: rows, expiry(name): Store("when each row expires")}
+
+    def goes_by(self, entry: Entry) -> bool:
+        """Say whether others go by its stream time.
+
+        They always do: rows in every bucket expire by it.
+        """
+        return True
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metric of rows that had already expired when they came."""
+        return [metric(sources[0].name, "late")]
+
+
+@dataclass(frozen=True)
+class ToChangesLaw(Law):
+    """The rows before and after each change of a table."""
+
+    kinds: tuple[str, ...]
+    """The names of the kinds of change, one of which each row has as an additional value."""
+
+    names_columns: ClassVar[bool] = True
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the table's values, then that of the kind of change."""
+        return [*super().values(sources, leaf), pa.string()]
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of records that change no latest version."""
+        return not_latest(sources)
+
+
+@dataclass(frozen=True)
+class Explode(Law):
+    """A table that has a row for each element of an array."""
+
+    column: int
+    """The number of the array among the value columns."""
+    element: pa.DataType
+    """The type of the elements."""
+    position: bool
+    """True if the element's position is part of the key, False if the element itself is."""
+
+    nets: ClassVar[bool] = True
+    names_columns: ClassVar[bool] = True
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """Return the table's key, then the position or the element."""
+        own = pa.field("element", pa.int32() if self.position else self.element)
+        return [*super().key(sources), own]
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the table's values, with the element in place of the array.
+
+        If the element is part of the key, it is not among the values.
+        """
+        types = super().values(sources, leaf)
+        types[self.column : self.column + 1] = [self.element] if self.position else []
+        return types
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of records without effect, and of elements that cannot be keys.
+
+        Records without effect change no latest version. Elements that cannot be keys are nulls and
+        repetitions within their array.
+        """
+        if self.position:
+            return not_latest(sources)
+        return [
+            *not_latest(sources),
+            *[metric(sources[0].name, "null_element"), metric(sources[0].name, "repeated")],
+        ]
+
+
+@dataclass(frozen=True)
+class Fill(Law):
+    """A table in which a value that a record does not send is taken from the row before."""
+
+    name: str
+    """The name of the operator in errors."""
+    names: tuple[str, ...]
+    """The names of the value columns."""
+    column: int
+    """The number of the value column that lists the names of values not sent."""
+    fails: bool
+    """True if it is an error that there is no row before."""
+
+    nets: ClassVar[bool] = True
+    names_columns: ClassVar[bool] = True
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the table's values, without the column of names."""
+        types = super().values(sources, leaf)
+        del types[self.column]
+        return types
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metric of values that neither the record nor a row before it has."""
+        return [metric(sources[0].name, "unsent")]
+
+
+def expiry(name: str) -> str:
+    """Return the name of the store that says when the rows of a table expire."""
+    return f"{name}: expiry"

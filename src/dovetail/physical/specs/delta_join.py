@@ -1,0 +1,159 @@
+"""The law of a delta join: how it looks each side up, and the columns that reach it.
+
+A delta join stores nothing. It looks up the other side of each change in a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dovetail.base.columns import CLOCK
+from dovetail.errors import PlanError
+from dovetail.laws.joins.delta_join import Form
+from dovetail.laws.joins.table_join import How
+from dovetail.lookup.source import Index, LookupSource, covering
+from dovetail.physical.source import SourceSpec
+from dovetail.physical.specs.law import Law, Sources
+from dovetail.plan.joins import delta_join
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """One side of a delta join. Columns are numbered among the user columns of its source."""
+
+    lookup: LookupSource
+    """The store that has its rows."""
+    key: tuple[int, ...]
+    """The columns of its primary key."""
+    values: tuple[int, ...]
+    """The columns that its leaf has as values."""
+    unique: bool
+    """True if at most one of its rows has a given join key."""
+    index: Index
+    """The index by which the store finds its rows."""
+    deletes: bool
+    """True if it may have tombstones."""
+    cache: int
+    """The number of its rows that a task caches; 0 for no cache."""
+
+
+@dataclass(frozen=True)
+class Settle(Law):
+    """The last change of each primary key in a batch.
+
+    It comes before a delta join whose left rows may change their join key.
+    """
+
+    primary: tuple[int, ...]
+    """The primary key's columns, by their numbers among the user columns."""
+    columns: tuple[str, ...]
+    """The names of the columns that the join reads."""
+
+    stateful: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class DeltaJoinLaw(Law):
+    """A join that looks each side up in a store."""
+
+    name: str
+    """The name that its metric begins with."""
+    how: How
+    form: Form
+    right_key: bool
+    """True if the right primary key is part of the result's key."""
+    moving: bool
+    """True if a left row may change its join key."""
+    sides: tuple[LookedUp, LookedUp]
+    """The left side, then the right side."""
+
+    stateful: ClassVar[bool] = False
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The sources of the left row and of the right row."""
+        return (0, 1)
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """Return the left primary key, then the right one if the left does not identify results."""
+        sides = self.sides if self.right_key else self.sides[:1]
+        return [
+            source.fields(source.user_columns)[column]
+            for source, side in zip(sources, sides, strict=False)
+            for column in side.key
+        ]
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the columns of a leaf that the result needs."""
+        held = sources[leaf].fields(sources[leaf].user_columns)
+        return [held[column].type for column in self.sides[leaf].values]
+
+    def looks_up(self, sources: Sources) -> list[str]:
+        """Describe for each side the store, the index, the columns and the size of the cache."""
+        lines = []
+        for source, side in zip(sources, self.sides, strict=True):
+            held = source.fields(source.user_columns)
+            read = dict.fromkeys(held[column].name for column in (*side.key, *side.values))
+            kept = f"{side.cache:,} rows a task" if side.cache else "none"
+            where = f"{side.lookup.title} by {side.index.summary}"
+            lines.append(f"{where}: {', '.join(read)}; cache {kept}")
+        return lines
+
+
+def settled(source: SourceSpec) -> SourceSpec:
+    """Return the input that reads the output of ``Settle``. Its rows bring their clocks."""
+    return replace(
+        source,
+        files=False,
+        log_partition=False,
+        sequence=source.ordered,
+        carries=(CLOCK,),
+        clocked=False,
+        numbered=False,
+    )
+
+
+def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
+    """Return the law of a delta join on these sources.
+
+    Raises ``PlanError`` if a side has no look-up source.
+    """
+    needed = delta_join.needed_columns(node)
+    sides = []
+    for number, entry in enumerate((node.left, node.right)):
+        source, on = sources[number], [pair[number] for pair in node.on]
+        own = [name for name in entry.values.names if name in needed[number]]
+        lookup = delta_join.lookup_of(entry)
+        if lookup is None:
+            raise PlanError(node.name, f"{entry.name} has no look-up source", "Use with_lookup")
+        index = covering(lookup, on)
+        assert index is not None, "a limitation is broken"
+        sides.append(
+            LookedUp(
+                lookup=lookup,
+                key=_places(source, entry.key.names),
+                values=_places(source, own if number == 0 else [*entry.key.names, *own]),
+                unique=node.form == "key" or (node.form == "left" and number == 1),
+                index=index,
+                deletes=delta_join.changes_of(entry) == "all",
+                cache=node.cache[number] if delta_join.has_fixed_key(entry, on) else 0,
+            )
+        )
+    return DeltaJoinLaw(
+        name=node.label or f"{node.left.name}-{node.right.name}",
+        how=node.how,
+        form=node.form,
+        right_key=node.has_right_key,
+        moving=not delta_join.has_fixed_key(node.left, [left for left, _ in node.on]),
+        sides=(sides[0], sides[1]),
+    )
+
+
+def _places(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the numbers of the columns ``names`` among the user columns of a source."""
+    columns = [field.name for field in source.fields(source.user_columns)]
+    return tuple(columns.index(name) for name in names)

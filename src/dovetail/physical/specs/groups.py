@@ -1,0 +1,181 @@
+"""The laws of operators on groups and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.collect import LastRow
+from dovetail.aggregates.multiset import Listing
+from dovetail.aggregates.user_defined import UserDefined
+from dovetail.base.columns import WINDOW_END, WINDOW_START
+from dovetail.physical.specs.law import Accumulated, Law, Sources, Store, not_latest, table_of
+from dovetail.plan.metrics import metric
+from dovetail.plan.types.windows import Windows
+
+WINDOW_TYPE = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Retract(Law):
+    """A table by primary key that is grouped by other columns.
+
+    Each record becomes two rows: the old row leaves its group, and the new row enters its own.
+    """
+
+    names: tuple[str, ...]
+    """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the store of each key's last row, with the columns that are aggregated."""
+        (source,) = sources
+        stored = [
+            *source.fields(source.foreign_columns)[1:],
+            *source.fields(source.value_columns),
+        ]
+        columns = {field.name: field for field in source.fields(source.key_columns)}
+        for name, field in zip(self.names, stored, strict=True):
+            columns.setdefault(name, field)
+        table = table_of(sources, 0)
+        kept = replace(
+            table,
+            holds="last row per key, of it what is aggregated",
+            kind="rows",
+            span_us=None if source.retention_us is None else table.span_us,
+            fields=tuple(field.with_name(name) for name, field in columns.items()),
+            columns=tuple(field.name for field in columns.values()),
+        )
+        return dict.fromkeys(super().stores(sources), kept)
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of rows that change no latest version, or have a null in their group."""
+        return [*not_latest(sources), metric(sources[0].name, "null_group")]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of aggregates."""
+
+    name: str
+    values: tuple[int, ...]
+    """The numbers of the value columns that ``kernel`` aggregates."""
+    kernel: Aggregate
+
+
+@dataclass(frozen=True)
+class AggregationLaw(Law):
+    """Rows aggregated by key and, if there are ``windows``, by window."""
+
+    name: str
+    """The name of the aggregation in errors."""
+    columns: tuple[Column, ...]
+    windows: Windows | None = None
+    retracts: bool = False
+    """True if rows may be ``_deleted``, which means that they leave their group."""
+    timed: bool = False
+    """True if a group is emitted even if only its time has changed."""
+
+    GROUPS: ClassVar[str] = "groups"
+    RECORDS: ClassVar[str] = "records"
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """Return the grouping columns, then the start and end of the window, if any."""
+        own = super().key(sources)
+        if self.windows is None:
+            return own
+        return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the aggregates."""
+        return [column.kernel.result for column in self.columns]
+
+    @property
+    def whole_keys(self) -> bool:
+        """True if a group may have at most one row at the end of a micro-batch."""
+        return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
+
+    @property
+    def listed(self) -> list[int]:
+        """The numbers of the columns whose long lists may be stored in parts.
+
+        These are lists that rows may leave, or that results are not made from. Windows have none.
+        """
+        columns = enumerate(self.columns) if self.windows is None else ()
+        return [
+            number
+            for number, column in columns
+            if isinstance(column.kernel, Listing)
+            and (self.retracts or column.kernel.reads == "none")
+        ]
+
+    def lists(self, column: int) -> tuple[str, str]:
+        """Return the names of the stores of a column's long lists: the index, then the parts."""
+        name = self.columns[column].name
+        return f"{name}: index", f"{name}: parts"
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores: accumulators, parts of long lists, records of sliding windows."""
+        window = "" if self.windows is None else " and window, until it is closed"
+        kept = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
+        for column in self.listed:
+            index, parts = self.lists(column)
+            kept[index] = Store("which parts a long list has")
+            kept[parts] = Store("the parts of long lists")
+        if self.windows is not None and self.windows.kind == "sliding":
+            kept[self.RECORDS] = Store("records, until their windows are closed")
+        return kept
+
+    def _groups(self, sources: Sources, holds: str) -> Store:
+        """Describe the store of accumulators; ``holds``: its content in words.
+
+        User-defined aggregates cannot be read back, for their state means something to the topology
+        only.
+        """
+        key, listed = self.key(sources), self.listed
+        fields = [pa.field(c.name, c.kernel.result) for c in self.columns]
+        return Store(
+            holds,
+            None if any(isinstance(c.kernel, UserDefined) for c in self.columns) else "rows",
+            of=self.name,
+            key=tuple(field.name for field in key),
+            fields=(*key, *fields),
+            clocks=(0,),
+            span_us=None if self.windows is None else self.windows.wait_us,
+            results=tuple(
+                Accumulated(column.kernel, self.lists(number) if number in listed else ())
+                for number, column in enumerate(self.columns)
+            ),
+            hashed=self.windows is None,
+        )
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metric of records that came after their window had closed."""
+        return [] if self.windows is None else [metric(sources[0].name, "late")]
+
+
+@dataclass(frozen=True)
+class Final(Law):
+    """The last row of each window, emitted once stream time is ``wait_us`` past its end."""
+
+    wait_us: int
+    after: bool
+    """True if stream time must pass that limit, not just reach it."""
+
+    waits: ClassVar[bool] = True
+    OPEN: ClassVar[str] = "open"
+    CLOSING: ClassVar[str] = "closing"
+
+    @property
+    def due_us(self) -> int:
+        """The time from a window's end until it is emitted, in stream time."""
+        return self.wait_us + self.after
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores: the rows of open windows, and their keys by closing time."""
+        holds = "last row per key and window, until it is closed"
+        rows = replace(table_of(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1)
+        return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}

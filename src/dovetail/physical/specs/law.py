@@ -1,0 +1,216 @@
+"""The interface of a law: what an operator stores, emits and counts, and which module runs it.
+
+A law is plain data that travels to the workers. ``sources`` are always those of its operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeAlias
+
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.base.columns import EVENT_TIME, is_reserved
+from dovetail.physical.source import SourceSpec, unique
+from dovetail.plan.metrics import metric
+from dovetail.plan.nodes import Entry
+
+Sources: TypeAlias = Sequence[SourceSpec]
+Kind: TypeAlias = Literal["rows", "versions", "records", "queue"]
+"""The way a store is read back.
+
+| kind | rows that a reader gets |
+|---|---|
+| ``rows`` | the last row of each key |
+| ``versions`` | all rows of each key by time, tombstones (rows that delete their key) included |
+| ``records`` | all records |
+| ``queue`` | the records that still wait |
+"""
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """A result column that is computed from stored accumulators."""
+
+    kernel: Aggregate
+    """The aggregate function that turns accumulators into results."""
+    lists: tuple[str, ...] = ()
+    """For long lists, the names of their index store and of their parts store; else empty."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The description of one store: what a bucket keeps under one name, and how to read it back."""
+
+    holds: str
+    """The content in words, for ``explain`` and the state reader."""
+    kind: Kind | None = None
+    """The way its rows are read back; None for bookkeeping that is of no use to a reader."""
+    of: str = ""
+    """The name of the input whose rows it has; empty if it has no input's rows."""
+    key: tuple[str, ...] = ()
+    """The stored columns that identify a row."""
+    fields: tuple[pa.Field, ...] = ()
+    """The columns that a reader gets, under the input's own names."""
+    columns: tuple[str, ...] = ()
+    """The stored columns behind ``fields``, in their order; empty if they have the same names."""
+    clocks: tuple[int, ...] = ()
+    """The sources by whose stream time (the largest timestamp so far) rows expire."""
+    span_us: int | None = None
+    """The longest that a row is kept behind stream time; None for no limit."""
+    time: str = EVENT_TIME
+    """The column of times by which rows expire."""
+    without: str = ""
+    """The name of the store that lists the ``_row`` numbers that no longer count; or empty."""
+    results: tuple[Accumulated, ...] = ()
+    """For accumulators, the result columns; they are the last of ``fields``."""
+    hashed: bool = False
+    """True if a row lies in the bucket of Spark's hash of its key."""
+    through: str = ""
+    """If rows lie by another key: the store of the stage before that maps each row to that key."""
+    whole: bool = True
+    """True if the store has all rows of the input that still count."""
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the stored columns behind ``fields``, in their order."""
+        return self.columns or tuple(field.name for field in self.fields)
+
+    @property
+    def own_key(self) -> tuple[pa.Field, ...]:
+        """The key columns as users know them, without internal ones."""
+        if self.results:
+            return self.fields[: len(self.key)]
+        return tuple(field for field in self.fields if field.name in self.key)
+
+    def only(self, columns: Sequence[str]) -> Store:
+        """Return the store without the value columns that are not among ``columns``.
+
+        Key and time columns stay. A store of accumulators is returned unchanged.
+        """
+        needed = {*columns, *self.key, self.time}
+        if self.results:
+            return self
+        kept = [place for place, field in enumerate(self.fields) if field.name in needed]
+        return replace(
+            self,
+            fields=tuple(self.fields[place] for place in kept),
+            columns=tuple(self.stored[place] for place in kept),
+        )
+
+    def with_key(self, names: Sequence[str]) -> Store:
+        """Return a store of accumulators with its key columns renamed to ``names``.
+
+        Other stores are returned unchanged.
+        """
+        if not self.results:
+            return self
+        named = (field.with_name(name) for field, name in zip(self.fields, names, strict=False))
+        return replace(self, fields=(*named, *self.fields[len(names) :]))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The names of the stores that must be read together with it."""
+        lists = (name for result in self.results for name in result.lists)
+        return (*((self.without,) if self.without else ()), *lists)
+
+
+def too_old(sources: Sequence[SourceSpec]) -> list[str]:
+    """List the metrics of records that are older than the history of their versioned table."""
+    return [metric(s.name, "too_old") for s in sources if s.versioned_us is not None]
+
+
+def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
+    """List the metrics of records of versioned tables that do not change the latest version.
+
+    These are the records that are too old for the history, and the late ones.
+    """
+    late = [metric(s.name, "late") for s in sources if s.versioned_us is not None]
+    return [*too_old(sources), *late]
+
+
+def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
+    """Return the store of the table that is source ``number``.
+
+    ``key``: the number of columns that make its key, if the table is partitioned by fewer.
+    """
+    source = sources[number]
+    versioned, windowed = source.versioned_us, source.retention_us
+    own = source.fields(source.user_columns)
+    keys = source.keys if key is None else key
+    return Store(
+        source.kept,
+        "rows" if versioned is None or key is not None else "versions",
+        of=source.name,
+        key=tuple(field.name for field in own[:keys]),
+        fields=tuple(field for field in own if not is_reserved(field.name)),
+        clocks=(number,),
+        span_us=windowed if key is not None or versioned is None else versioned,
+        time=EVENT_TIME if windowed is None else source.window,
+        hashed=key is None and windowed is None,
+        whole=windowed is None,
+    )
+
+
+@dataclass(frozen=True)
+class Law:
+    """The base of all laws: the questions that each operator answers about itself."""
+
+    stateful: ClassVar[bool] = True
+    """True if the operator has stores."""
+    keeps_time: ClassVar[bool] = False
+    """True if records that it cannot use still advance its stream time."""
+    valueless: ClassVar[bool] = False
+    """True if it can use stream records without a value."""
+    nets: ClassVar[bool] = False
+    """True if it can emit only the last change of each key in a batch."""
+    names_columns: ClassVar[bool] = False
+    """True if its output has the columns of its node, not those of its inputs."""
+    waits: ClassVar[bool] = False
+    """True if results wait for stream time."""
+
+    @property
+    def whole_keys(self) -> bool:
+        """True if it must see all rows of a key in a micro-batch at once."""
+        return False
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The source of each leaf. A leaf is one group of value columns in the output."""
+        return (0,)
+
+    @property
+    def holds_us(self) -> int:
+        """The longest time, in stream time, that a result is held back."""
+        return 0
+
+    def key(self, sources: Sources) -> list[pa.Field]:
+        """Return the key columns of a change."""
+        return sources[0].fields(sources[0].key_columns)
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the value columns of ``leaf`` in a change."""
+        source = sources[self.leaves[leaf]]
+        return [field.type for field in source.fields(source.value_columns)]
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the stores of a bucket, by name.
+
+        By default each source has one, with its rows.
+        """
+        names = unique([source.name for source in sources]) if self.stateful else []
+        return {name: table_of(sources, number) for number, name in enumerate(names)}
+
+    def looks_up(self, sources: Sources) -> list[str]:
+        """Describe in words what it asks of look-up sources, one line for each source."""
+        return []
+
+    def goes_by(self, entry: Entry) -> bool:
+        """Say whether records of other inputs depend on the stream time of this input."""
+        return entry.versioned_us is not None and len(set(self.leaves)) > 1
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of rows that had no use."""
+        return []

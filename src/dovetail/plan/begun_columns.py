@@ -1,0 +1,283 @@
+"""A topology as its checkpoint began, without the columns that its sources gained since.
+
+The columns of records in a registry are those of the latest schema, so a later start of a program
+may see more. A checkpoint keeps the columns that it began with. An unchanged program names no new
+column. A new column therefore appears only where a join, a view or a result has all columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from dovetail.base.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.plan.fingerprint import fingerprint, origins_of, sources_in
+from dovetail.plan.joins.look_up import LookUp
+from dovetail.plan.nodes import Join, Node, Selected, Source
+from dovetail.plan.select import SIDES, computed_field, row_columns
+from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.views import View, seen_by
+
+
+def as_began(
+    nodes: Sequence[Node], topology: str, then: Mapping[str, Any]
+) -> tuple[dict[Node, Node], list[str]]:
+    """Return for each result the same result without new columns, and the names of these columns.
+
+    ``topology``, ``then``: fingerprint and description of the checkpoint's topology. If removing
+    columns does not yield that topology, the results are returned unchanged, with no names.
+    """
+    same = {node: node for node in nodes}
+    if fingerprint(*nodes) == topology:
+        return same, []
+    former = [one for one in sources_in(dict(then)) if "values" in one]
+    narrowed, new = dict[Node, Node](), list[str]()
+    for source in origins_of(nodes):
+        kind = "stream" if source.stream else "table"
+        known = [one for one in former if one.get(kind) == source.name] if source.grows else []
+        values = _former(source.values, known[0]["values"]) if len(known) == 1 else None
+        if values is not None and values != source.values:
+            narrowed[source] = _source(source, values)
+            new += [f"{source.name}.{name}" for name in _added(source.values, values)]
+    if not narrowed:
+        return same, []
+    narrowing = _Narrowing(narrowed)
+    try:
+        made = {node: narrowing(node) for node in nodes}
+        fits = _ordered(made.values()) == topology
+    except (PlanError, AnalysisException):
+        fits = False
+    return (made, new) if fits else (same, [])
+
+
+def _ordered(nodes: Any) -> str:
+    """Return the fingerprint of results in the order that a checkpoint knows them by."""
+    return fingerprint(*sorted(nodes, key=fingerprint))
+
+
+def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
+    """Return the columns as they were. None if the present columns are not the former ones and
+    more.
+
+    ``then``: names and types of the former columns.
+    """
+    found = []
+    for name, text in then:
+        if name not in now.names:
+            return None
+        own = now[name].dataType
+        if own.simpleString() != text:
+            try:
+                was = DataType.fromDDL(text)
+            except Exception:
+                return None
+            if not _has_more(own, was):
+                return None
+            own = was
+        found.append(StructField(name, own, now[name].nullable))
+    return StructType(found)
+
+
+def _has_more(now: DataType, then: DataType) -> bool:
+    """Say whether a type equals a former one, apart from additional fields at any depth."""
+    if isinstance(now, StructType) and isinstance(then, StructType):
+        return all(
+            f.name in now.names and _has_more(now[f.name].dataType, f.dataType) for f in then
+        )
+    if isinstance(now, ArrayType) and isinstance(then, ArrayType):
+        return _has_more(now.elementType, then.elementType)
+    if isinstance(now, MapType) and isinstance(then, MapType):
+        return now.keyType == then.keyType and _has_more(now.valueType, then.valueType)
+    return now.simpleString() == then.simpleString()
+
+
+def _added(now: StructType, then: StructType) -> list[str]:
+    """Return the names of columns that are new or have new fields."""
+    return [f.name for f in now if f.name not in then.names or then[f.name].dataType != f.dataType]
+
+
+def _source(source: Source, values: StructType) -> Source:
+    """Return a source with only the columns ``values``, and with their former types."""
+
+    def narrowed(frame: DataFrame | None) -> DataFrame | None:
+        if frame is None:
+            return None
+        for field in values:
+            own = source.values[field.name].dataType
+            if own.simpleString() != field.dataType.simpleString():
+                column = _narrowed(F.col(quoted(field.name)), own, field.dataType)
+                frame = frame.withColumn(field.name, column)
+        return frame
+
+    return replace(
+        source,
+        values=values,
+        frame=narrowed(source.frame),
+        with_unread=narrowed(source.with_unread),
+    )
+
+
+def _narrowed(own: Column, now: DataType, then: DataType) -> Column:
+    """Return a value without the fields that its former type lacks."""
+    if isinstance(now, StructType) and isinstance(then, StructType):
+        made = (_narrowed(own[f.name], now[f.name].dataType, f.dataType) for f in then)
+        named = (field.alias(name) for field, name in zip(made, then.names, strict=True))
+        return F.when(own.isNotNull(), F.struct(*named))
+    if isinstance(now, ArrayType) and isinstance(then, ArrayType):
+        inner = (now.elementType, then.elementType)
+        return F.transform(own, lambda one: _narrowed(one, *inner))
+    if isinstance(now, MapType) and isinstance(then, MapType):
+        of_values = (now.valueType, then.valueType)
+        return F.transform_values(own, lambda _, one: _narrowed(one, *of_values))
+    return own
+
+
+class _Narrowing:
+    """Callback that rebuilds nodes over narrowed sources, each once.
+
+    Raises ``PlanError`` if a node names a column that is gone.
+    """
+
+    def __init__(self, narrowed: Mapping[Node, Node]) -> None:
+        self._made = {id(node): made for node, made in narrowed.items()}
+
+    def __call__(self, node: Node) -> Node:
+        if id(node) not in self._made:
+            self._made[id(node)] = self._narrowed(node)
+        return self._made[id(node)]
+
+    def _narrowed(self, node: Node) -> Node:
+        parts = {field.name: self._part(getattr(node, field.name)) for field in fields(node)}
+        changed = {
+            name: made
+            for name, made in parts.items()
+            if isinstance(made, (Node, tuple)) and made != getattr(node, name)
+        }
+        if not changed:
+            return node
+        over = replace(node, **changed)
+        if isinstance(over, LookUp):
+            return _look_up(over)
+        if isinstance(over, (View, Unwindowed)):
+            return _columns(node, over)
+        if isinstance(over, Join):
+            return _join(node, over)
+        if isinstance(over, Aggregation):
+            _refuse_changed(node, over)
+        return over
+
+    def _part(self, value: Any) -> Any:
+        """Return a field of a node, with nodes in it rebuilt over narrowed sources."""
+        if isinstance(value, Node):
+            return self(value)
+        if isinstance(value, tuple) and any(isinstance(one, Node) for one in value):
+            return tuple(self(one) for one in value)
+        return value
+
+
+def _refuse_changed(before: Node, over: Aggregation) -> None:
+    """Refuse an aggregation that reads a new column, or one with new fields."""
+    names, was = [*over.by, *over.used], before.inputs[0].fields
+    _refuse_missing(over, names)
+    if any(over.input.fields[name].dataType != was[name].dataType for name in names):
+        raise PlanError(over.name, "it aggregates what is new", "Go on in a new checkpoint")
+
+
+def _refuse_missing(node: Node, names: Sequence[str]) -> None:
+    """Refuse names that the node's input no longer has."""
+    row = node.inputs[0].row.names
+    for name in names:
+        if name not in row:
+            raise PlanError(node.name, f"{name!r} is new", "Go on in a new checkpoint: initial=")
+
+
+def _columns(before: Node, over: Any) -> Node:
+    """Return a view without the columns that are gone. Only columns passed on unchanged may be
+    gone.
+    """
+    source, was = over.inputs[0], before.inputs[0].row
+    keys = len(over.key)
+    chosen = isinstance(over, View) and over.chosen
+    exploded = over.exploded if isinstance(over, View) else None
+    key, values, place = list[Any](), list[Any](), None
+    for number, (field, item) in enumerate(zip(over.row, over.columns, strict=True)):
+        own = field
+        if not isinstance(item, str):
+            seen = seen_by(source) if isinstance(over, View) else source.row
+            found = computed_field(over.name, "columns", seen, item.alias(field.name), "")
+            own = StructField(field.name, found.dataType, field.nullable)
+        elif item not in source.row.names:
+            if chosen or number < keys or field.name != item:
+                _refuse_missing(over, [item])
+            continue
+        elif number != exploded:
+            own = StructField(field.name, source.fields[item].dataType, field.nullable)
+        elif source.fields[item].dataType != was[item].dataType:
+            element = source.fields[item].dataType.elementType
+            own = StructField(field.name, element, field.nullable)
+        if number == exploded:
+            place = len(key) + len(values)
+        (key if number < keys else values).append((own, item))
+    made_of = {
+        "key": StructType([field for field, _ in key]),
+        "values": StructType([field for field, _ in values]),
+        "columns": tuple(item for _, item in (*key, *values)),
+    }
+    made: Node = replace(over, **made_of, **({} if exploded is None else {"exploded": place}))
+    return made
+
+
+def _look_up(over: LookUp) -> LookUp:
+    """Return a look-up without the columns of the stream that are gone."""
+    kept = [
+        (StructField(field.name, _side_type(over, field, ref)), ref)
+        for field, ref in zip(over.values, over.refs, strict=True)
+        if ref[0] != SIDES[0] or ref[1] is None or ref[1] in over.node.row.names
+    ]
+    return replace(
+        over,
+        key=over.node.key,
+        values=StructType([field for field, _ in kept]),
+        refs=tuple(ref for _, ref in kept),
+    )
+
+
+def _side_type(over: LookUp, field: StructField, ref: tuple[str, str | None]) -> DataType:
+    """Return the present type of a look-up's value column."""
+    if ref[0] != SIDES[0]:
+        return field.dataType
+    return over.node.row if ref[1] is None else over.node.fields[ref[1]].dataType
+
+
+def _join(before: Any, over: Any) -> Node:
+    """Return a join without the columns that are gone.
+
+    Columns may only be gone if the join selects all value columns. Raises ``PlanError`` otherwise.
+    """
+    sides = dict(zip(SIDES, (over.left, over.right), strict=True))
+    every = [*before.left.values.names, *before.right.values.names]
+    whole = [one.name for one in before.select if one.ref is not None] == every
+    row, _ = row_columns(over.left, over.right)
+    select, values = list[Selected](), list[StructField]()
+    for one, field in zip(over.select, over.values, strict=True):
+        if one.column is not None:
+            computed = computed_field(over.name, "select=", row, one.column, "")
+            values.append(StructField(field.name, computed.dataType, field.nullable))
+        elif one.ref[1] in sides[one.ref[0]].row.names:
+            found = sides[one.ref[0]].fields[one.ref[1]].dataType
+            values.append(StructField(field.name, found, field.nullable))
+        elif whole:
+            continue
+        else:
+            raise PlanError(over.name, f"{one.name!r} is new", "Go on in a new checkpoint")
+        select.append(one)
+    made: Node = replace(over, select=tuple(select), values=StructType(values))
+    return made

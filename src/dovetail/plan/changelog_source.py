@@ -1,0 +1,190 @@
+"""From a reader's arguments to a ``Source``: find and check the columns of a frame
+by their roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from dovetail.base.columns import FILE_METADATA, quoted
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Source
+from dovetail.plan.spark_sources import is_limited
+from dovetail.plan.types.analysis import random_of
+from dovetail.plan.types.checks import known_field, refuse_duplicates
+from dovetail.plan.types.expressions import AGAIN, REMEDY, field_of, refuse_random
+from dovetail.plan.types.spans import Span, microseconds
+from dovetail.platform.sessions import is_stopped
+
+Given: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
+"""A column that has a role in a row, such as the event time."""
+
+Session: TypeAlias = Annotated[
+    SparkSession, Rule("a SparkSession that was not stopped", lambda given: not is_stopped(given))
+]
+
+_WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
+
+
+def source_of(
+    frame: DataFrame,
+    key: str | Sequence[str],
+    roles: Mapping[str, str | Column | None],
+    *,
+    shared_log: bool,
+    versioned: Span | None,
+    name: str | None,
+    stream: bool,
+    static: bool = False,
+    with_unread: DataFrame | None = None,
+) -> Source:
+    """Return the source that reads ``frame``. Raises ``PlanError`` for unsuitable arguments.
+
+    ``roles``: the columns of the arguments ``timestamp=``, ``deleted=``, ``sequence=`` and
+    ``log_partition=``, or None. Columns named there are used up; the remaining columns are values.
+    ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
+    ``versioned``: the length of a table's history. ``static``, ``with_unread``: as in ``Source``.
+    """
+    keys = [key] if isinstance(key, str) else list(key)
+    kind = "stream" if stream else "table"
+    label = name or f"{kind}[{', '.join(keys)}]"
+    operator = f"{kind} {label}"
+    columns = _Columns(operator, frame)
+    for column in keys:
+        columns.require(column, "key=")
+    refuse_duplicates(operator, keys, "Name it once in key=")
+    sequence, log_partition = roles["sequence="], roles["log_partition="]
+    logs = {"log_partition=": log_partition is not None, "shared_log=": shared_log}
+    for argument, given in logs.items():
+        if given and sequence is None:
+            raise PlanError(
+                operator,
+                f"{argument} is given without sequence=",
+                "Name the column that orders the rows of the log in sequence=",
+            )
+    if all(logs.values()):
+        raise PlanError(
+            operator,
+            "log_partition= and shared_log= are both given",
+            "Leave log_partition= out of a position in one log that all inputs share, and "
+            "shared_log= where each partition is a log of its own",
+        )
+    if versioned is not None and stream:
+        raise PlanError(
+            operator, "versioned= is for tables, a stream's records replace none", "Leave it out"
+        )
+    used = {c: role for role, c in roles.items() if isinstance(c, str)}
+    for column in keys:
+        if column in used:
+            raise PlanError(
+                operator,
+                f"{used[column]} names {column!r}, a column of key=",
+                "Copy it with withColumn and name the copy there",
+            )
+    if sequence is not None and log_partition is None and not shared_log:
+        log_partition = F.lit(0)
+    random = random_of(frame) if frame.isStreaming else None
+    if random is not None:
+        raise PlanError(operator, f"its frame has {random}, {AGAIN}", REMEDY)
+    schema = frame.schema.toNullable()
+    partitioned = roles["log_partition="] is not None
+    return Source(
+        name=label,
+        key=StructType([schema[k] for k in keys]),
+        values=StructType([f for f in schema if f.name not in used and f.name not in keys]),
+        frame=frame,
+        timestamp=columns.expression(roles["timestamp="], "timestamp=", TimestampType),
+        deleted=columns.expression(roles["deleted="], "deleted=", BooleanType),
+        sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
+        log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
+        stream=stream,
+        static=static,
+        versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
+        files=sequence is None and not static and _is_of_files(frame),
+        with_unread=with_unread,
+        partitioned=partitioned,
+        limited=partitioned and not stream and is_limited(frame),
+    )
+
+
+def expression_of(
+    operator: str, frame: DataFrame, given: str | Column, argument: str, *types: type[DataType]
+) -> Column:
+    """Return the column of a frame that a reader's argument names or computes.
+
+    Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
+    """
+    found = _Columns(operator, frame).expression(given, argument, *types)
+    assert found is not None
+    return found
+
+
+def _is_of_files(frame: DataFrame) -> bool:
+    """Say whether Spark knows the file and the offset that each row was read from."""
+    places = ("file_modification_time", "file_path", "file_block_start")
+    try:
+        types = [f.dataType for f in frame.select(*(f"{FILE_METADATA}.{p}" for p in places)).schema]
+    except AnalysisException:
+        return False
+    return types == [TimestampType(), StringType(), LongType()]
+
+
+class _Columns:
+    """The columns of a frame, as a reader's arguments name them."""
+
+    def __init__(self, operator: str, frame: DataFrame) -> None:
+        self._operator = operator
+        self._frame = frame
+
+    def require(self, name: str, argument: str) -> None:
+        """Refuse a name that the frame lacks or has twice."""
+        if self._frame.columns.count(name) > 1:
+            raise PlanError(
+                self._operator, f"column {name!r} occurs twice", "Drop or rename one of them"
+            )
+        known_field(self._operator, argument, name, self._frame.schema)
+
+    def expression(
+        self, given: str | Column | None, argument: str, *types: type[DataType]
+    ) -> Column | None:
+        """Return the column that an argument means, or None if the argument is None.
+
+        Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
+        """
+        if given is None:
+            return None
+        if isinstance(given, str):
+            self.require(given, argument)
+            column = F.col(quoted(given))
+        else:
+            column = given
+        known = f"Known columns are {', '.join(self._frame.columns)}"
+        field = field_of(self._operator, argument, self._frame, column, known)
+        refuse_random(self._operator, argument, field)
+        found = field.dataType
+        if not isinstance(found, types):
+            wanted = " or ".join(t.typeName() for t in types)
+            shown = given if isinstance(given, str) else "the expression"
+            raise PlanError(
+                self._operator,
+                f"{argument} {shown} is of type {found.simpleString()}, not {wanted}",
+                f"Cast it, for instance with .cast('{types[-1]().simpleString()}')",
+            )
+        return column

@@ -1,0 +1,1 @@
+"""Plan nodes of joins, and the checks of their arguments."""

@@ -1,0 +1,188 @@
+"""Joins of two tables without state, and the look-ups that such a join needs.
+
+A *delta join* answers each change of one table by a look-up in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql.types import StructType
+
+from dovetail.laws.joins.delta_join import Form
+from dovetail.laws.joins.table_join import preserved
+from dovetail.lookup.result_lookup import ChainLookup
+from dovetail.lookup.source import Index, LookupSource
+from dovetail.plan.nodes import (
+    ChangeKinds,
+    Derived,
+    Entry,
+    Join,
+    Source,
+    Text,
+    right_key,
+    with_right_key,
+)
+from dovetail.plan.types.arrow import arrow_schema
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DeltaJoin(Join):
+    """A join of two tables without state: each change of one side is looked up in the other."""
+
+    kind: ClassVar[str] = "tables by look-ups"
+    eventual = True
+    has_own_key = True
+
+    left: Entry
+    right: Entry
+    on: tuple[tuple[str, str], ...]
+    """The join key: a left and a right column for each part."""
+    form: Form
+    """The form of the result's key, as ``delta.form_of`` returns it."""
+    cache: tuple[int, int]
+    """The number of rows of each side that a task keeps between batches."""
+
+    @property
+    def manner(self) -> str:
+        """A few words on how the sides match, for ``explain``."""
+        on = (left if left == right else f"{left} = {right}" for left, right in self.on)
+        return f"by look-ups on {', '.join(on)}"
+
+    @property
+    def key(self) -> StructType:
+        """The left key, followed by the right key if the left key does not tell results apart."""
+        if not self.has_right_key:
+            return self.left.key
+        return with_right_key(self.left.key, self.right.key)
+
+    @property
+    def has_right_key(self) -> bool:
+        """Say whether the right key is part of the result's key."""
+        return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
+
+    @property
+    def null_keys(self) -> bool:
+        """Say whether a row's key may contain nulls: if rows of a side appear alone, or if a side
+        has null keys.
+        """
+        return (self.how != "inner" and self.has_right_key) or super().null_keys
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """Return, as JSON data, the join key and the form of the result's key."""
+        return {"on": [list(pair) for pair in self.on], "form": self.form}
+
+
+def lookup_of(entry: Entry) -> LookupSource | None:
+    """Return the store in which a side's rows are looked up, or None without one.
+
+    For a table it is the table's own source. For a delta join's result it is a chain of the sources
+    of both tables.
+    """
+    if isinstance(entry, Source):
+        return entry.lookup
+    node = entry.node if isinstance(entry, Derived) else entry
+    if not isinstance(node, DeltaJoin) or any(s.ref is None for s in node.select):
+        return None
+    left, right = lookup_of(node.left), lookup_of(node.right)
+    if left is None or right is None:
+        return None
+    sources = (left, right)
+    columns = held_columns(node)
+    known = {name: held for name, held in columns.items() if _leads(node, name)}
+    indexes = []
+    for side, source in enumerate(sources):
+        primary = Index("PRIMARY KEY", source.key)
+        for index in (primary, *source.indexes):
+            names = {held[1]: name for name, held in known.items() if held[0] == side}
+            if all(column in names for column in index.columns):
+                renamed = tuple(names[column] for column in index.columns)
+                indexes.append(Index(f"{index.name} of {source.title}", renamed))
+    return ChainLookup(
+        sides=sources,
+        keys=(tuple(node.left.key.names), tuple(node.right.key.names)),
+        on=tuple(zip(*node.on, strict=True)),  # type: ignore[arg-type]
+        how=node.how,
+        form=node.form,
+        key=tuple(node.key.names),
+        columns=tuple((name, *held) for name, held in columns.items()),
+        types=tuple(
+            (number, field.name, field.type)
+            for number, side in enumerate((node.left, node.right))
+            for field in arrow_schema(side.row)
+        ),
+        leading=tuple(known),
+        indexes=tuple(indexes),
+    )
+
+
+def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
+    """Return, for each column of a delta join's result, its side (0 left, 1 right) and its column
+    there.
+
+    The selection must have no expressions.
+    """
+    held = {name: (0, name) for name in node.left.key.names}
+    if node.has_right_key:
+        held |= {right_key(name): (1, name) for name in node.right.key.names}
+    for selected in node.select:
+        assert selected.ref is not None
+        held[selected.name] = (int(selected.ref[0] == "right"), selected.ref[1])
+    return held
+
+
+def _leads(node: DeltaJoin, name: str) -> bool:
+    """Say whether a look-up by a result column can start at that column's side.
+
+    The results with a value of the column must all stem from that side's rows with the value.
+    """
+    if name not in node.key.names:
+        return True
+    if name in node.left.key.names:
+        # With one key for both sides, a right row without a match has a key that no left row has.
+        return node.form != "key" or not preserved(node.how)[1]
+    return node.form == "pair"
+
+
+def changes_of(entry: Entry) -> ChangeKinds:
+    """Return the changes that a side may have.
+
+    For a table it is the user's declaration, by default all that its changelog can express. For a
+    delta join's result it follows from the join. For any other node it is ``"all"``.
+    """
+    if isinstance(entry, Source):
+        return entry.changes or ("upsert" if entry.deleted is None else "all")
+    node = entry.node if isinstance(entry, Derived) else entry
+    if not isinstance(node, DeltaJoin):
+        return "all"
+    kinds = {changes_of(node.left), changes_of(node.right)}
+    alone = preserved(node.how)
+    taken_back = any(alone) if node.form == "pair" else node.form == "left" and alone[1]
+    moving = node.form == "left" and not has_fixed_key(node.left, [left for left, _ in node.on])
+    if "all" in kinds or taken_back or (moving and not alone[0]):
+        return "all"
+    return "insert" if kinds == {"insert"} and node.how == "inner" else "upsert"
+
+
+def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
+    """Say whether each row of a side keeps one join key while it exists, and its tombstone has that
+    key.
+    """
+    return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
+
+
+def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the columns of the left and of the right side that a delta join reads.
+
+    These are keys, join keys and selected columns; all columns if the selection has expressions.
+    """
+    needed = []
+    for number, (name, side) in enumerate((("left", node.left), ("right", node.right))):
+        columns = {*side.key.names, *(pair[number] for pair in node.on)}
+        if any(selected.ref is None for selected in node.select):
+            columns |= set(side.values.names)
+        columns |= {s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == name}
+        needed.append(frozenset(columns))
+    return needed[0], needed[1]

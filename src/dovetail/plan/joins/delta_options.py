@@ -1,0 +1,381 @@
+"""The choice between a delta join and the stateful join of two tables.
+
+A *delta join* looks rows up in stores and keeps no state. Its limitations (FLIP-486) are checked
+against the plan one by one. An error therefore names all that are broken, and ``explain`` says how
+each is met. A join whose results are keyed by one table's key needs fewer of them.
+docs/delta_joins.md explains why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import quoted
+from dovetail.base.validation import Natural, Rule, validated, validated_fields
+from dovetail.errors import PlanError
+from dovetail.laws.joins.delta_join import Form
+from dovetail.laws.joins.table_join import How, preserved
+from dovetail.lookup.source import LookupSource, covering
+from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin, foreign_key_join
+from dovetail.plan.joins.join_call import TWICE, Call
+from dovetail.plan.joins.join_keys import pairs_of
+from dovetail.plan.joins.table_join import TableJoin, table_join
+from dovetail.plan.nodes import ChangeKinds, Derived, Entry, Late, Node, Source
+from dovetail.plan.types.analysis import steps_of
+from dovetail.plan.types.checks import Verdict, known_field, refuse_duplicates, refuse_given
+from dovetail.plan.types.spans import Span
+
+Strategy: TypeAlias = Literal["auto", "force", "none"]
+"""``"auto"``: a delta join if no limitation is broken, else the stateful join. ``"force"``: a delta
+join, or an error that names the broken limitations. ``"none"``: the stateful join.
+"""
+NamedPairs: TypeAlias = tuple[tuple[str, str], ...]
+"""The join key: a left and a right column for each part."""
+
+_STEPS = {
+    "Project",
+    "SubqueryAlias",
+    "View",
+    "EventTimeWatermark",
+    "CollectMetrics",
+    "Repartition",
+    "RepartitionByExpression",
+    "UnresolvedHint",
+    "ResolvedHint",
+}
+"""The steps of a Spark plan that keep all rows, each by itself."""
+_RELATIONS = (
+    "StreamingRelation",
+    "StreamingRelationV2",
+    "StreamingExecutionRelation",
+    "Relation",
+    "LogicalRelation",
+    "LogicalRDD",
+    "LocalRelation",
+    "RelationV2",
+    "Range",
+)
+"""The first words of the steps that read data."""
+
+
+@validated_fields
+@dataclass(frozen=True)
+class Delta:
+    """Options of a join of tables by look-ups; made by ``delta``."""
+
+    strategy: Strategy = "auto"
+    left_cache: Natural = 100_000
+    """The number of looked-up left rows that a task keeps."""
+    right_cache: Natural = 100_000
+    """The number of looked-up right rows that a task keeps."""
+
+
+ADelta: TypeAlias = Annotated[Delta, Rule('options such as dt.delta(strategy="force")')]
+
+
+@validated
+def delta(
+    *, strategy: Strategy = "auto", left_cache: Natural = 100_000, right_cache: Natural = 100_000
+) -> Delta:
+    """Return the options that choose between a delta join and the stateful join of tables.
+
+    A delta join keeps no state. Each change of one table is joined with the rows that the other
+    table's look-up source (``with_lookup``) has at that time. Its result is *eventual*: once the
+    input rests, it is the join of both tables. Until then it may be ahead of the changelogs. Per
+    micro-batch a key has at most one change. An unchanged row may come again, and so may a
+    tombstone of a key that had no row.
+
+    ``strategy``: ``"auto"`` uses a delta join for tables with look-up sources if none of its
+    limitations is broken. All other tables are joined in state. ``"force"`` raises a ``PlanError``
+    that names every broken limitation. ``"none"`` joins in state. ``explain`` shows the choice and
+    its reasons.
+
+    ``left_cache``, ``right_cache``: the number of looked-up rows of each table that a task keeps,
+    the last used ones; 0 for none. Nothing is kept of a side whose rows may change their join key.
+
+    Source: FLIP-486; docs/delta_joins.md.
+    """
+    return Delta(strategy, left_cache, right_cache)
+
+
+def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
+    """Return the table with ``lookup``, a store of the same rows. ``changes``: the changes it may
+    have.
+
+    Raises ``PlanError`` for the result of a join, for another key, and for unknown columns. It also
+    refuses filters by columns outside the key, unless rows never change.
+    """
+    if not isinstance(table, Source):
+        raise PlanError(
+            table.name,
+            "a look-up source is given to the result of a join",
+            "Give one to each table that is joined",
+        )
+    title = table.title
+    if set(lookup.key) != set(table.key.names):
+        raise PlanError(
+            title,
+            f"its key is {', '.join(table.key.names)}, that of {lookup.title} "
+            f"{', '.join(lookup.key)}",
+            "Give both the same key",
+        )
+    for what, columns in (
+        *((index.summary, index.columns) for index in lookup.indexes),
+        *((f"where= of {lookup.title}", (column,)) for column, _ in lookup.filters),
+    ):
+        for column in columns:
+            known_field(title, what, column, table.row)
+    filtered = [column for column, _ in lookup.filters]
+    if not set(filtered) <= set(table.key.names) and changes != "insert":
+        raise PlanError(
+            title,
+            f"where= of {lookup.title} has {', '.join(filtered)}, of which a change could take a "
+            "row out of the table unseen",
+            "Restrict columns of the key, or say changes='insert' of rows that never change",
+        )
+    return replace(table, frame=_restricted(table, lookup), lookup=lookup, changes=changes)
+
+
+def _restricted(table: Source, lookup: LookupSource) -> Any:
+    """Return the table's frame with the filters of its look-up source."""
+    frame = table.frame
+    for column, constants in lookup.filters:
+        assert frame is not None
+        parts = [F.col(quoted(column)).eqNullSafe(F.lit(value)) for value in constants]
+        frame = frame.where(reduce(Column.__or__, parts))
+    return frame
+
+
+def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKeyJoin | DeltaJoin:
+    """Join two tables by look-ups or in state, by key or by foreign key.
+
+    ``delta`` decides between look-ups and state. In state, the join is by key if ``on=`` names the
+    left key. Raises ``PlanError`` if a delta join is required and a limitation is broken.
+    """
+    name, left, right = call.name, call.left, call.right
+    sides = _entry(left), _entry(right)
+    tried = delta.strategy == "force" or (
+        delta.strategy == "auto" and any(lookup_of(side) is not None for side in sides)
+    )
+    pairs = pairs_of(name, left, right, call.on, whole=not tried)
+    verdicts: tuple[Verdict, ...] = ()
+    if tried:
+        named = tuple((a, b) for a, b in pairs if isinstance(a, str))
+        verdicts = tuple(_options(late, call.align))
+        if len(named) < len(pairs):
+            verdicts += (_COMPUTED,)
+        else:
+            verdicts += tuple(limitations(*sides, named, call.how))
+        broken = any(verdict.broken for verdict in verdicts)
+        if not broken:
+            return replace(_delta_join(call, *sides, named, delta), verdicts=verdicts)
+        if delta.strategy == "force" or sorted(b for _, b in pairs) != sorted(right.key.names):
+            _refuse_broken(name, verdicts)
+    columns = tuple(a for a, _ in pairs)
+    stateful: TableJoin | ForeignKeyJoin
+    if all(isinstance(a, str) for a in columns) and [*columns] == left.key.names:
+        stateful = table_join(call, late)
+    else:
+        given = {"late": None if late == "ignore" else late, "align": call.align}
+        refuse_given(name, "is for joins by key", "Leave it or on= out", **given)
+        stateful = foreign_key_join(call, columns)
+    return replace(stateful, verdicts=verdicts)
+
+
+def _delta_join(call: Call, left: Entry, right: Entry, on: NamedPairs, delta: Delta) -> DeltaJoin:
+    """Return the delta join of two tables that meet all limitations."""
+    form = form_of(left, right, on)
+    same = {b for a, b in on if a == b}
+    if call.select is None and same & set(right.values.names):
+        # A join column with one name on both sides is the left one, as in a join of frames.
+        values = [f"left.{n}" for n in left.values.names]
+        values += [f"right.{n}" for n in right.values.names if n not in same]
+        call = replace(call, select=values)
+    cache = (delta.left_cache, delta.right_cache)
+    chosen = call.chosen(left, right, one_key=form == "key")
+    node = DeltaJoin(left=left, right=right, on=on, form=form, cache=cache, **chosen)
+    refuse_duplicates(call.name, node.row.names, TWICE)
+    return node
+
+
+def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
+    """Return the form of a delta join's key.
+
+    ``"key"``: both tables have this key. ``"left"``: the left key, as the right key is named in
+    full. ``"pair"``: both keys.
+    """
+    columns = [{pair[number] for pair in pairs} for number in (0, 1)]
+    if columns[1] != set(right.key.names):
+        return "pair"
+    in_order = [pair[0] for pair in pairs] == left.key.names
+    return "key" if in_order and [pair[1] for pair in pairs] == right.key.names else "left"
+
+
+def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Iterator[Verdict]:
+    """Yield the verdict on each limitation of delta joins, in the order of FLIP-486."""
+    form = form_of(left, right, pairs)
+    sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
+    yield Verdict("eventual consistency", None, how="with_lookup and the strategy accept it")
+    for side, columns in sides:
+        yield _index(side, columns)
+    for side, _ in sides:
+        yield _source(side)
+    for side, _ in sides:
+        yield _steps(side)
+    for number, (side, columns) in enumerate(sides):
+        yield _updates(side, columns, form, how, number)
+    yield Verdict("no update-before rows", None, how="a changelog has upserts and tombstones only")
+    yield _deletes(left, right, form)
+
+
+def _index(side: Entry, columns: Sequence[str]) -> Verdict:
+    """Return the verdict on an index by which a side's rows are found."""
+    limit, shown = f"index of {side.name}", ", ".join(columns)
+    source = lookup_of(side)
+    if source is None:
+        return Verdict(limit, f"no index finds rows of {side.name} by {shown}", "Declare one")
+    index = covering(source, columns)
+    if index is None:
+        names = ", ".join(repr(column) for column in columns)
+        return Verdict(
+            limit,
+            f"no index of {source.title} is in the join key {shown}",
+            f"Create one there and declare it with indexes=[dt.index({names})]",
+        )
+    return Verdict(limit, None, how=index.summary)
+
+
+def _source(side: Entry) -> Verdict:
+    """Return the verdict on a side's look-up source."""
+    limit = f"look-up source of {side.name}"
+    source = lookup_of(side)
+    if source is None:
+        joined = isinstance(side, Derived) and isinstance(side.node, DeltaJoin)
+        return Verdict(
+            limit,
+            f"{side.name} is computed by expressions in select=, which cannot be looked up"
+            if joined
+            else f"{side.name} has no look-up source",
+            "Select columns by name, and compute after the last join"
+            if joined
+            else "Give each table its own with with_lookup(dt.postgres(...)), and join by delta "
+            "joins only",
+        )
+    return Verdict(limit, None, how=source.title)
+
+
+def _steps(side: Entry) -> Verdict:
+    """Return the verdict on the steps between a side's changelog and the join. A look-up skips
+    them.
+    """
+    limit = f"only stateless steps before {side.name}"
+    if side.versioned_us is not None:
+        return Verdict(limit, f"{side.name} is versioned", "Read it without versioned=")
+    if isinstance(side, Derived):
+        if isinstance(side.node, DeltaJoin):
+            return Verdict(limit, None, how="a delta join keeps no state")
+        return Verdict(limit, f"{side.name} keeps state", "Join tables with look-up sources only")
+    if not isinstance(side, Source):
+        return Verdict(
+            limit,
+            f"of {side.name} rows are chosen or computed, which a look-up does not go through",
+            "Give the table its look-up source with where= there, and select after the join",
+        )
+    # ``spark.migration.initial_rows`` refuses look-ups of a static table.
+    step = None if side.frame is None or side.static else _offending_step(side)
+    if step is not None:
+        return Verdict(
+            limit,
+            f"{side.name} is read through a step ({step}) that a look-up does not go through",
+            "Let from_changelog read the source itself; rows are restricted by where= of the "
+            "look-up source",
+        )
+    return Verdict(limit, None, how="its rows are those of the source")
+
+
+def _offending_step(source: Source) -> str | None:
+    """Return the first step of a source's frame that may drop or change rows, or None."""
+    allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
+    assert source.frame is not None
+    for name, columns in steps_of(source.frame):
+        if name == "Filter":
+            # dovetail's own filters, by columns that begin with _, drop records that are no rows.
+            if not all(column.startswith("_") or column in allowed for column in columns):
+                return f"filter on {', '.join(columns)}"
+        elif name not in _STEPS and not name.startswith(_RELATIONS):
+            return name
+    return None
+
+
+def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, number: int) -> Verdict:
+    """Return the verdict on updates of a side: a row's former join key must be known or not needed.
+
+    ``number``: 0 for the left side, 1 for the right.
+    """
+    limit = f"updates of {side.name}"
+    if changes_of(side) == "insert":
+        return Verdict(limit, None, how="it has none (changes='insert')")
+    if has_fixed_key(side, columns):
+        return Verdict(limit, None, how="the join key is part of its key")
+    if form == "left" and number == 0 and not preserved(how)[1]:
+        return Verdict(limit, None, how="not needed: the result has its key and replaces its rows")
+    alone = " to keep right rows alone" if form == "left" else ""
+    return Verdict(
+        limit,
+        f"rows of {side.name} change and the join key {', '.join(columns)} is not part of its key"
+        f"{alone}, so a row's former join key is not known",
+        "Make it part of the key, or say changes='insert' of rows that never change",
+    )
+
+
+def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
+    """Return the verdict on deletions from both sides."""
+    limit = "deletes"
+    deleting = [side.name for side in (left, right) if changes_of(side) == "all"]
+    if not deleting:
+        return Verdict(limit, None, how="neither table has any")
+    if form != "pair":
+        return Verdict(limit, None, how="not limited: the result has one table's key")
+    if len(deleting) > 1:
+        return Verdict(
+            limit,
+            f"both {left.name} and {right.name} delete rows; of a pair whose rows are both gone "
+            "neither look-up finds the other",
+            "Say changes='upsert' of the one that does not delete",
+        )
+    return Verdict(limit, None, how=f"only {deleting[0]} has them, by key")
+
+
+_COMPUTED = Verdict(
+    "join key", "on= has an expression, which no index finds", "Name columns in on="
+)
+
+
+def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
+    """Yield a broken verdict if options of the join need state."""
+    given = [*(["late="] if late != "ignore" else []), *(["align="] if align is not None else [])]
+    if given:
+        yield Verdict("options", f"{' and '.join(given)} keeps rows in state", "Leave it out")
+
+
+def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
+    """Raise one ``PlanError`` with all broken limitations and their remedies, if there are any."""
+    broken = [verdict for verdict in verdicts if verdict.broken]
+    if not broken:
+        return
+    problems = "; ".join(f"({n}) {v.broken}" for n, v in enumerate(broken, start=1))
+    remedies = dict.fromkeys(v.remedy for v in broken)
+    count = "a limitation is" if len(broken) == 1 else f"{len(broken)} limitations are"
+    raise PlanError(name, f"{count} broken: {problems}", "; ".join(remedies))
+
+
+def _entry(side: Node) -> Entry:
+    """Return a side as an input of the join's stage."""
+    return side if isinstance(side, Entry) else Derived(side)

@@ -1,0 +1,75 @@
+"""The join of two tables by a foreign key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql import Column
+from pyspark.sql.types import StructType
+
+from dovetail.laws.joins.table_join import preserved
+from dovetail.plan.joins.join_call import TWICE, Call, as_entry, refuse_corrected
+from dovetail.plan.nodes import Entry, Join, Text, with_right_key
+from dovetail.plan.types.checks import refuse_duplicates
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ForeignKeyJoin(Join):
+    """A join of two tables: each left row with the right row whose key is the left row's foreign
+    key.
+
+    If the right side is preserved, a right row without left rows has a result of its own. The
+    result's key is the pair of both keys then. One of the two is null in each result.
+    """
+
+    kind: ClassVar[str] = "tables by foreign key"
+    has_own_key = True
+
+    left: Entry
+    right: Entry
+    on: tuple[str | Column, ...]
+    """The foreign key: columns of the left row or expressions over it."""
+
+    @property
+    def manner(self) -> str:
+        """A few words on how the sides match, for ``explain``."""
+        on = (item if isinstance(item, str) else "an expression" for item in self.on)
+        return f"by foreign key {', '.join(on)}"
+
+    @property
+    def fallible(self) -> bool:
+        """Say whether the foreign key may fail on a row. An expression may, a column cannot."""
+        return any(not isinstance(item, str) for item in self.on)
+
+    @property
+    def key(self) -> StructType:
+        """The left key, followed by the right key if right rows may appear alone."""
+        if not preserved(self.how)[1]:
+            return self.left.key
+        return with_right_key(self.left.key, self.right.key)
+
+    @property
+    def null_keys(self) -> bool:
+        """Say whether a row's key may contain nulls: if right rows may appear alone, or if left
+        keys may.
+        """
+        return preserved(self.how)[1] or self.left.null_keys
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """Return the foreign key as JSON data."""
+        return {"on": [text(item, self.left.row) for item in self.on]}
+
+
+def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin:
+    """Join two tables by the foreign key ``on``, left columns or expressions over the left row.
+
+    Raises ``PlanError`` for tables that correct the past, and for columns that occur twice.
+    """
+    for side in (call.left, call.right):
+        refuse_corrected(call.name, side)
+    left, right = as_entry(call.name, call.left), as_entry(call.name, call.right, exact=True)
+    node = ForeignKeyJoin(left=left, right=right, on=on, **call.chosen(left, right, one_key=False))
+    refuse_duplicates(call.name, node.row.names, TWICE)
+    return node

@@ -1,0 +1,160 @@
+"""Parts that the builders of all joins share: a call's arguments, its sides, and
+``materialize``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from pyspark.sql.types import StructType
+
+from dovetail.errors import PlanError
+from dovetail.laws.joins.table_join import How
+from dovetail.plan.joins.join_keys import OnComputed
+from dovetail.plan.nodes import Derived, Describe, Entry, Node, Rows, Selected, join_name
+from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.types.checks import refuse_given
+from dovetail.plan.types.spans import Span, microseconds
+
+TWICE = "Leave it out or give it another name with select="
+"""Advice on a column that a join's result has twice."""
+
+
+class Chosen(TypedDict):
+    """The fields of a join node that follow from a call's arguments."""
+
+    how: How
+    select: tuple[Selected, ...]
+    values: StructType
+    align_us: int | None
+    label: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Materialized(Rows):
+    """A table with its rows stored in a stage of its own, which passes on only changes of rows."""
+
+    summary = "materialized"
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return the description of the stored table."""
+        return {"materialized": describe(self.node)}
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments that all joins take."""
+
+    left: Node
+    """The left side."""
+    right: Node
+    """The right side."""
+    on: OnComputed | None
+    """The columns that are equal; None for the keys of both sides."""
+    how: How
+    """The kind of join, such as ``"left"``."""
+    select: Selection | None
+    """The selected value columns; None for all."""
+    align: Span | None = None
+    """The time that a side waits for the other side to catch up; None for no wait."""
+    label: str | None = None
+    """The user's name for the join, or None."""
+
+    @property
+    def name(self) -> str:
+        """The name of the join in errors."""
+        return self.label or join_name(self.how, self.left, self.right)
+
+    def chosen(self, left: Node, right: Node, *, one_key: bool = True) -> Chosen:
+        """Return the fields of the join's node. By default all value columns are selected.
+
+        ``one_key``: as in ``select.resolve``. Raises ``PlanError`` for columns that cannot be
+        selected.
+        """
+        if self.select is None:
+            selected = select_all(self.name, left, right)
+            values = StructType([*left.values.fields, *right.values.fields])
+        else:
+            how = self.how
+            selected, values = resolve(self.name, left, right, how, self.select, one_key=one_key)
+        align = self.align
+        return {
+            "how": self.how,
+            "select": selected,
+            "values": values,
+            "align_us": None if align is None else microseconds(self.name, "align=", align),
+            "label": self.label,
+        }
+
+    def refuse(
+        self, given: Mapping[str, object], problem: str, remedy: str = "Leave it out"
+    ) -> None:
+        """Refuse each argument in ``given`` that is not None."""
+        refuse_given(self.label or "join", problem, remedy, **given)
+
+
+def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
+    """Return a side as an input of the join's own stage.
+
+    ``exact``: True to exclude tombstones of keys that had no row, by a stage of its own. Raises
+    ``PlanError`` for a stream that takes records back.
+    """
+    if isinstance(side, Entry) and not (exact and side.loose):
+        return side
+    if side.withdraws:
+        raise PlanError(
+            name,
+            f"{side.name} withdraws rows (unmatched='retract'), which a stream's reader cannot",
+            "Use unmatched='on_close' or 'eager' there",
+        )
+    return Derived(side)
+
+
+def as_changes(name: str, side: Node) -> Entry:
+    """Return a side as an input of a node that stores no rows and passes on each change.
+
+    A versioned table gets a stage of its own, which drops late changes, as these change no current
+    row.
+    """
+    if isinstance(side, Entry) and side.versioned_us is not None:
+        return Derived(Materialized(side))
+    return as_entry(name, side, exact=True)
+
+
+def materialized(node: Node) -> Materialized:
+    """Return the table with its rows stored. Raises ``PlanError`` for a table that corrects the
+    past.
+    """
+    refuse_corrected(node.name, node)
+    return Materialized(as_entry(node.name, node))
+
+
+def table_side(side: Node) -> Node:
+    """Return a table as a side of a join by key. Joins by the same key share one stage."""
+    return side if side.by_key else Derived(side)
+
+
+def refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
+    """Refuse a kind of join that is not among ``known``. ``what``: the sides, in words."""
+    if how not in known:
+        options = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        swap = (
+            "; for a right join swap the sides: right.join(left, how='left')"
+            if "outer" in known
+            else "; a table's records do not trigger this join"
+        )
+        raise PlanError(name, f"how={how!r} is not a join of {what}", f"Use {options}{swap}")
+
+
+def refuse_corrected(name: str, side: Node) -> None:
+    """Refuse a join of histories as an input. Its result is a history, not a
+    table's current rows.
+    """
+    if side.corrects:
+        raise PlanError(
+            name,
+            f"{side.name} emits corrections of its past (late='history')",
+            "Join its inputs with late='ignore', or write it out and read it as a versioned table",
+        )

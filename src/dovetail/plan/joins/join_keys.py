@@ -1,0 +1,138 @@
+"""``on=``: the columns of both sides of a join that are equal. All joins share these rules.
+
+- A name or a list of names: left columns that equal the right side's key, in the key's order.
+- A mapping: each left column equals the right column that it maps to.
+- Left out: the keys of both sides are equal, and must have the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql.types import DataType, StructField, StructType
+
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.plan.select import computed_field
+from dovetail.plan.types.checks import Keyed, known_field, refuse_key_type, signature
+from dovetail.plan.types.expressions import refuse_random
+
+On: TypeAlias = Annotated[
+    str | Sequence[str] | Mapping[str, str],
+    Rule("the name of a column, a list of names, or a mapping of left names to right ones"),
+]
+OnComputed: TypeAlias = Annotated[
+    str | Column | Sequence[str | Column] | Mapping[str, str],
+    Rule(
+        "the name of a column, a Spark expression, a list of such, or a mapping of left names to "
+        "right ones"
+    ),
+]
+Pairs: TypeAlias = tuple[tuple[str | Column, str], ...]
+"""Equal columns: a left column or expression, and a right column."""
+
+
+def pairs_of(
+    name: str, left: Keyed, right: Keyed, on: OnComputed | None, *, whole: bool = True
+) -> Pairs:
+    """Return the equal columns of both sides, in the order of the right side's key.
+
+    ``whole``: True if a mapping must name exactly the columns of that key. Raises ``PlanError`` for
+    unknown columns, different types and a wrong number of columns.
+    """
+    key = right.key.names
+    if on is None:
+        if left.key.names != key:
+            raise PlanError(name, f"without on= {_keys(left, right)}", _to_write(left, right))
+        pairs: list[tuple[str | Column, str]] = [(column, column) for column in key]
+    elif isinstance(on, Mapping):
+        pairs = [*on.items()]
+        named = [column for _, column in pairs]
+        if not pairs:
+            raise PlanError(name, "on= names no column", "Name the columns that are equal")
+        if whole and sorted(named) != sorted(key) and set(named) <= {*key, *right.values.names}:
+            raise PlanError(
+                name,
+                f"on= names {', '.join(named)} of {right.name}, whose key is "
+                f"{signature(right.key)}",
+                "Name each column of its key once; only delta joins, of tables with look-up "
+                "sources, find rows by others",
+            )
+    else:
+        items = [on] if isinstance(on, (str, Column)) else list(on)
+        if len(items) != len(key):
+            raise PlanError(
+                name,
+                f"on= has {len(items)} parts, the key of {right.name} is {signature(right.key)}",
+                "Give as many, in the key's order, or write pairs: on={'left column': 'right "
+                "column'}",
+            )
+        pairs = [*zip(items, key, strict=True)]
+    for a, b in pairs:
+        of = known_field(name, "on=", b, _row(right), of=right.name).dataType
+        if isinstance(a, Column):
+            own, shown = expression_type(name, "on=", left, a), "an expression in on="
+        else:
+            own, shown = (
+                known_field(name, "on=", a, _row(left), of=left.name).dataType,
+                f"{left.name}.{a}",
+            )
+            refuse_key_type(name, StructField(a, own))
+        if own != of:
+            raise PlanError(
+                name,
+                f"{shown} is {own.simpleString()}, {right.name}.{b} is {of.simpleString()}",
+                "Cast one so that both have the same type",
+            )
+    place = {column: number for number, column in enumerate(key)}
+    return tuple(sorted(pairs, key=lambda pair: place.get(pair[1], len(key))))
+
+
+def refuse_other_keys(name: str, left: Keyed, right: Keyed, on: OnComputed | None) -> None:
+    """Refuse sides whose keys are not paired by ``on`` in the same order. The join partitions both
+    by key.
+    """
+    alike = len(left.key) == len(right.key)
+    pairs = pairs_of(name, left, right, on) if alike else ()
+    if not alike or [a if isinstance(a, str) else None for a, _ in pairs] != left.key.names:
+        raise PlanError(
+            name,
+            f"its sides meet by their whole keys, in the same order: {_keys(left, right)}",
+            "Give both sides such keys, or group them so, and pair these in on=",
+        )
+
+
+def expression_type(name: str, argument: str, left: Keyed, column: Column) -> DataType:
+    """Return the type of an argument that is an expression over a side's row.
+
+    Raises ``PlanError`` if it does not resolve or is random.
+    """
+    row = _row(left)
+    remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
+    field = computed_field(name, argument, row, column, remedy)
+    refuse_random(name, f"an expression in {argument}", field)
+    return field.dataType
+
+
+def _row(side: Keyed) -> StructType:
+    """Return the key and value columns of a side."""
+    return StructType([*side.key.fields, *side.values.fields])
+
+
+def _keys(left: Keyed, right: Keyed) -> str:
+    """Return the keys of both sides in words."""
+    return (
+        f"the key of {left.name} is {signature(left.key)}, of {right.name} {signature(right.key)}"
+    )
+
+
+def _to_write(left: Keyed, right: Keyed) -> str:
+    """Return advice on what to write in ``on=``."""
+    own, key = left.key, right.key
+    names = key.names if {*own.names} == {*key.names} else own.names
+    pairs = dict(zip(names, key.names, strict=False))
+    if len(own) != len(key) or any(own[a].dataType != key[b].dataType for a, b in pairs.items()):
+        return f"Name in on= the columns of {left.name} that equal the key of {right.name}"
+    return f"Say which columns are equal, if these are: on={pairs}"

@@ -1,0 +1,119 @@
+"""The join of two streams, or of one with itself, within a window of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from dovetail.base.validation import Rule, validated, validated_fields
+from dovetail.errors import PlanError
+from dovetail.laws.joins.stream_join import Unmatched
+from dovetail.plan.joins.join_call import Call, as_entry, refuse_how
+from dovetail.plan.joins.join_keys import refuse_other_keys
+from dovetail.plan.nodes import Join, Text
+from dovetail.plan.types.spans import Span, microseconds, written
+
+
+@validated_fields
+@dataclass(frozen=True)
+class Within:
+    """The window of a stream-stream join; made by ``within``."""
+
+    before_us: int
+    """The time in microseconds that a right record may be earlier than its left record."""
+    after_us: int
+    """The time in microseconds that a right record may be later than its left record."""
+    grace_us: int
+    """The grace period: microseconds of stream time that a record may arrive after its window."""
+
+
+AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="5 min")')]
+
+
+@validated
+def within(*, before: Span | None = None, after: Span | None = None, grace: Span = "0 s") -> Within:
+    """Return the window of a stream-stream join.
+
+    A right record R joins a left record L if L.ts - before <= R.ts <= L.ts + after, both ends
+    included.
+
+    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. Give at least one of ``before``
+    and ``after``; the other is ``"0 s"`` then. ``before="0 s"`` alone joins equal times. Either may
+    be negative if the window is not empty: ``within(before="-1 min", after="5 min")`` joins records
+    one to five minutes later. ``grace``: the stream time after its window for which a record may
+    still arrive.
+
+    Raises ``PlanError`` for anything that is no span, for no bound, and for an empty window.
+    Source: Kafka Streams join design, "windowed join"; KIP-77.
+    """
+    if before is None and after is None:
+        raise PlanError(
+            "within",
+            "neither before= nor after= is given",
+            "Give at least one, such as after='5 min'; before='0 s', after='0 s' joins equal times",
+        )
+    before = "0 s" if before is None else before
+    after = "0 s" if after is None else after
+    before_us = microseconds("within", "before=", before, negative=True)
+    after_us = microseconds("within", "after=", after, negative=True)
+    grace_us = microseconds("within", "grace=", grace)
+    if before_us + after_us < 0:
+        raise PlanError(
+            "within",
+            f"the window from before={before!r} to after={after!r} is empty",
+            "Let before + after be zero or more",
+        )
+    return Within(before_us, after_us, grace_us)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamJoin(Join):
+    """A join of two streams, or of one with itself, where L.ts - before <= R.ts <= L.ts + after."""
+
+    kind: ClassVar[str] = "streams"
+    stream = True
+    timed = True
+
+    within: Within
+    """The window in which records match."""
+    unmatched: Unmatched
+    """The time at which a record without a match is emitted, in left and outer joins."""
+
+    @property
+    def manner(self) -> str:
+        """A few words on how the sides match, for ``explain``."""
+        before, after, grace = map(written, asdict(self.within).values())
+        alone = "" if self.how == "inner" else f", unmatched {self.unmatched}"
+        return f"of streams, before {before}, after {after}, grace {grace}{alone}"
+
+    @property
+    def withdraws(self) -> bool:
+        """Say whether a record emitted without a match is taken back when a match arrives (a
+        retraction).
+        """
+        return self.how != "inner" and self.unmatched == "retract"
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """Return, as JSON data, the window and the treatment of records without a match."""
+        return {**asdict(self.within), "unmatched": self.unmatched}
+
+
+def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> StreamJoin:
+    """Join two streams, or one with itself, within a window of time.
+
+    Raises ``PlanError`` without a window, for other keys, and for joins other than inner, left and
+    outer.
+    """
+    name = call.name
+    refuse_how(name, call.how, ("inner", "left", "outer"), "streams")
+    if within is None:
+        raise PlanError(
+            name,
+            "a join of two streams needs a window",
+            'Give one, for instance within=dt.within(before="5 min", after="1 min")',
+        )
+    refuse_other_keys(name, call.left, call.right, call.on)
+    left, right = as_entry(name, call.left), as_entry(name, call.right)
+    chosen = call.chosen(left, right)
+    return StreamJoin(left=left, right=right, within=within, unmatched=unmatched, **chosen)

@@ -1,0 +1,99 @@
+"""The join of a stream with a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import Call, as_entry, refuse_corrected, refuse_how, table_side
+from dovetail.plan.joins.join_keys import pairs_of
+from dovetail.plan.nodes import Entry, Join, Node, Text
+from dovetail.plan.types.spans import Span, microseconds, written
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamTableJoin(Join):
+    """A stream, the left side, joined with a table. The result keeps the stream's key."""
+
+    kind: ClassVar[str] = "a stream with a table"
+    stream = True
+
+    on: tuple[str, ...]
+    """The left columns that are looked up in the table's key."""
+    grace_us: int | None = None
+    """The stream time in microseconds for which a record waits for the table, or
+    None for no wait.
+    """
+
+    @property
+    def manner(self) -> str:
+        """A few words on how the sides match, for ``explain``."""
+        grace = "" if self.grace_us is None else f", grace {written(self.grace_us)}"
+        return f"of a stream with a table on {', '.join(self.on)}{grace}"
+
+    @property
+    def timed(self) -> bool:
+        """Say whether records wait, or a side depends on stream time."""
+        return self.grace_us is not None or super().timed
+
+    def read_by(self, entry: Entry) -> tuple[str, ...]:
+        """Return the look-up columns for the stream, and the key columns for a table."""
+        return self.on if entry.stream else super().read_by(entry)
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """Return, as JSON data, the look-up columns and the grace period."""
+        return {"on": list(self.on), "grace_us": self.grace_us}
+
+
+def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
+    """Join a stream with a table. ``grace``: the stream time for which a record waits, or None.
+
+    Raises ``PlanError`` for outer joins, for other keys, and if the table's history is shorter than
+    ``grace``.
+    """
+    name, left, right = call.name, call.left, call.right
+    refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
+    refuse_corrected(name, right)
+    columns = tuple(str(column) for column, _ in pairs_of(name, left, right, call.on))
+    if grace is not None or not _same_look_up(left, columns):
+        left = as_entry(name, left)
+    right = table_side(right)
+    grace_us = None
+    if grace is not None:
+        grace_us = microseconds(name, "grace=", grace)
+        _refuse_short_history(name, right, grace, grace_us)
+    chosen = call.chosen(left, right)
+    return StreamTableJoin(left=left, right=right, on=columns, grace_us=grace_us, **chosen)
+
+
+def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
+    """Say whether the left side is a join that looked up its own table by the same columns, without
+    a wait.
+
+    Both joins can share one stage then.
+    """
+    if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
+        return False
+    held = {s.name: s.ref for s in left.select}
+    return columns == left.on and all(
+        column in left.key.names or held.get(column) == ("left", column) for column in columns
+    )
+
+
+def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
+    """Refuse a table without a history, or with one shorter than the grace period."""
+    for source in right.entries:
+        if source.versioned_us is None:
+            raise PlanError(
+                name,
+                f"grace= lets records wait, and {source.name} forgets what it was when they came",
+                "Read it as a versioned table, for instance versioned='7 days'",
+            )
+        if source.versioned_us < grace_us:
+            raise PlanError(
+                name,
+                f"grace={grace!r} is longer than the history of {source.name}",
+                "Let the table's versioned= be at least as long",
+            )

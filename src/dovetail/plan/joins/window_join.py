@@ -1,0 +1,217 @@
+"""Joins with at least one windowed side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from pyspark.sql import Column
+from pyspark.sql.types import TimestampType
+
+from dovetail.errors import PlanError
+from dovetail.laws.joins.table_join import How
+from dovetail.plan.joins.join_call import Call, as_entry
+from dovetail.plan.joins.join_keys import expression_type, refuse_other_keys
+from dovetail.plan.nodes import Entry, Join, Node, Text
+from dovetail.plan.types.checks import known_field
+from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.windows import Windows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowJoin(Join):
+    """A join with at least one windowed side, run by the key without its window.
+
+    If both sides have windows, rows of the same window match, or of windows ``shift_us`` apart. If
+    only the left side has windows, its rows match the right row of their key. If only the right
+    side has windows, ``window_of`` gives the start of the window that a left row looks in.
+    """
+
+    kind: ClassVar[str] = "windowed tables"
+    has_own_key = True
+
+    left: Entry
+    right: Entry
+    shift_us: int = 0
+    """The time from a left window's start to the right window's start, in microseconds; may be
+    negative.
+    """
+    window_of: str | Column | None = None
+    """A column of the left side, or an expression over its row; None if the left
+    side has windows.
+    """
+
+    @property
+    def windows(self) -> Windows | None:
+        """The windows of the result, or None if the left side has none. They are closed when the
+        windows of both sides are.
+        """
+        left, right = self.left.windows, self.right.windows
+        if left is None or right is None:
+            return left
+        return replace(
+            left,
+            grace_us=max(left.grace_us, right.grace_us + self.shift_us),
+            retention_us=min(left.retention_us, right.retention_us - self.shift_us),
+        )
+
+    @property
+    def stream(self) -> bool:
+        """Say whether the left side is a stream; the result is one then."""
+        return self.left.stream
+
+    @property
+    def meets_by_key(self) -> bool:
+        """Say whether rows of both sides with the same key match, in the same window or as a
+        stream's records arrive.
+        """
+        if self.right.windows is None:
+            return False
+        return self.left.stream if self.left.windows is None else self.shift_us == 0
+
+    @property
+    def manner(self) -> str:
+        """A few words on how the sides match, for ``explain``."""
+        if self.left.windows is None:
+            looks = self.window_of if isinstance(self.window_of, str) else "an expression"
+            return f"of the window that begins at {looks}"
+        if self.right.windows is None:
+            return "of windows with their key's row"
+        if self.shift_us:
+            way = "later" if self.shift_us > 0 else "earlier"
+            return f"of windows with those {written(abs(self.shift_us))} {way}"
+        return "of the same windows"
+
+    def options(self, text: Text) -> Mapping[str, Any]:
+        """Return, as JSON data, the shift and the column or the expression of the
+        window's start.
+        """
+        looks = self.window_of
+        of = None if looks is None else text(looks, self.left.row)
+        return {"shift_us": self.shift_us, "window_of": of}
+
+
+class _Partitioned:
+    """A side with the key that its rows are partitioned by, without a window."""
+
+    def __init__(self, side: Node) -> None:
+        self.name, self.key, self.values = side.name, side.base_key, side.values
+
+
+def window_join(
+    call: Call,
+    *,
+    shift: Span | None = None,
+    window_of: str | Column | None = None,
+    others: Mapping[str, object] | None = None,
+) -> WindowJoin:
+    """Join two sides of which at least one has windows.
+
+    ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
+    such arguments, for other keys, and for windows that do not fit together.
+    """
+    others = {"align": call.align, **(others or {})}
+    call.refuse(others, "does not apply to a windowed table")
+    name, left, right = call.name, call.left, call.right
+    ours, theirs = left.windows, right.windows
+    shift_us = 0 if shift is None else microseconds(name, "shift=", shift, negative=True)
+    same = ours is not None and theirs is not None and shift_us == 0
+    _refuse_how(name, call.how, both=same)
+    refuse_other_keys(name, _Partitioned(left), _Partitioned(right), call.on)
+    if ours is not None and theirs is not None:
+        _refuse_other_windows(name, ours, theirs, shift_us)
+    elif shift is not None:
+        raise PlanError(
+            name,
+            "shift= is for two windowed tables",
+            "Leave it out, or say with window_of= which window a row looks in",
+        )
+    if ours is None:
+        assert theirs is not None
+        _refuse_no_window(name, left, theirs, window_of)
+    elif window_of is not None:
+        raise PlanError(
+            name, "window_of= is for a left side without windows", "Leave it out, or use shift="
+        )
+    return WindowJoin(
+        left=as_entry(name, left),
+        right=as_entry(name, right, exact=True),
+        shift_us=shift_us,
+        window_of=window_of,
+        **call.chosen(left, right, one_key=same or left.stream),
+    )
+
+
+def _refuse_how(name: str, how: How, *, both: bool) -> None:
+    """Refuse a kind of join that these sides do not have. ``both``: True for the same window on
+    both sides.
+    """
+    known = ("inner", "left", "outer") if both else ("left",)
+    if how not in known:
+        what = "windowed tables on the same window" if both else "these"
+        raise PlanError(
+            name,
+            f"how={how!r} is not a join of {what}",
+            f"Use {' or '.join(map(repr, known))}"
+            + ("" if both or how != "inner" else ", and leave out what has no match with a filter"),
+        )
+
+
+def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: int) -> None:
+    """Refuse windows of different kinds or sizes, shifts between windows, and too
+    short retentions.
+    """
+    if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
+        raise PlanError(
+            name,
+            f"the sides have different windows: {left}; {right}",
+            "Aggregate both over the same windows",
+        )
+    if shift_us and not left.fixed:
+        raise PlanError(
+            name, f"{left.kind} windows have no fixed places to shift to", "Use fixed windows"
+        )
+    if shift_us and shift_us % left.advance_us:
+        raise PlanError(
+            name,
+            f"shift={written(abs(shift_us))} falls between windows that begin every "
+            f"{written(left.advance_us)}",
+            "Shift by a multiple of that",
+        )
+    # A window that changes must find the other side's window, so that must be retained as long.
+    for what, own, other, away_us in (
+        ("right", left, right, -shift_us),
+        ("left", right, left, shift_us),
+    ):
+        needed_us = own.size_us + own.grace_us + away_us
+        if other.retention_us < needed_us:
+            raise PlanError(
+                name,
+                f"the {what} side keeps windows for {written(other.retention_us)}, and they are "
+                f"asked for after {written(needed_us)}",
+                f"Give its windows retention={written(needed_us)!r} or more",
+            )
+
+
+def _refuse_no_window(
+    name: str, left: Node, windows: Windows, window_of: str | Column | None
+) -> None:
+    """Refuse a left side that does not name the start of a fixed window of the right side."""
+    if not windows.fixed:
+        raise PlanError(
+            name,
+            f"{windows.kind} windows begin where records are, so no row can name one",
+            "Use tumbling or hopping windows",
+        )
+    remedy = "Give a timestamp, the start of a window: a column or an expression over the row"
+    if window_of is None:
+        raise PlanError(
+            name, "nothing says which window a row looks in", f"window_of= is missing. {remedy}"
+        )
+    if isinstance(window_of, Column):
+        type_ = expression_type(name, "window_of=", left, window_of)
+    else:
+        type_ = known_field(name, "window_of=", window_of, left.row, of=left.name).dataType
+    if not isinstance(type_, TimestampType):
+        raise PlanError(name, f"window_of= is of type {type_.simpleString()}", remedy)

@@ -1,0 +1,111 @@
+"""The Spark sources that a streaming frame reads: their formats and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dovetail.plan.nodes import Source
+from dovetail.platform.sessions import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_V1, _V2 = ".StreamingRelation", ".StreamingRelationV2"
+_NO_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-micro-batch"})
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One source of a Spark plan. Two leaves are equal if Spark takes both for one source."""
+
+    relation: Any
+    """The relation in the frame's plan."""
+    format: str = field(compare=False)
+    """The short name of the format, such as ``json``, ``delta`` or ``kafka``."""
+    options: Mapping[str, str] = field(compare=False)
+    """The options, with names in lower case."""
+
+    @property
+    def folder(self) -> str | None:
+        """The path that is read, which may be a pattern; None without a path."""
+        return self.options.get("path")
+
+    @property
+    def of_files(self) -> bool:
+        """Say whether the source reads each file of a folder once."""
+        return self.folder is not None and self.format not in _NO_FILES
+
+
+def leaves_of(frame: DataFrame) -> list[Leaf]:
+    """Return the streaming sources of a frame, in the order of its plan."""
+    given: Any = frame
+    if is_remote(frame.sparkSession):
+        return [*_of_remote(given._plan)]  # noqa: SLF001 -- no public face
+    leaves = given._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
+    found = (leaves.apply(number) for number in range(leaves.size()))
+    return [_of_classic(leaf) for leaf in found if leaf.isStreaming()]
+
+
+def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, Leaf]]:
+    """Yield each streaming source of the inputs, with its input. Static inputs are skipped."""
+    for source in sources:
+        if source.frame is not None and not source.static:
+            for leaf in leaves_of(source.frame):
+                yield source, leaf
+
+
+def is_limited(frame: DataFrame) -> bool:
+    """Say whether a micro-batch of a frame may leave available rows unread."""
+    if not frame.isStreaming:
+        return False
+    limits = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")
+    return any(limit in leaf.options for leaf in leaves_of(frame) for limit in limits)
+
+
+def numbered(reads: Sequence[Sequence[Leaf]]) -> list[list[int]]:
+    """Return the numbers of the folders in which Spark keeps what each leaf has read.
+
+    ``reads``: the leaves of each read, in the order of a plan's reads. Equal leaves share a number.
+
+    >>> a, b = Leaf("a", "json", {}), Leaf("b", "json", {})
+    >>> numbered([[a, b], [a], [b]])
+    [[0, 1], [0], [1]]
+    """
+    numbers: dict[Leaf, int] = {}
+    return [[numbers.setdefault(leaf, len(numbers)) for leaf in leaves] for leaves in reads]
+
+
+def _of_classic(relation: Any) -> Leaf:
+    """Return the leaf of a relation in the plan of a classic session."""
+    if relation.getClass().getName().endswith(_V1):
+        source = relation.dataSource()
+        options, name = source.options(), str(source.className())
+        names = options.keySet().toSeq()
+        given = {n: options.apply(n) for n in (names.apply(i) for i in range(names.size()))}
+    else:
+        given, name = {}, str(relation.nodeName())
+        if relation.getClass().getName().endswith(_V2):
+            given = dict(relation.extraOptions().asCaseSensitiveMap())
+            name = str(relation.sourceName())
+    return Leaf(relation, _short(name), {str(n).lower(): str(value) for n, value in given.items()})
+
+
+def _short(name: str) -> str:
+    """Return a format's name in lower case; for a class, the last part of its name."""
+    return name.rpartition(".")[2].lower()
+
+
+def _of_remote(plan: Any) -> Iterator[Leaf]:
+    """Yield the streaming sources in a plan of Spark Connect."""
+    if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
+        options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001
+        for path in plan._paths or ():  # noqa: SLF001
+            options.setdefault("path", str(path))
+        yield Leaf(id(plan), _short(plan._format or "parquet"), options)  # noqa: SLF001
+        return
+    for part in vars(plan).values():
+        for child in part if isinstance(part, (list, tuple)) else (part,):
+            if type(child).__module__ == type(plan).__module__ and hasattr(child, "plan"):
+                yield from _of_remote(child)

@@ -1,0 +1,1 @@
+"""Plan nodes that make a table or a stream of another one, and their checks."""

@@ -1,0 +1,146 @@
+"""Aggregation of rows by groups, and by windows of time: ``group_by(…).agg(…)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql.types import DataType, StructField, StructType
+
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.user_defined import UserDefined
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.nodes import WINDOW_FIELDS, Describe, Entry, Node
+from dovetail.plan.types.aggregates import AggregateCall, resolve
+from dovetail.plan.types.arrow import nullable
+from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+from dovetail.plan.types.windows import Windows
+
+_ONE_GROUP = (
+    "Name at least one. For one group of all rows, make a column for it: "
+    "with_columns(all=F.lit(1)).group_by('all')"
+)
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """One result column of an aggregation. ``kernel`` computes it from ``columns`` of each row."""
+
+    name: str
+    columns: tuple[str, ...]
+    kernel: Aggregate
+    type: DataType
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Aggregation(Node):
+    """A table with a row for each group of a table's rows or of a stream's records.
+
+    A stream may also be grouped by ``windows`` of time. Each group and window has a row then.
+    """
+
+    null_keys = False
+
+    input: Entry
+    """The table or the stream that is aggregated."""
+    by: tuple[str, ...]
+    """The columns that rows are grouped by."""
+    columns: tuple[Aggregated, ...]
+    """The aggregates, one for each value column."""
+    windows: Windows | None = None
+    """The windows of time, or None for groups alone."""
+    label: str | None = None
+    """The user's name for the aggregation, or None."""
+
+    @property
+    def name(self) -> str:
+        """The label, or a description of the aggregation by its input and its groups."""
+        return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        over = "" if self.windows is None else f", windows {self.windows}"
+        return f"aggregate by {', '.join(self.by)}{over}"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The aggregated node, as the only element."""
+        return (self.input,)
+
+    @property
+    def key(self) -> StructType:
+        """The columns that rows are grouped by, then the window's start and end, if there are
+        windows.
+        """
+        own = [self.input.fields[name] for name in self.by]
+        return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
+
+    @property
+    def values(self) -> StructType:
+        """The aggregates, one column each, nullable."""
+        return StructType([StructField(c.name, c.type, True) for c in self.columns])
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The columns that the aggregates read, each once."""
+        return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the aggregates, the groups, the windows and the input."""
+        return {
+            "aggregate": [[c.name, list(c.columns), _described(c.kernel)] for c in self.columns],
+            "by": list(self.by),
+            "over": None if self.windows is None else asdict(self.windows),
+            "of": describe(self.input),
+        }
+
+
+def aggregation(
+    node: Node,
+    by: Sequence[str],
+    calls: Mapping[str, AggregateCall],
+    windows: Windows | None,
+    label: str | None = None,
+) -> Aggregation:
+    """Group the rows of ``node`` by the columns ``by`` and, if given, by ``windows``.
+
+    ``calls``: the aggregates by result name. Raises ``PlanError`` for no group, no aggregate,
+    unusable names and unsuitable types.
+    """
+    name = label or f"aggregate of {node.name} by {', '.join(by)}"
+    refuse_corrected(name, node)
+    if not by:
+        raise PlanError(name, "group_by() names no column", _ONE_GROUP)
+    refuse_duplicates(name, by, "Name it once in group_by()")
+    for column in by:
+        refuse_key_type(name, known_field(name, "group_by()", column, node.row, of=node.name))
+    if not calls:
+        raise PlanError(name, "agg() has no aggregate", "Give one, for instance n=dt.count()")
+    refuse_names(name, list(calls), "Use another")
+    columns = []
+    for result, call in calls.items():
+        field, kernel = resolve(name, result, call, node.row, retracts=not node.stream)
+        columns.append(Aggregated(result, call.columns, kernel, nullable(field.dataType)))
+    taken = [*by, *(f.name for f in WINDOW_FIELDS if windows is not None)]
+    refuse_duplicates(name, [*taken, *calls], "Give the aggregate another name")
+    return Aggregation(
+        input=as_entry(name, node),
+        by=tuple(by),
+        columns=tuple(columns),
+        windows=windows,
+        label=label,
+    )
+
+
+def _described(kernel: Aggregate) -> str:
+    """Return the text of a kernel for fingerprints. A user's functions are known by their names."""
+    if not isinstance(kernel, UserDefined):
+        return repr(kernel)
+    functions = kernel.functions
+    made = (functions.init, functions.add, functions.merge, functions.retract, functions.finish)
+    names = [getattr(f, "__qualname__", type(f).__name__) for f in made if f is not None]
+    state = ", ".join(f"{name} {type_}" for name, type_ in functions.columns)
+    return f"user-defined by {', '.join(names)}: {state} to {kernel.result}"

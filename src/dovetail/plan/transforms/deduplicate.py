@@ -1,0 +1,46 @@
+"""A stream without records that repeat another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.types.spans import Span, microseconds, written
+
+
+@dataclass(frozen=True, eq=False)
+class Deduplicated(Rows):
+    """The records of a stream, without those that repeat an emitted record of their key."""
+
+    within_us: int
+    """The distance in event time, in microseconds, within which a record of the same key is a
+    repetition.
+    """
+
+    stream = True
+    timed = True
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return f"deduplicate within {written(self.within_us)}"
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the stream and the distance."""
+        return {
+            "deduplicated": describe(self.node, whole=whole),
+            "within_us": self.within_us,
+        }
+
+
+def deduplicated(node: Node, within: Span) -> Deduplicated:
+    """Return a stream without records that repeat one of their key ``within`` a span of event time.
+
+    Raises ``PlanError`` for a node that corrects the past.
+    """
+    name = f"deduplicate of {node.name}"
+    refuse_corrected(name, node)
+    return Deduplicated(as_entry(name, node), microseconds(name, "within=", within))

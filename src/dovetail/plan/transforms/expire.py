@@ -1,0 +1,48 @@
+"""A table whose rows expire some time after their last change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.types.spans import Span, microseconds, written
+
+
+@dataclass(frozen=True, eq=False)
+class Expired(Rows):
+    """The rows of a table that are no more than ``after_us`` behind stream time."""
+
+    after_us: int
+    """The age in microseconds of stream time after which a row expires."""
+
+    timed = True
+    expires: ClassVar[bool] = True
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return f"expires after {written(self.after_us)}"
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the table and the age at which rows expire."""
+        return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
+
+
+def expired(node: Node, after: Span) -> Expired:
+    """Return the table with rows that expire ``after`` their last change.
+
+    Raises ``PlanError`` for a versioned table and for a table that corrects the past.
+    """
+    name = f"expire of {node.name}"
+    refuse_corrected(name, node)
+    if node.versioned_us is not None:
+        raise PlanError(
+            name,
+            f"{node.name} is versioned: it keeps a history, of which no version leaves by itself",
+            "Read it without versioned=, or let its materialize() expire",
+        )
+    return Expired(as_entry(name, node), microseconds(name, "after=", after))

@@ -1,0 +1,100 @@
+"""A table's array column exploded into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+
+
+@dataclass(frozen=True, eq=False)
+class Exploded(Rows):
+    """A table with a row for each element of an array of another table."""
+
+    column: str
+    """The array column."""
+    position: str | None
+    """The name of a key column with the element's position, or None. Without it, the element itself
+    is part of the key.
+    """
+
+    has_own_key: ClassVar[bool] = True
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return f"explode {self.column} by {self.position or 'element'}"
+
+    @property
+    def element(self) -> StructField:
+        """The field of the elements, named as the array column."""
+        array = self.node.values[self.column].dataType
+        assert isinstance(array, ArrayType)
+        return StructField(self.column, array.elementType, True)
+
+    @property
+    def key(self) -> StructType:
+        """The table's key, then the position or the element."""
+        own = self.element
+        if self.position is not None:
+            own = StructField(self.position, IntegerType(), True)
+        return StructType([*self.node.key, own])
+
+    @property
+    def values(self) -> StructType:
+        """The table's values without the array. With a position, the element stands in the array's
+        place.
+        """
+        named = {field.name: field for field in self.node.values}
+        if self.position is None:
+            del named[self.column]
+        else:
+            named[self.column] = self.element
+        return StructType([*named.values()])
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the table, the array column and the position's name."""
+        return {
+            "exploded": describe(self.node, whole=True),
+            "column": self.column,
+            "position": self.position,
+        }
+
+
+def exploded(node: Node, column: str, position: str | None) -> Exploded:
+    """Return a table with a row for each element of the array ``column``.
+
+    Raises ``PlanError`` if the column is no array, or if elements cannot be keys and there is no
+    ``position``.
+    """
+    name = f"explode of {node.name}"
+    refuse_corrected(name, node)
+    found = known_field(name, "column=", column, node.values)
+    if not isinstance(found.dataType, ArrayType):
+        raise PlanError(
+            name,
+            f"column {column!r} is of type {found.dataType.simpleString()}, not an array",
+            "Make it one with with_columns(), for instance by F.split or F.map_entries",
+        )
+    if position is None:
+        _refuse_element(name, StructField(column, found.dataType.elementType))
+    else:
+        refuse_names(name, [position], "Give position= another name")
+        refuse_duplicates(name, [*node.row.names, position], "Give position= another name")
+    return Exploded(as_entry(name, node), column, position)
+
+
+def _refuse_element(name: str, element: StructField) -> None:
+    """Refuse elements that cannot be a key."""
+    try:
+        refuse_key_type(name, element)
+    except PlanError as error:
+        remedy = "Key the rows by the elements' positions: position='n'"
+        raise PlanError(name, error.problem, remedy) from None

@@ -1,0 +1,72 @@
+"""A table whose records may omit values, which then stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from pyspark.sql.types import ArrayType, StringType, StructType
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.types.checks import known_field
+
+Missing: TypeAlias = Literal["fail", "null"]
+"""Treatment of an omitted value of a key without a former row: ``"fail"`` stops the query,
+``"null"`` makes it null.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Filled(Rows):
+    """The rows of a table, with omitted values taken from the key's former row."""
+
+    unsent: str
+    """A column with an array of the names of the omitted columns."""
+    missing: Missing
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return f"keeps what {self.unsent} names"
+
+    @property
+    def values(self) -> StructType:
+        """The table's values without the column of names."""
+        return StructType([field for field in self.node.values if field.name != self.unsent])
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the table and the column of names. State keeps all columns of the
+        table.
+        """
+        return {"filled": describe(self.node, whole=True), "unsent": self.unsent}
+
+
+def filled(node: Node, unsent: str, missing: Missing) -> Filled:
+    """Return the table with omitted values filled in. ``unsent``: an ``array<string>`` of their
+    names.
+
+    Raises ``PlanError`` for a column of another type and for a versioned table.
+    """
+    name = f"keep_former of {node.name}"
+    refuse_corrected(name, node)
+    found = known_field(name, "unsent=", unsent, node.values)
+    if not (
+        isinstance(found.dataType, ArrayType) and isinstance(found.dataType.elementType, StringType)
+    ):
+        raise PlanError(
+            name,
+            f"unsent= names column {unsent!r} of type {found.dataType.simpleString()}, not "
+            "array<string>",
+            "Let it have the names of the columns that a record leaves out",
+        )
+    if node.versioned_us is not None:
+        raise PlanError(
+            name,
+            f"{node.name} is versioned: the row before is another one as soon as an older one "
+            "comes",
+            "Read it without versioned=",
+        )
+    return Filled(as_entry(name, node), unsent, missing)

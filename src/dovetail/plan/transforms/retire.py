@@ -1,0 +1,88 @@
+"""``retire``: rows that a feed's latest complete snapshot lacks leave the table.
+
+The node is composed of other nodes. Rows that mark the begin and the end of a snapshot are
+aggregated to the moments at which they were read. Each row refers, by a foreign key, to one of a
+few copies of that aggregate. It is shown if it was read no earlier than the latest complete
+snapshot began.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType
+
+from dovetail.base.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.plan import views
+from dovetail.plan.joins.foreign_key_join import foreign_key_join
+from dovetail.plan.joins.join_call import Call
+from dovetail.plan.nodes import Node
+from dovetail.plan.transforms.aggregation import aggregation
+from dovetail.plan.types.aggregates import collect_set
+from dovetail.plan.types.checks import known_field
+
+_FIRST: Final = ("first", "first_in_data_collection")
+_LAST: Final = ("last", "last_in_data_collection")
+_COPIES: Final = 16
+"""The number of copies of the aggregate. All rows that refer to one copy are in one bucket."""
+
+_COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
+
+
+def retired(node: Node, snapshot: str, at: str) -> Node:
+    """Return the table's rows that were read since its latest complete snapshot began.
+
+    ``snapshot``: a text column that marks a snapshot's first and last rows. ``at``: a long column
+    with the moment at which a row was read. Without a complete snapshot all rows are shown. Raises
+    ``PlanError`` for columns of other types.
+    """
+    operator = f"retire of {node.name}"
+    for argument, name, wanted in (("snapshot", snapshot, StringType()), ("at", at, LongType())):
+        found = known_field(operator, f"{argument}=", name, node.values).dataType
+        if found != wanted:
+            raise PlanError(
+                operator,
+                f"{argument}= {name} is of type {found.simpleString()}, not "
+                f"{wanted.simpleString()}",
+                "Cast it with with_columns",
+            )
+    mark, moment = F.col(quoted(snapshot)), F.col(quoted(at))
+    marks = views.where(views.as_records(node), mark.isin(*_FIRST, *_LAST), "fail")
+    copies = F.sequence(F.lit(0), F.lit(_COPIES - 1))
+    # Twice the moment, plus 1 for a last row, so that it sorts after a first row.
+    coded = moment * 2 + F.when(mark.isin(*_LAST), F.lit(1)).otherwise(F.lit(0))
+    marks = views.selected(marks, (), {_COPY: copies, _MOMENTS: coded}, "fail")
+    snapshots = aggregation(
+        views.exploded(marks, _COPY), [_COPY], {_MOMENTS: collect_set(_MOMENTS)}, None
+    )
+    keys = (F.col(quoted(name)) for name in node.key.names)
+    copy = F.pmod(F.xxhash64(*keys), F.lit(_COPIES)).cast("int")
+    call = Call(node, snapshots, [copy], "left", None, label=operator)
+    joined = foreign_key_join(call, (copy,))
+    begun = _begun(F.col(_MOMENTS))
+    shown = views.where(joined, F.coalesce(moment >= begun, F.lit(True)), "fail")
+    return views.dropped(shown, (_MOMENTS,))
+
+
+def _begun(moments: Column) -> Column:
+    """Return the moment at which the latest complete snapshot began, or null if there is none.
+
+    ``moments``: an array of moments, each doubled, plus 1 for the end of a snapshot.
+    """
+    none = F.lit(None).cast("long")
+    start = F.struct(none.alias("open"), none.alias("whole"))
+
+    def after(found: Column, coded: Column) -> Column:
+        moment = F.shiftright(coded, 1)
+        last = coded % 2 == 1
+        return F.struct(
+            F.when(~last, moment).alias("open"),
+            F.when(last, F.coalesce(found["open"], moment))
+            .otherwise(found["whole"])
+            .alias("whole"),
+        )
+
+    return F.aggregate(F.array_sort(moments), start, after, lambda found: found["whole"])

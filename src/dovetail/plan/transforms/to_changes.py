@@ -1,0 +1,71 @@
+"""A table's changes as a stream: the row before each change and the row after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.types.checks import refuse_duplicates, refuse_names
+
+_FOUR = 4
+KINDS = ("insert", "update_before", "update_after", "delete")
+"""The default kinds of rows: inserted, replaced, replacing, deleted."""
+ChangeNames: TypeAlias = Annotated[
+    Sequence[str],
+    Rule(
+        "four words, for a row that comes, one that is replaced, what replaces it, one that goes",
+        lambda given: len(given) == _FOUR and not isinstance(given, str),
+    ),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class ToChanges(Rows):
+    """A stream of the rows before and after each change of a table."""
+
+    column: str
+    """The name of a new value column with the kind of row."""
+    kinds: tuple[str, ...]
+    """The words for a row that comes, one that is replaced, its replacement, and one that goes."""
+
+    stream = True
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return f"changes, as {', '.join(self.kinds)}"
+
+    @property
+    def values(self) -> StructType:
+        """The table's values, then the kind of row."""
+        return StructType([*self.node.values, StructField(self.column, StringType(), True)])
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the table, the new column and the kinds."""
+        return {
+            "changes": describe(self.node, whole=True),
+            "column": self.column,
+            "kinds": list(self.kinds),
+        }
+
+
+def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
+    """Return the changes of a table as a stream.
+
+    Raises ``PlanError`` for a column name in use, for a word that occurs twice, and for a table
+    that corrects the past.
+    """
+    name = f"to_changes of {node.name}"
+    refuse_corrected(name, node)
+    refuse_names(name, [column], "Give column= another name")
+    refuse_duplicates(name, [*node.row.names, column], "Give column= another name")
+    if len(set(kinds)) < len(kinds):
+        raise PlanError(name, f"kinds= has a word twice: {', '.join(kinds)}", "Name four")
+    return ToChanges(as_entry(name, node), column, tuple(kinds))

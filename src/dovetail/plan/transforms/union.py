@@ -1,0 +1,113 @@
+"""The union of streams, or of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from dovetail.base.columns import is_reserved
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_changes, refuse_corrected
+from dovetail.plan.nodes import Describe, Entry, Node
+from dovetail.plan.types.checks import signature
+from dovetail.plan.views import labelled, selected
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Union(Node):
+    """The records of several streams, or the rows of several tables, in the order of arrival.
+
+    All ``parts`` have the same columns. No two tables have a key in common.
+    """
+
+    parts: tuple[Entry, ...]
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The label, or a description of the union by its parts."""
+        return self.label or f"union of {', '.join(part.name for part in self.parts)}"
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return "union"
+
+    @property
+    def key(self) -> StructType:
+        """The key columns, the same in all parts."""
+        return self.parts[0].key
+
+    @property
+    def values(self) -> StructType:
+        """The value columns, the same in all parts."""
+        return self.parts[0].values
+
+    @property
+    def stream(self) -> bool:
+        """Say whether the parts are streams."""
+        return self.parts[0].stream
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The parts."""
+        return self.parts
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return the parts' descriptions as JSON data."""
+        return {"union": [describe(part, whole=True) for part in self.parts]}
+
+
+def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -> Union:
+    """Return the union of at least two streams, or of at least two tables.
+
+    ``source``: for tables, the name of a new key column with the name of each row's table. Raises
+    ``PlanError`` if the columns differ, or if a part or a name occurs twice.
+    """
+    name = label or f"union of {', '.join(node.name for node in nodes)}"
+    first = nodes[0]
+    argument = "streams" if first.stream else "tables"
+    if len(nodes) < 2:
+        raise PlanError(name, f"{argument} are none", "Give one or more to add")
+    if source is not None:
+        if source in first.row.names or is_reserved(source):
+            what = "a column of its own" if source in first.row.names else "a name of changelogs"
+            raise PlanError(name, f"source= is {source!r}, {what}", "Give another name")
+        names = [node.name for node in nodes]
+        if len(set(names)) < len(names):
+            raise PlanError(
+                name,
+                f"source= tells inputs apart by their names, which are {', '.join(names)}",
+                "Give each a name of its own with name=",
+            )
+        nodes = [labelled(node, source) for node in nodes]
+        first = nodes[0]
+    parts = []
+    for node in nodes:
+        refuse_corrected(name, node)
+        if _columns(node) != _columns(first):
+            raise PlanError(
+                name,
+                f"one of {argument}, {node.name}, has {_said(node)}, {first.name} {_said(first)}",
+                "Give both the same columns with select(), rename() or with_columns()",
+            )
+        same = node.values.names == first.values.names
+        part = node if same else replace(selected(node, first.values.names, {}), chosen=False)
+        parts.append(as_changes(name, part))
+    if len(set(parts)) < len(parts):
+        raise PlanError(name, f"one of {argument} is there twice", "Leave it out")
+    return Union(parts=tuple(parts), label=label)
+
+
+def _columns(node: Node) -> tuple[Any, ...]:
+    """Return the key's columns in their order, and the values' columns sorted by name."""
+    key, values = ([(f.name, f.dataType) for f in part] for part in (node.key, node.values))
+    return key, sorted(values, key=lambda column: column[0])
+
+
+def _said(node: Node) -> str:
+    """Return a node's key and values in words."""
+    return f"key {signature(node.key)} and values {signature(node.values)}"

@@ -1,0 +1,152 @@
+"""A windowed table read as a plain table, or as a stream of its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Derived, Describe, Node
+from dovetail.plan.select import computed_field
+from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+
+WindowMode: TypeAlias = Annotated[
+    Literal["on_change", "on_close"], Rule("'on_change' or 'on_close': once a window is closed")
+]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unwindowed(Node):
+    """The rows of a windowed table under other columns, as a table or a stream."""
+
+    null_keys = False
+
+    input: Derived
+    """The windowed table."""
+    key: StructType
+    """The key columns of the result."""
+    values: StructType
+    """The value columns of the result."""
+    columns: tuple[str | Column, ...]
+    """The origin of each key column and then of each value column."""
+    stream: bool = False
+    """True for a stream, False for a table."""
+    final: bool
+    """True for only the last row of each window, once it is closed. False for each change."""
+
+    @property
+    def name(self) -> str:
+        """The name of the windowed table."""
+        return self.input.name
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        final = ", each window once, when it is closed" if self.final else ""
+        return f"windows as a {'stream' if self.stream else 'table'}{final}"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The windowed table, as the only element."""
+        return (self.input,)
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the windowed table, when its windows are emitted, and the result's
+        columns.
+        """
+        described: dict[str, Any] = {
+            "windows": describe(self.input.node, whole=whole or self.final),
+            "as": "a stream" if self.stream else "a table",
+            "final": self.final,
+        }
+        if whole:
+            row = self.input.row
+            described["columns"] = [describe.text(self, item, row) for item in self.columns]
+        return described
+
+
+def as_table(node: Node, windows: WindowMode) -> Unwindowed:
+    """Return a windowed table as a table whose key includes the window."""
+    names = (*node.key.names, *node.values.names)
+    return Unwindowed(
+        input=Derived(node),
+        key=node.key,
+        values=node.values,
+        columns=names,
+        final=windows == "on_close",
+    )
+
+
+def as_stream(
+    node: Node,
+    windows: WindowMode,
+    key: str | Sequence[str] | None,
+    select: Sequence[str | Column] | Mapping[str, str | Column] | None,
+) -> Unwindowed:
+    """Return the changes of a windowed table as a stream.
+
+    ``key``: the new key; by default the table's key without its window. ``select``: names or
+    expressions; by default all columns. Raises ``PlanError`` for unknown and duplicate names.
+    """
+    name = f"to_stream of {node.name}"
+    columns = node.row
+    made: dict[str, str | Column] = {f.name: f.name for f in columns}
+    if isinstance(select, Mapping):
+        made = dict(select)
+    elif select is not None:
+        refuse_duplicates(
+            name,
+            [_name_of(name, columns, item) for item in select],
+            "Name each once, or give them names in a mapping",
+        )
+        made = {_name_of(name, columns, item): item for item in select}
+    fields = {n: _field(name, columns, n, item) for n, item in made.items()}
+    keys = node.base_key.names if key is None else [key] if isinstance(key, str) else [*key]
+    for column in keys:
+        if column not in fields:
+            raise PlanError(
+                name,
+                f"key= names {column!r}, which select= leaves out",
+                f"Known are {', '.join(fields)}",
+            )
+        refuse_key_type(name, fields[column])
+    if not keys:
+        raise PlanError(name, "key= names no column", "Name at least one, or leave it out")
+    refuse_duplicates(name, keys, "Name it once in key=")
+    refuse_duplicates(name, list(fields), "Give each its own name in select=")
+    values = [n for n in fields if n not in keys]
+    refuse_names(name, [*keys, *values], "Give it another name in select=")
+    return Unwindowed(
+        input=Derived(node),
+        key=StructType([fields[n] for n in keys]),
+        values=StructType([fields[n] for n in values]),
+        columns=tuple(made[n] for n in (*keys, *values)),
+        stream=True,
+        final=windows == "on_close",
+    )
+
+
+def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
+    """Return the name of a selected column."""
+    if isinstance(item, str):
+        return item
+    return _resolved(operator, columns, item).name
+
+
+def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
+    """Return the field of a selected column, nullable, under the name ``name``."""
+    if isinstance(item, Column):
+        found = _resolved(operator, columns, item)
+        return StructField(name, found.dataType, True, found.metadata)
+    return StructField(name, known_field(operator, "select=", item, columns).dataType, True)
+
+
+def _resolved(operator: str, columns: StructType, item: Column) -> StructField:
+    """Return the field of an expression over the row, as Spark resolves it."""
+    remedy = f"Its columns are {', '.join(columns.names)}"
+    return computed_field(operator, "select=", columns, item, remedy)

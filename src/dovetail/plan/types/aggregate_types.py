@@ -1,0 +1,104 @@
+"""Requirements of aggregates on column types, and conversion of the types that users write."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from dovetail.base.validation import Rule, Text
+from dovetail.errors import PlanError
+from dovetail.plan.types.arrow import arrow_schema
+
+Type: TypeAlias = Annotated[
+    Text | DataType | pa.DataType,
+    Rule("a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"),
+]
+INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+FLOATS = (FloatType, DoubleType)
+_ORDERED = (
+    *INTEGERS,
+    *FLOATS,
+    DecimalType,
+    BooleanType,
+    BinaryType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+)
+
+
+def is_ordered(type_: DataType) -> bool:
+    """Say whether values of a type have an order. ``arrays.ordering`` defines it."""
+    if isinstance(type_, StringType):
+        return type_.isUTF8BinaryCollation()
+    return isinstance(type_, _ORDERED) or type_.typeName() == "time"
+
+
+def is_sortable(type_: DataType) -> bool:
+    """Say whether ``top`` can show a type: rows of one rank then have one order."""
+    if isinstance(type_, StructType):
+        return all(is_sortable(field.dataType) for field in type_)
+    return is_ordered(type_)
+
+
+def has_no_equality(type_: DataType) -> bool:
+    """Say whether equal values of a type may differ in their bytes."""
+    if isinstance(type_, StringType):
+        return not type_.isUTF8BinaryCollation()
+    if isinstance(type_, ArrayType):
+        return has_no_equality(type_.elementType)
+    if isinstance(type_, StructType):
+        return any(has_no_equality(field.dataType) for field in type_)
+    return isinstance(type_, (MapType, VariantType))
+
+
+def spark_of(argument: str, type_: Type) -> DataType:
+    """Return a user's type as a Spark type. Raises ``PlanError`` for anything that is no type."""
+    if isinstance(type_, DataType):
+        return type_
+    remedy = "Give a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"
+    try:
+        if isinstance(type_, pa.DataType):
+            return from_arrow_type(type_)
+        if isinstance(type_, str):
+            return DataType.fromDDL(type_)
+    except PySparkException as error:
+        problem = f"{argument} {type_!r} is not read as a type: {str(error).splitlines()[0]}"
+        raise PlanError("aggregate", problem, f"{remedy}; a text needs a Spark session") from error
+    raise PlanError("aggregate", f"{argument} is {type_!r}", remedy)
+
+
+def arrow_of(argument: str, type_: Type) -> pa.DataType:
+    """Return a user's type as an Arrow type. Raises ``PlanError`` for anything that is no type."""
+    return type_ if isinstance(type_, pa.DataType) else arrow_type(spark_of(argument, type_))
+
+
+def arrow_type(type_: DataType) -> pa.DataType:
+    """Return a Spark type as an Arrow type."""
+    return arrow_schema(StructType([StructField("value", type_, True)])).field(0).type

@@ -1,0 +1,295 @@
+"""Analysis of expressions and frames by Spark.
+
+A classic session gives access to the objects of its plans. Spark Connect shows plans as text, and
+the same facts are read from that text.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as F
+
+from dovetail.errors import ConfigurationError
+from dovetail.platform.sessions import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Spark draws a seed for each random function that is written without one.
+_SEED = re.compile(r"\b(randn?)\(-?\d+L?\)")
+# SQL omits details of these expressions. Spark's own text has them, with numbers in names.
+_UNTOLD = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xml)\(")
+_NUMBERED = re.compile(r"(lambda \w+)?#\d+L?")
+
+
+class Step(NamedTuple):
+    """A step of a frame's plan. ``columns``: for a filter, the columns that its condition reads."""
+
+    name: str
+    columns: Sequence[str] = ()
+
+
+class Analysis(ABC):
+    """The facts about one expression over a frame, as Spark resolves it."""
+
+    @property
+    @abstractmethod
+    def of_one_row(self) -> bool:
+        """Say whether the expression is computed from one row alone and makes one row."""
+
+    @property
+    @abstractmethod
+    def repeatable(self) -> bool:
+        """Say whether the expression depends neither on chance nor on the time,
+        such as ``now()``.
+        """
+
+    @property
+    @abstractmethod
+    def random(self) -> str | None:
+        """The part that makes another value of the same row when it is computed again, or None.
+
+        The time does not count: Spark records a micro-batch's time before it runs.
+        """
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The text of the expression, the same in every session of the same kind, however it is
+        written.
+        """
+
+
+def analysis_of(frame: DataFrame, column: Column) -> Analysis:
+    """Return the analysis of an expression that Spark resolves over a frame."""
+    return (_Shown if is_remote(frame.sparkSession) else _Planned)(frame, column)
+
+
+def random_of(frame: DataFrame) -> str | None:
+    """Return the part of a frame that makes other rows when it is read again, or None if none is
+    known.
+    """
+    if any(step.name == "Sample" for step in steps_of(frame)):
+        return "sample()"
+    if is_remote(frame.sparkSession):
+        found = _RANDOM.search(_OF_ITS_OWN.sub("", " ".join(_analysed_lines(frame))))
+        return None if found is None else _SEED.sub(r"\1()", found[0])
+    return _random_within(_analysed(frame))
+
+
+def steps_of(frame: DataFrame) -> Iterator[Step]:
+    """Yield the steps of a frame's plan, the last one first."""
+    if not is_remote(frame.sparkSession):
+        return _planned_steps(frame)
+    return map(_shown_step, _analysed_lines(frame))
+
+
+class _Planned(Analysis):
+    """The analysis of an expression by the plan of a classic session."""
+
+    def __init__(self, frame: DataFrame, column: Column) -> None:
+        self._frame, self._plan = frame, _analysed(frame.select(column))
+
+    @property
+    def of_one_row(self) -> bool:
+        nodes = self._plan.nodeName(), self._plan.child().nodeName()
+        return nodes == ("Project", _analysed(self._frame).nodeName())
+
+    @property
+    def repeatable(self) -> bool:
+        jvm: Any = self._frame.sparkSession._jvm  # noqa: SLF001 -- no public face
+        moment = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        expression = self._plan.expressions().head()
+        return bool(expression.deterministic()) and not expression.containsPattern(moment)
+
+    @property
+    def random(self) -> str | None:
+        return _random(self._plan.expressions().head())
+
+    @property
+    def text(self) -> str:
+        expression = self._plan.expressions().head()
+        while expression.getClass().getSimpleName() == "Alias":
+            expression = expression.child()
+        text = _SEED.sub(r"\1()", expression.sql())
+        if _UNTOLD.search(text) is None:
+            return text
+        return f"{text}, {_without_numbers(expression.toString())}"
+
+
+# A repeated micro-batch reads the same files and rows, so these functions repeat their values.
+_OF_ITS_OWN = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
+"""A condition that is always true. Readers of records use it to keep Spark from reading twice."""
+_REPEATED = re.compile(r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode|ListAgg")
+
+
+def _random(expression: Any) -> str | None:
+    """Return the part of an expression that makes another value each time, as SQL, or None."""
+    if expression.deterministic() or _OF_ITS_OWN.fullmatch(str(expression.sql()).strip("()")):
+        return None
+    within = [child for child in _each(expression.children()) if not child.deterministic()]
+    if within:
+        return next(filter(None, map(_random, within)), None)
+    name = str(expression.getClass().getSimpleName())
+    return None if _REPEATED.fullmatch(name) else _SEED.sub(r"\1()", str(expression.sql()))
+
+
+def _random_within(plan: Any) -> str | None:
+    """Return the part of a plan that makes other rows each time, as SQL, or None."""
+    if plan.deterministic():
+        return None
+    found = (*map(_random, _each(plan.expressions())), *map(_random_within, _each(plan.children())))
+    return next(filter(None, found), None)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    """Yield the items of a Scala sequence."""
+    items = sequence.iterator()
+    while items.hasNext():
+        yield items.next()
+
+
+def _analysed(frame: DataFrame) -> Any:
+    """Return the analyzed plan of a frame in a classic session."""
+    plan: Any = frame
+    return plan._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
+
+
+def _planned_steps(frame: DataFrame) -> Iterator[Step]:
+    """Yield the steps of a frame's plan in a classic session, the last one first."""
+    waiting = [_analysed(frame)]
+    while waiting:
+        step = waiting.pop()
+        name, columns = str(step.nodeName()), []
+        if name == "Filter":
+            columns += [str(read.name()) for read in _each(step.condition().references())]
+        yield Step(name, columns)
+        waiting += _each(step.children())
+
+
+_ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n\n== Optimized", re.DOTALL)
+# A ``~`` marks the steps of a streaming frame.
+_BRANCH = re.compile(r"^[ :|]*(?:\+- |:- )", re.MULTILINE)
+_NAME = re.compile(r"~?(\w+)")
+_READ = re.compile(r"(\w+)#\d+")
+_ITEM = "_dovetail_item"
+_PROJECTED = re.compile(rf"~?Project \[(.*) AS {_ITEM}#\d+L?\]", re.DOTALL)
+_MOMENT = re.compile(
+    r"\b(current_\w+|now|localtimestamp|localtime|user|session_user)\(", re.IGNORECASE
+)
+_RANDOM = re.compile(
+    r"\b(randn?|uuid|shuffle|monotonically_increasing_id|spark_partition_id|randstr|uniform)"
+    r"\([^()]*\)",
+    re.IGNORECASE,
+)
+_OF_FILES = re.compile(r"\binput_file_\w+\(", re.IGNORECASE)
+_FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
+
+
+class _Shown(Analysis):
+    """The analysis of an expression by the text of a plan in Spark Connect."""
+
+    def __init__(self, frame: DataFrame, column: Column) -> None:
+        self._frame, self._column = frame, column
+        self._lines = list(_analysed_lines(frame.select(column.alias(_ITEM))))
+
+    @property
+    def of_one_row(self) -> bool:
+        names = [_shown_step(line).name for line in self._lines[:2]]
+        return names == ["Project", next(steps_of(self._frame)).name]
+
+    @property
+    def repeatable(self) -> bool:
+        return not _MOMENT.search(self.text) and self._deterministic
+
+    @property
+    def random(self) -> str | None:
+        if self._deterministic:
+            return None
+        found = _RANDOM.search(self.text)
+        if found is not None:
+            return found[0]
+        return None if _OF_FILES.search(self.text) else "a function that is not deterministic"
+
+    @cached_property
+    def _deterministic(self) -> bool:
+        try:
+            _ = self._frame.agg(F.count(self._column)).schema
+        except AnalysisException as error:
+            if error.getCondition() == "AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION":
+                return False
+            raise
+        return True
+
+    @property
+    def text(self) -> str:
+        found = _PROJECTED.match(self._lines[0])
+        assert found is not None, self._lines
+        return _without_numbers(_SEED.sub(r"\1()", found[1]))
+
+
+def _analysed_lines(frame: DataFrame) -> Iterator[str]:
+    """Yield the steps of a frame's plan as Spark shows them, the last one first,
+    with all columns.
+    """
+    remote: Any = frame
+    with _all_fields(frame.sparkSession):
+        shown = remote._explain_string(extended=True)  # noqa: SLF001 -- explain() prints it
+    found = _ANALYSED.search(shown)
+    assert found is not None, shown
+    _, _, plan = found[1].partition("\n")
+    return iter(_BRANCH.split(plan))
+
+
+@contextmanager
+def _all_fields(session: SparkSession) -> Iterator[None]:
+    """Let Spark show all columns of a plan within the block.
+
+    Raises ``ConfigurationError`` in a declarative pipeline, whose session has fixed settings.
+    """
+    before = str(session.conf.get(_FIELDS))
+    if int(before) >= _FIELDS_MAX:
+        yield
+        return
+    try:
+        session.conf.set(_FIELDS, str(_FIELDS_MAX))
+    except PySparkException as error:
+        if not str(error.getCondition()).startswith("SESSION_MUTATION"):
+            raise
+        raise ConfigurationError(
+            "a declarative pipeline",
+            f"its session shows {before} columns of a plan, and a pipeline changes no setting",
+            f'Put {_FIELDS}: "{_FIELDS_MAX}" under configuration: in its specification',
+        ) from None
+    try:
+        yield
+    finally:
+        session.conf.set(_FIELDS, before)
+
+
+def _shown_step(line: str) -> Step:
+    """Return the step that a line of a plan shows."""
+    named = _NAME.match(line)
+    name = line if named is None else named[1]
+    return Step(name, _READ.findall(line) if name == "Filter" else ())
+
+
+def _without_numbers(text: str) -> str:
+    """Return an expression's text without the numbers of columns, and with lambda variables
+    renumbered.
+    """
+    numbers: dict[str, str] = {}
+
+    def anew(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return ""
+        return numbers.setdefault(found[0], f"lambda {len(numbers)}")
+
+    return _NUMBERED.sub(anew, text)

@@ -1,0 +1,198 @@
+"""Checks that all builders of plans share: duplicate names, unknown names, unsuitable types.
+
+Each function named ``refuse_…`` raises ``PlanError`` and otherwise returns None. ``operator`` is
+the subject of the error, ``remedy`` its advice.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from dovetail.base.columns import is_reserved
+from dovetail.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One limitation of delta joins, and whether a join meets it."""
+
+    limit: str
+    """The name of the limitation."""
+    broken: str | None
+    """The problem, or None if the limitation is met."""
+    remedy: str = ""
+    """Advice on the problem; empty if the limitation is met."""
+    how: str = ""
+    """The reason why the limitation is met; empty if it is broken."""
+
+
+class Keyed(Protocol):
+    """Anything with a name for errors, a key and values."""
+
+    @property
+    def name(self) -> str:
+        """The name in errors."""
+
+    @property
+    def key(self) -> StructType:
+        """The key columns."""
+
+    @property
+    def values(self) -> StructType:
+        """The value columns."""
+
+
+def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
+    """Refuse a name that occurs twice. Spark ignores case in names: ``ID`` and
+    ``id`` are one name.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise PlanError(operator, f"column {name!r} occurs twice", remedy)
+        seen.add(name.lower())
+
+
+def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
+    """Refuse empty names and the reserved names that changelogs and stages use."""
+    for name in names:
+        if not name or is_reserved(name):
+            why = "has a name that changelogs use themselves" if name else "has no name"
+            raise PlanError(operator, f"column {name!r} {why}", remedy)
+
+
+def known_field(
+    operator: str,
+    where: str,
+    name: object,
+    schema: StructType,
+    *,
+    of: str | None = None,
+    hint: str = "",
+) -> StructField:
+    """Return the column ``name`` of ``schema``.
+
+    Raises ``PlanError`` for an unknown name. The error says ``where`` the name was given, lists the
+    known columns, ``of`` which input they are, and the nearest name. ``hint`` is added to the
+    advice.
+    """
+    if not isinstance(name, str) or name not in schema.names:
+        raise PlanError(
+            operator,
+            f"{where} names an unknown column {name!r}",
+            f"Known{f' in {of}' if of else ''} are {', '.join(schema.names)}{hint}"
+            f"{meant(where, name, schema.names)}",
+        )
+    return schema[name]
+
+
+_TAKES_EXPRESSIONS = ("timestamp=", "select=", "deleted=", "sequence=", "window_of=")
+
+
+def meant(where: str, name: object, names: Sequence[str]) -> str:
+    """Return advice on an unknown name: the nearest known name, or how to write an expression.
+    Empty if there is none. The text begins with ``;``.
+    """
+    if not isinstance(name, str):
+        return ""
+    if not name.replace("_", "a").replace(".", "a").isalnum():
+        computed = f'F.expr("{name}")'
+        if where in _TAKES_EXPRESSIONS:
+            return f"; for an expression write {computed}"
+        return f"; make a column of an expression first: with_columns(name={computed})"
+    lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    if close:
+        return f"; the nearest is {lower[close[0]]!r}"
+    return ""
+
+
+def keyed(
+    operator: str, key: str | Sequence[str], schema: StructType
+) -> tuple[StructType, StructType]:
+    """Split a schema into key columns, in the order of ``key``, and value columns.
+
+    Raises ``PlanError`` for an unknown key column, and for one named twice.
+    """
+    keys = [key] if isinstance(key, str) else list(key)
+    own = StructType([known_field(operator, "key=", column, schema) for column in keys])
+    refuse_duplicates(operator, keys, "Name it once in key=")
+    return own, StructType([field for field in schema if field.name not in keys])
+
+
+def refuse_key_type(operator: str, key: StructField) -> None:
+    """Refuse a key column with a type whose equality differs from equality of bytes.
+
+    Such types are maps, variants, calendar intervals and collated strings, at any depth.
+    """
+    offending = next((t for t in _within(key.dataType) if _is_no_key(t)), None)
+    if offending is not None:
+        raise PlanError(
+            operator,
+            f"key column {key.name!r} of type {key.dataType.simpleString()} cannot be a key, "
+            f"{offending.simpleString()} is not compared by its bytes",
+            "Key the table by columns of plain types, for instance by the map's own entries or "
+            "by F.lower of a text",
+        )
+
+
+def refuse_value_type(operator: str, value: StructField) -> None:
+    """Refuse a column with calendar intervals at any depth. Values travel as Arrow columns, which
+    have no such type.
+    """
+    offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
+    if offending is not None:
+        raise PlanError(
+            operator,
+            f"column {value.name!r} of type {value.dataType.simpleString()} cannot be carried, "
+            f"Spark has no Arrow form of {offending.simpleString()}",
+            "Convert it, for instance to a number of months",
+        )
+
+
+def refuse_given(operator: str, problem: str, remedy: str, **given: object) -> None:
+    """Refuse each argument in ``given`` that is not None. The first one is named in the error."""
+    for argument, value in given.items():
+        if value is not None:
+            raise PlanError(operator, f"{argument}= {problem}", remedy)
+
+
+def signature(key: StructType) -> str:
+    """Return columns with their types as errors show them, such as ``(id bigint, name string)``."""
+    return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
+
+
+_CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
+
+
+def _is_no_key(type_: DataType) -> bool:
+    collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
+    return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
+
+
+def _within(type_: DataType) -> Iterator[DataType]:
+    """Yield a type and all types nested in it."""
+    yield type_
+    if isinstance(type_, ArrayType):
+        yield from _within(type_.elementType)
+    elif isinstance(type_, MapType):
+        yield from _within(type_.keyType)
+        yield from _within(type_.valueType)
+    elif isinstance(type_, StructType):
+        for inner in type_:
+            yield from _within(inner.dataType)

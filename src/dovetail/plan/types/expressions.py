@@ -1,0 +1,103 @@
+"""Users' Spark expressions: their result columns, and their texts.
+
+A checkpoint recognizes an expression by its text, which is the same in every session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField
+
+from dovetail.base.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.plan.types.analysis import analysis_of
+from dovetail.plan.types.arrow import nullable
+from dovetail.platform.spark_errors import reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+RANDOM = "dovetail.random"
+"""A key in a field's metadata: the part of its expression that makes another value each time."""
+AGAIN = (
+    "which makes other values when a micro-batch is run again after a failure, so that rows of its "
+    "first run would stay for ever"
+)
+REMEDY = (
+    "Compute it of the row, for instance by F.xxhash64 of its key, or before: in what writes the "
+    "source"
+)
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+
+_KNOWN: WeakKeyDictionary[object, dict[int, str]] = WeakKeyDictionary()
+
+
+def field_of(
+    operator: str,
+    argument: str,
+    frame: DataFrame,
+    column: Column,
+    remedy: str,
+    *,
+    repeatable: bool = False,
+) -> StructField:
+    """Return the column that an expression over a frame makes, nullable at every depth.
+
+    If its value may differ each time, the metadata has ``RANDOM``. ``repeatable``: True to refuse
+    expressions that depend on chance or on the time. Raises ``PlanError`` with Spark's complaint.
+    Aggregates, windows, generators and expressions of several columns are also refused.
+    """
+    try:
+        made = frame.select(column)
+        fields = made.schema.fields
+    except PySparkException as error:
+        raise PlanError(
+            operator, f"{argument} does not resolve: {reason(error)}", remedy
+        ) from error
+    if len(fields) != 1:
+        raise PlanError(
+            operator, f"{argument} makes {len(fields)} columns, not one", "Name columns one by one"
+        )
+    analysis = analysis_of(frame, column)
+    if not analysis.of_one_row:
+        raise PlanError(
+            operator,
+            f"{argument} is not of one row: it has an aggregate, a window or a generator",
+            "Compute it in the frame before it is read, or aggregate with group_by(...).agg(...)",
+        )
+    if repeatable and not analysis.repeatable:
+        raise PlanError(
+            operator,
+            f"{argument} does not make the same of a row each time",
+            "Leave out what is random or the time of the moment, or store it in the table itself",
+        )
+    random = analysis.random
+    metadata = {} if random is None else {RANDOM: random}
+    return StructField(fields[0].name, nullable(fields[0].dataType), True, metadata)
+
+
+def refuse_random(operator: str, what: str, field: StructField) -> None:
+    """Refuse a column that ``field_of`` marked as random. ``what``: the column in words."""
+    if field.metadata and RANDOM in field.metadata:
+        raise PlanError(operator, f"{what} has {field.metadata[RANDOM]}, {AGAIN}", REMEDY)
+
+
+def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
+    """Return the text of a column: its quoted name, or the SQL of an expression as Spark resolves
+    it.
+
+    ``row``: makes a frame to resolve the expression over. A Python function is known by its name
+    alone. The text of each ``owner``'s expression is cached.
+    """
+    if isinstance(item, str):
+        return item if _PLAIN.fullmatch(item) else quoted(item)
+    known = _KNOWN.setdefault(owner, {})
+    if id(item) not in known:
+        known[id(item)] = analysis_of(row(), item).text
+    return known[id(item)]

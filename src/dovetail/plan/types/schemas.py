@@ -1,0 +1,75 @@
+"""Columns and their types, in any of the forms in which users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType, StructField, StructType
+
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.plan.types.arrow import spark_schema
+from dovetail.platform.spark_errors import reason
+
+Columns: TypeAlias = Annotated[
+    str | StructType | pa.Schema | Mapping[str, pa.DataType | DataType],
+    Rule(
+        "columns with their types: a text as in SQL such as 'id long, city string', a StructType, "
+        "a pyarrow schema, or a mapping of names to types"
+    ),
+]
+
+
+def schema_of(operator: str, argument: str, given: Columns) -> StructType:
+    """Return a user's columns as a ``StructType``, nullable at every depth.
+
+    Raises ``PlanError`` for anything that is no list of columns.
+    """
+    if isinstance(given, str):
+        return parsed(operator, argument, given).toNullable()
+    if isinstance(given, StructType):
+        return given.toNullable()
+    items = zip(given.names, given.types, strict=True) if isinstance(given, pa.Schema) else None
+    fields = [_field(operator, argument, *item) for item in items or given.items()]
+    return StructType(fields).toNullable()
+
+
+def parsed(operator: str, argument: str, text: str) -> StructType:
+    """Return the columns of a text such as ``'id long, name string'``. It needs a Spark session.
+
+    Raises ``PlanError`` for a text that does not parse, or that is a single type.
+    """
+    try:
+        found = DataType.fromDDL(text)
+    except PySparkException as error:
+        raise PlanError(
+            operator,
+            f"{argument} {text!r} is not one: {reason(error)}",
+            "Write columns and types as in SQL, 'id long, name string'; a text needs a session",
+        ) from error
+    if not isinstance(found, StructType):
+        raise PlanError(
+            operator,
+            f"{argument} {text!r} is a type, not columns",
+            "Name the columns: 'id long, name string'",
+        )
+    return found
+
+
+def _field(operator: str, argument: str, name: str, type_: pa.DataType | DataType) -> StructField:
+    """Return a column of a Spark type or an Arrow type. Raises ``PlanError`` if Spark has no such
+    type.
+    """
+    if isinstance(type_, DataType):
+        return StructField(name, type_)
+    try:
+        return spark_schema(pa.schema([pa.field(name, type_)]))[0]
+    except PySparkException as error:
+        raise PlanError(
+            operator,
+            f"{argument} has a type that Spark does not have: {error}",
+            "Use a type that a Spark column can have, for instance pa.timestamp('us', 'UTC')",
+        ) from error

@@ -1,0 +1,70 @@
+"""The origins of a view's columns: columns of the node, expressions, constants, fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import quoted
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A text, the same in each row."""
+
+    value: str
+
+    def column(self) -> Column:
+        """Return the text as a Spark expression."""
+        return F.lit(self.value)
+
+    def array(self, rows: pa.Table) -> pa.Array:
+        """Return an array that repeats the text for each row."""
+        return pa.array([self.value] * len(rows), pa.string())
+
+
+@dataclass(frozen=True)
+class FieldOf:
+    """A field of a struct column."""
+
+    struct: str
+    field: str
+
+    def column(self) -> Column:
+        """Return the field as a Spark expression."""
+        return F.col(quoted(self.struct)).getField(self.field)
+
+    def array(self, rows: pa.Table) -> pa.Array:
+        """Return the field's values, one for each row."""
+        return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
+
+
+Made: TypeAlias = str | Column | Constant | FieldOf
+"""The origin of a view's column: a column by name, an expression over the row, or an object that
+needs no Spark session.
+"""
+
+
+def column_of(item: Made) -> Column:
+    """Return an origin as a Spark expression."""
+    if isinstance(item, str):
+        return F.col(quoted(item))
+    return item if isinstance(item, Column) else item.column()
+
+
+def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
+    """Return the values of an origin that is no expression, one for each row. It needs no Spark
+    session.
+    """
+    assert not isinstance(item, Column), "an expression"
+    return rows.column(item) if isinstance(item, str) else item.array(rows)
+
+
+def said(item: Made) -> str:
+    """Return an origin in words."""
+    return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]

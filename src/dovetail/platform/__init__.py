@@ -1,0 +1,1 @@
+"""Access to Spark sessions, files and Delta tables, and their errors in our words."""

@@ -1,0 +1,407 @@
+"""Delta tables by PySpark's own means: Delta Lake's jar is needed, its Python package is not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import and_
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructField
+
+from dovetail.base.columns import CHANGE, key_name, quoted, value_name
+from dovetail.errors import ConfigurationError, DovetailWarning, PlanError, TargetError
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import cores, has_source, is_remote
+from dovetail.platform.spark_errors import make_folder, reaching, reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+JAR = "io.delta:delta-spark_4.2_2.13:4.4.0"
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+_CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
+"""The errors of a commit that conflicts with another writer's."""
+_ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
+FEED = "delta.enableChangeDataFeed"
+"""The property of a table that enables its change data feed."""
+APPEND_ONLY = "delta.appendOnly"
+"""The property of a table whose rows can only be added."""
+RETENTION = "delta.deletedFileRetentionDuration"
+"""The property with the time for which a table's log keeps entries of removed files."""
+LOG_RETENTION = "delta.logRetentionDuration"
+"""The property with the time for which a table's log keeps commits, and so past versions."""
+_MAPPING = "delta.columnMapping.mode"
+_VECTORS = "delta.enableDeletionVectors"
+_LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
+
+_SETTINGS = {
+    # The source of a merge is kept already.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    # New rows always fulfil the condition: they have the keys of the replaced ones.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+    # The log has the list of files. A second list beside each commit would be compared with it
+    # each time, if the session's time zone is not UTC.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    # Conditions contain keys literally.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.variable.substitute": "false",
+}
+
+_SMALL_FILES = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
+"""The size below which compaction rewrites files. By default it is 1 GB, so a smaller table would
+be written anew each time."""
+
+Range = tuple[Any, Any]
+"""The smallest and the largest value of a column."""
+
+
+def refuse_without_delta(session: SparkSession, operator: str) -> None:
+    """Raise ``ConfigurationError`` if the session lacks Delta Lake's settings or its jar."""
+    if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
+        raise ConfigurationError(
+            operator,
+            "the session does not know Delta Lake",
+            f"Build it with spark.jars.packages={JAR}, spark.sql.extensions={EXTENSION} and "
+            f"spark.sql.catalog.spark_catalog={CATALOG}",
+        )
+    if not has_source(session, "delta"):
+        raise ConfigurationError(
+            operator,
+            "the session has Delta Lake's settings and not its jar",
+            f"Build it with spark.jars.packages={JAR}",
+        )
+
+
+def strict(session: SparkSession) -> None:
+    """Make missing and broken files an error in a session, which must be the caller's own.
+
+    All rows count for the caller.
+    """
+    for ignored in ("Missing", "Corrupt"):
+        session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")
+
+
+def tune(session: SparkSession) -> None:
+    """Set a session, which must be the caller's own, for fast small merges."""
+    for name, value in _SETTINGS.items():
+        if session.conf.get(name, None) != value:  # Spark warns of some settings
+            session.conf.set(name, value)
+    if session.conf.get(_LOG_PARTITIONS, None) is None:
+        partitions = min(cores(session), _LOG_PARTITIONS_DEFAULT)
+        session.conf.set(_LOG_PARTITIONS, str(partitions))
+
+
+@contextmanager
+def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Apply settings within the block. A query that starts meanwhile keeps a copy of them."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in reversed(before.items()):
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
+
+
+def once(application: str, version: int) -> dict[str, str]:
+    """Return settings under which a commit is made once.
+
+    The table's log stores the version under the application's name. A later commit of the same
+    version, or a smaller one, changes nothing.
+    """
+    transaction = "spark.databricks.delta.write.txn"
+    return {f"{transaction}AppId": application, f"{transaction}Version": str(version)}
+
+
+def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
+    """Return a full path; a relative one starts at the JVM's working directory."""
+    with reaching(operator, argument, path):
+        return files_of(session).qualified(fspath(path))
+
+
+def folder_of(
+    session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
+) -> str:
+    """Return the full path of a folder, which is created if it is missing."""
+    full = path_of(session, operator, argument, path)
+    make_folder(session, operator, argument, full)
+    return full
+
+
+def refuse_but_one(operator: str, path: str | PathLike[str] | None, table: str | None) -> None:
+    """Raise ``PlanError`` unless a table is given either by its path or by its name."""
+    if (path is None) == (table is None):
+        raise PlanError(operator, "it needs a path or table=", "Give one of them")
+
+
+def called(
+    session: SparkSession,
+    operator: str,
+    argument: str,
+    path: str | PathLike[str] | None,
+    table: str | None,
+) -> str:
+    """Return a table's name in SQL, given its path or its name in a catalog."""
+    return (table or "") if path is None else named(path_of(session, operator, argument, path))
+
+
+def details(session: SparkSession, table: str) -> Row:
+    """Return Delta's description of a table: ``location``, ``sizeInBytes``, ``properties`` and
+    more.
+
+    This reads the table's log, and Delta keeps it for later calls.
+    """
+    (row,) = session.sql(f"DESCRIBE DETAIL {table}").collect()
+    return row
+
+
+def location(session: SparkSession, table: str) -> str:
+    """Return the path of a table."""
+    return str(details(session, table)["location"])
+
+
+def named(path: str) -> str:
+    """Return the SQL name of the table at a path."""
+    return f"delta.{quoted(path)}"
+
+
+def read(session: SparkSession, table: str) -> DataFrame:
+    """Return the rows of a table, given its name in SQL."""
+    return session.table(table)
+
+
+def exists(session: SparkSession, table: str) -> bool:
+    """Say whether there is such a table."""
+    try:
+        _ = read(session, table).schema
+    except AnalysisException as error:
+        if error.getCondition() in _ABSENT:
+            return False
+        raise
+    return True
+
+
+def create(
+    rows: DataFrame,
+    table: str,
+    properties: Mapping[str, str],
+    *,
+    replace: bool,
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Create a table of these rows in one commit; ``replace``: in place of the present one."""
+    writer = rows.writeTo(table).using("delta")
+    if partition_by:
+        writer = writer.partitionedBy(*(F.col(quoted(name)) for name in partition_by))
+    for name, value in {_VECTORS: "true", **properties}.items():
+        writer = writer.tableProperty(name, value)
+    if replace:
+        writer.replace()
+    else:
+        writer.create()
+
+
+def overwrite(rows: DataFrame, table: str) -> None:
+    """Put these rows and columns in place of a table's, in one commit; its properties stay."""
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.saveAsTable(table)
+
+
+def replace(rows: DataFrame, table: str, where: str) -> None:
+    """Put rows in place of those that fulfil the SQL condition ``where``, in one commit."""
+    writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
+    writer.saveAsTable(table)
+
+
+def property_of(session: SparkSession, table: str, name: str) -> str | None:
+    """Return a property of the table; None if it is not set."""
+    value: str | None = details(session, table)["properties"].get(name)
+    return value
+
+
+def records_changes(properties: Mapping[str, str]) -> bool:
+    """Say whether a table of these properties has a change data feed."""
+    return properties.get(FEED, "").lower() == "true"
+
+
+def maps_columns(session: SparkSession, table: str) -> bool:
+    """Say whether a table has column mapping, or a new one would have it by default."""
+    if exists(session, table):
+        mode = property_of(session, table, _MAPPING)
+    else:
+        mode = session.conf.get(f"spark.databricks.delta.properties.defaults.{_MAPPING[6:]}", None)
+    return mode in ("name", "id")
+
+
+def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
+    """Set a property of the table: a commit without rows."""
+    literal = value.replace("\\", "\\\\").replace("'", "\\'")
+    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
+
+
+def add_columns(session: SparkSession, table: str, fields: Sequence[StructField]) -> None:
+    """Add columns to the table, null in all its rows: a commit without rows."""
+    added = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
+    session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})")
+
+
+def compact(session: SparkSession, table: str) -> None:
+    """Put small files together; larger ones only if many of their rows are deleted.
+
+    If another writer is faster, the files stay until the next time.
+    """
+    try:
+        with setting(session, _SMALL_FILES):
+            session.sql(f"OPTIMIZE {table}").collect()
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Say whether a commit has failed because another writer was faster."""
+    return any(sign in str(error) for sign in _CONFLICTS)
+
+
+def twice(commit: Callable[[], None]) -> None:
+    """Make a commit; if another writer was faster, make it once more."""
+    try:
+        commit()
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        commit()
+
+
+@contextmanager
+def conflicts_named(title: str) -> Iterator[None]:
+    """Turn a conflict with another writer into a ``TargetError``."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        raise TargetError(
+            title,
+            "another writer changes the table at the same time, also when the micro-batch is "
+            f"tried again: {reason(error)}",
+            "Start the query again, which loses and doubles nothing, and let other writers of the "
+            "table wait, or leave it to this query",
+        ) from error
+
+
+def clean_log(session: SparkSession, location: str) -> None:
+    """Remove commits that are older than the table's property allows, to the minute.
+
+    Delta itself does so by whole days, and each commit lists all that are there. On Spark Connect
+    nothing is done. Commits that cannot be removed stay, with a ``DovetailWarning``.
+    """
+    if is_remote(session):
+        return
+    jvm: Any = session._jvm  # noqa: SLF001 -- no SQL cleans a log
+    delta = jvm.org.apache.spark.sql.delta
+    try:
+        log = delta.DeltaLog.forTable(session._jsparkSession, location)  # noqa: SLF001
+        none = jvm.scala.Option.empty()
+        minute = delta.TruncationGranularity.MINUTE()
+        log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
+    except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake lacks the class
+        message = f"old commits of {location} stay, which makes new ones slow: {reason(error)}"
+        warnings.warn(message, DovetailWarning, stacklevel=2)
+
+
+def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
+    """Return the commits of the table, the last one first; at most ``limit``, None for all."""
+    most = "" if limit is None else f" LIMIT {limit}"
+    rows = session.sql(f"DESCRIBE HISTORY {table}{most}")
+    wanted = rows.select("version", "operation", "userMetadata").collect()
+    return sorted(wanted, key=lambda row: -row["version"])
+
+
+def merge(
+    changes: DataFrame,
+    table: str,
+    *,
+    key: Mapping[str, Column],
+    values: Mapping[str, Column],
+    gone: Column,
+    where: Sequence[Column] = (),
+    nulls: bool = True,
+) -> None:
+    """Merge changes in one MERGE: each row replaces the table's row of its key, or deletes it if
+    ``gone``.
+
+    ``key``, ``values``: expressions over ``changes`` by the table's column. ``where``: further
+    conditions that all table rows of these keys fulfil. ``nulls``: whether a null in a key equals a
+    null. The source's own columns have reserved names, so no column of the table is mistaken for
+    one of them.
+    """
+    columns = {**key, **values}
+    places = {name: key_name(i) for i, name in enumerate(key)}
+    places |= {name: value_name(0, i) for i, name in enumerate(values)}
+    source = changes.select(
+        *(column.alias(places[name]) for name, column in columns.items()), gone.alias(CHANGE)
+    )
+    pairs = [(F.col(quoted(name)), F.col(places[name])) for name in key]
+    same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
+    assigned = {quoted(name): F.col(place) for name, place in places.items()}
+    (
+        source.mergeInto(table, reduce(and_, [*same, *where]))
+        .whenMatched(F.col(CHANGE))
+        .delete()
+        .whenMatched()
+        .update(assigned)
+        .whenNotMatched(~F.col(CHANGE))
+        .insert(assigned)
+        .merge()
+    )
+
+
+def bounds(name: str, type_: DataType) -> list[Column]:
+    """Return the aggregates of a column for ``range_of``; empty for a type without a range."""
+    if not has_range(type_):
+        return []
+    asked = {"count": F.count, "min": F.min, "max": F.max}
+    return [of(name).alias(f"{name} {part}") for part, of in asked.items()]
+
+
+def range_of(row: Row, name: str) -> Range | None:
+    """Return the range of a column, from a row of ``bounds`` and ``count``.
+
+    None if the column has nulls, there are no rows, or the type has no range.
+    """
+    given = row.asDict()
+    if not 0 < given["count"] == given.get(f"{name} count"):
+        return None
+    return given[f"{name} min"], given[f"{name} max"]
+
+
+def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
+    """Return conditions by which files are skipped: each column within its inclusive range."""
+    return [
+        (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
+        for column, ends in zip(columns, ranges, strict=True)
+        if ends is not None
+    ]
+
+
+def has_range(type_: DataType) -> bool:
+    """Say whether a type's values are unchanged in Python, and files are skipped by their
+    ranges.
+    """
+    plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
+    return plain_text or isinstance(type_, (IntegralType, DecimalType))

@@ -1,0 +1,257 @@
+"""A few rows of a Delta table replaced by their keys, in one commit of few small jobs.
+
+A MERGE joins its source with the table three times: to find the files that it touches, to write new
+rows, and to mark deleted ones. If the keys are few and at hand, this is not needed. One scan of the
+key columns finds the rows with these keys, which go, and the new rows are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    NumericType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from dovetail.base.columns import DELETED, key_name, quoted, value_name
+from dovetail.platform import delta_tables
+
+ROWS_MAX = 10_000
+BYTES_MAX = 16 << 20
+"""The limits of rows and bytes that go through this process."""
+CONDITION_CHARS_MAX = 1 << 20
+"""The longest condition, which is written into the table's log."""
+
+CODE = "spark.sql.codegen.factoryMode"
+"""The setting that says whether Spark compiles code for its plans."""
+INTERPRETED, COMPILED = "NO_CODEGEN", "FALLBACK"
+COMPILED_BYTES_MIN = 8 << 20
+"""Smaller tables are read without compiled code. A commit takes some hundred pieces of code, more
+than Spark keeps by default. Compiling them takes longer than reading so few rows."""
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": str(1 << 40),
+    CODE: INTERPRETED,
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Settings for few rows: one task a step, no shuffle of the table, no compiled code. More rows get
+Spark's defaults, under which it finds the number of tasks by itself."""
+
+_SUFFIXES: Mapping[type[DataType], str] = {
+    ByteType: "Y",
+    ShortType: "S",
+    IntegerType: "",
+    LongType: "L",
+}
+
+
+Mask = npt.NDArray[np.bool_]
+
+
+def for_many(session: SparkSession) -> AbstractContextManager[None]:
+    """Apply settings for many rows within the block, to a session of the caller's own."""
+    return delta_tables.setting(session, {CODE: COMPILED})
+
+
+@contextmanager
+def for_few(
+    session: SparkSession, table: str, details: Row | None = None
+) -> Iterator[Mapping[str, str]]:
+    """Apply settings for a commit of few rows within the block; yield the table's properties.
+
+    ``session``: the caller's own; ``details``: the result of ``lake.details`` if just read.
+    """
+    with delta_tables.setting(session, _SETTINGS):
+        details = details or delta_tables.details(session, table)
+        large = details["sizeInBytes"] >= COMPILED_BYTES_MIN
+        with for_many(session) if large else nullcontext():
+            yield details["properties"]
+
+
+def measure(frame: DataFrame) -> tuple[int, bool]:
+    """Return the number of rows of a frame, and whether they may go through this process.
+
+    They may if they are few, not large, and of plain types. Runs a job.
+    """
+    types = {field.name: field.dataType for field in frame.schema}
+    long = [name for name, one in types.items() if isinstance(one, (StringType, BinaryType))]
+    lengths = [F.coalesce(F.octet_length(quoted(name)), F.lit(0)) for name in long]
+    width = F.coalesce(F.sum(reduce(add, lengths, F.lit(0))), F.lit(0))
+    size = frame.agg(F.count("*").alias("rows"), width.alias("bytes")).first()
+    assert size is not None
+    few = size["rows"] <= ROWS_MAX and size["bytes"] <= BYTES_MAX
+    return size["rows"], few and all(map(is_plain, types.values()))
+
+
+def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
+    """Say whether a key is a float. Spark takes different floats for equal."""
+    return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
+
+
+def is_plain(type_: DataType) -> bool:
+    """Say whether a type's values come to Arrow and back unchanged."""
+    if isinstance(type_, StringType):
+        return type_.isUTF8BinaryCollation()
+    return isinstance(
+        type_, (BinaryType, BooleanType, DateType, DecimalType, NumericType, TimestampType)
+    )
+
+
+def upsert(
+    session: SparkSession,
+    table: str,
+    rows: pa.Table,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    details: Row | None = None,
+) -> None:
+    """Put rows in place of those of the same keys, in one commit.
+
+    ``rows``: one per key, of ``schema``: the table's columns and ``_deleted``, true for a key
+    without a row. All types are plain, keys no floats. ``nulls``: keys may have nulls in them; a
+    null equals a null. ``session``: the caller's own; ``details``: as in ``for_few``.
+    """
+    with for_few(session, table, details) as properties:
+        recorded = delta_tables.records_changes(properties)
+        _upsert(session, table, rows, schema, keys, nulls=nulls, recorded=recorded)
+
+
+def _upsert(
+    session: SparkSession,
+    table: str,
+    rows: pa.Table,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    recorded: bool,
+) -> None:
+    """Write the rows by a replacement, or by a MERGE if the table has a change feed or too many
+    keys.
+    """
+    columns = [name for name in schema.names if name != DELETED]
+    where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
+    if len(where) <= CONDITION_CHARS_MAX and not recorded:
+        coming = rows.filter(pc.invert(rows[DELETED])).select(columns).combine_chunks()
+        frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
+        delta_tables.replace(frame, table, where)
+        return
+    # Only a MERGE lets the change feed record an update, not a delete and an insert.
+    values = [name for name in columns if name not in keys]
+    places = {name: key_name(i) for i, name in enumerate(keys)}
+    places |= {name: value_name(0, i) for i, name in enumerate(values)}
+    source = session.createDataFrame(rows.combine_chunks(), schema).withColumnsRenamed(places)
+    delta_tables.merge(
+        source,
+        table,
+        key={name: F.col(places[name]) for name in keys},
+        values={name: F.col(places[name]) for name in values},
+        gone=F.col(DELETED),
+        where=[F.expr(where)] if len(where) <= CONDITION_CHARS_MAX else [],
+        nulls=nulls,
+    )
+
+
+def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
+    """Return the SQL condition that a row has one of these keys; a null equals a null.
+
+    The ranges of the keys come first. Delta Lake skips files by them.
+
+    >>> from pyspark.sql.types import LongType, StringType
+    >>> a, b = pa.chunked_array([[1, 2, 2]]), pa.chunked_array([["x", None, "y"]])
+    >>> having_keys({"a": (a, LongType())})
+    '`a` >= 1L AND `a` <= 2L AND `a` IN (1L, 2L, 2L)'
+
+    A null has a condition of its own.
+
+    >>> having_keys({"a": (a, LongType()), "b": (b, StringType())}).partition(" AND (")[2]
+    "((`a`, `b`) IN ((1L, 'x'), (2L, 'y'))) OR (`b` IS NULL AND `a` IN (2L)))"
+    """
+    names = {name: quoted(name) for name in keys}
+    texts = {name: _literals(column, type_) for name, (column, type_) in keys.items()}
+    nulls = [column.is_null().to_numpy() for column, _ in keys.values()]
+    pattern = sum(null.astype(np.int64) << i for i, null in enumerate(nulls))
+    among = [
+        _among(names, texts, {name for i, name in enumerate(keys) if one >> i & 1}, pattern == one)
+        for one in np.unique(pattern)
+    ]
+    ranges = [
+        f"{names[name]} {sign} {end}"
+        for name, (column, type_) in keys.items()
+        if delta_tables.has_range(type_) and column.null_count == 0
+        for sign, end in zip((">=", "<="), _literals(_ends(column), type_), strict=True)
+    ]
+    return " AND ".join([*ranges, among[0] if len(among) == 1 else f"(({') OR ('.join(among)}))"])
+
+
+def _among(
+    names: Mapping[str, str], texts: Mapping[str, npt.NDArray[Any]], null: set[str], rows: Mask
+) -> str:
+    """Return the condition for keys with nulls in the columns ``null``."""
+    parts = [f"{names[name]} IS NULL" for name in names if name in null]
+    rest = [name for name in names if name not in null]
+    own = [texts[name][rows] for name in rest]
+    if len(rest) == 1:
+        parts.append(f"{names[rest[0]]} IN ({', '.join(own[0])})")
+    elif rest:
+        columns = ", ".join(names[name] for name in rest)
+        values = ", ".join(f"({', '.join(row)})" for row in zip(*own, strict=True))
+        parts.append(f"({columns}) IN ({values})")
+    return " AND ".join(parts)
+
+
+def _ends(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column's smallest and largest value."""
+    ends = pc.min_max(column)
+    return pa.chunked_array([pa.array([ends["min"], ends["max"]], column.type)])
+
+
+def _literals(column: pa.ChunkedArray, type_: DataType) -> npt.NDArray[Any]:
+    """Return a column's values as SQL constants of their type, in order; nulls are undefined."""
+    before, after = "", ""
+    if isinstance(type_, StringType):
+        for sign in ("\\", "'"):
+            column = pc.replace_substring(column, sign, "\\" + sign)
+        before = after = "'"
+    elif isinstance(type_, BinaryType):
+        values = [None if value is None else value.hex() for value in column.to_pylist()]
+        column = pa.chunked_array([values], pa.string())
+        before, after = "X'", "'"
+    elif isinstance(type_, DecimalType):
+        before, after = "CAST('", f"' AS {type_.simpleString()})"
+    elif isinstance(type_, DateType):
+        column, before, after = column.cast(pa.int32()), "date_from_unix_date(", ")"
+    elif isinstance(type_, TimestampType):
+        column, before, after = column.cast(pa.int64()), "timestamp_micros(", ")"
+    elif isinstance(type_, IntegralType):
+        after = _SUFFIXES[type(type_)]
+    texts = pc.binary_join_element_wise(before, column.cast(pa.string()), after, "")
+    return np.asarray(texts.to_numpy(), dtype=object)

@@ -1,0 +1,373 @@
+"""Files and folders on any file system that Spark knows.
+
+A classic session has Hadoop's own calls in reach, which take a millisecond. Spark Connect has only
+Spark's readers and writers, which take a job. So a text file is a folder there, with the text in
+its one part. Each kind of session reads the files of the other.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from dovetail.errors import ConfigurationError
+from dovetail.platform.sessions import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MISSING = "PATH_NOT_FOUND"
+_GLOB = re.compile(r"([{}\[\]*?\\])")
+MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+"""The package of Spark's classes that write the files of a checkpoint."""
+
+
+class Files(ABC):
+    """Operations on files.
+
+    A name that begins with a dot is of a file that is yet to be renamed, and does not count.
+    """
+
+    @abstractmethod
+    def qualified(self, path: str) -> str:
+        """Return a full path, with its scheme; a relative one starts at Spark's working
+        directory.
+        """
+
+    @abstractmethod
+    def has_files(self, folder: str) -> bool:
+        """Say whether a folder has any file, at any depth."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Say whether there is such a file or folder."""
+
+    @abstractmethod
+    def has_named(self, folder: str, prefix: str) -> bool:
+        """Say whether a name in a folder begins with ``prefix``."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder; empty if there is no such folder."""
+
+    def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
+        """Return the numbers that are names in a folder, before ``suffix``; empty if there is no
+        such folder.
+        """
+        names = [n.removesuffix(suffix) for n in self.names(folder) if n.endswith(suffix)]
+        return [int(name) for name in names if name.isdigit()]
+
+    @abstractmethod
+    def modified(self, path: str) -> datetime:
+        """Return the time at which a file was written, to the millisecond."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+
+    @abstractmethod
+    def text(self, path: str) -> str | None:
+        """Return a file's text; None if there is no such file."""
+
+    @abstractmethod
+    def blob(self, path: str) -> bytes | None:
+        """Return a file's bytes; None if there is no such file."""
+
+    @abstractmethod
+    def put(self, path: str, text: str) -> None:
+        """Write a text in place of the present one, atomically."""
+
+    @abstractmethod
+    def clear(self, folder: str) -> None:
+        """Delete all files in a folder."""
+
+    @abstractmethod
+    def copy(self, folder: str, to: str) -> None:
+        """Copy a folder with its content to ``to``, which is created; do nothing if there is no
+        folder.
+        """
+
+    @abstractmethod
+    def make_folder(self, folder: str) -> bool:
+        """Create a folder if it is missing; say whether it exists, or may be created later."""
+
+    @abstractmethod
+    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+        """Write rows as Parquet files to a folder ``<column>=<number>``, replacing it.
+
+        The folder appears at once if the file system renames a folder at once. Return False if it
+        could not be renamed.
+        """
+
+    @abstractmethod
+    def setting(self, name: str) -> str | None:
+        """Return one of Hadoop's settings, with those of the session; None if it is not set."""
+
+    def scheme(self, path: str) -> str:
+        """Return the file system of a path, such as ``file`` or ``s3a``."""
+        return self.qualified(path).partition(":")[0]
+
+
+def files_of(session: SparkSession) -> Files:
+    """Return the files that a session can reach."""
+    return _OfServer(session) if is_remote(session) else _OfHadoop(session)
+
+
+class _OfHadoop(Files):
+    """Files by Hadoop's own calls, which have no public interface in Python."""
+
+    def __init__(self, session: SparkSession) -> None:
+        own: Any = session
+        self._jvm = own._jvm  # noqa: SLF001
+        self._state = own._jsparkSession.sessionState()  # noqa: SLF001
+
+    def _located(self, *parts: Any) -> tuple[Any, Any]:
+        """Return Hadoop's path object and its file system."""
+        path = self._jvm.org.apache.hadoop.fs.Path(*parts)
+        return path, path.getFileSystem(self._state.newHadoopConf())
+
+    def qualified(self, path: str) -> str:
+        given, files = self._located(path)
+        return str(files.makeQualified(given).toString())
+
+    def has_files(self, folder: str) -> bool:
+        path, files = self._located(folder)
+        waiting = [path] if files.exists(path) else []
+        while waiting:
+            for status in files.listStatus(waiting.pop()):
+                if not status.getPath().getName().startswith("."):
+                    if not status.isDirectory():
+                        return True
+                    waiting.append(status.getPath())
+        return False
+
+    def exists(self, path: str) -> bool:
+        given, files = self._located(path)
+        return bool(files.exists(given))
+
+    def has_named(self, folder: str, prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in self.names(folder))
+
+    def text(self, path: str) -> str | None:
+        given, files = self._located(path)
+        if not files.exists(given):
+            return None
+        parts = [given]
+        if files.getFileStatus(given).isDirectory():
+            found = (status.getPath() for status in files.listStatus(given))
+            parts = [part for part in found if part.getName().startswith("part-")]
+        return "".join(str(self._read(files, part, "toString", "UTF-8")) for part in parts)
+
+    def blob(self, path: str) -> bytes | None:
+        given, files = self._located(path)
+        return bytes(self._read(files, given, "toByteArray")) if files.exists(given) else None
+
+    def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
+        """Read a file by one of the functions of Commons IO."""
+        stream = files.open(path)
+        try:
+            return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)
+        finally:
+            stream.close()
+
+    def put(self, path: str, text: str) -> None:
+        given, files = self._located(path)
+        managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
+        manager = getattr(managers, "MODULE$").create(
+            given.getParent(), self._state.newHadoopConf()
+        )
+        manager.mkdirs(given.getParent())
+        if files.exists(given) and files.getFileStatus(given).isDirectory():
+            files.delete(given, True)
+        stream = manager.createAtomic(given, True)
+        try:
+            stream.write(text.encode())
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
+    def clear(self, folder: str) -> None:
+        path, files = self._located(folder)
+        files.delete(path, True)
+
+    def copy(self, folder: str, to: str) -> None:
+        path, files = self._located(folder)
+        target, there = self._located(to)
+        if files.exists(path):
+            there.mkdirs(target.getParent())
+            conf = self._state.newHadoopConf()
+            self._jvm.org.apache.hadoop.fs.FileUtil.copy(files, path, there, target, False, conf)
+
+    def make_folder(self, folder: str) -> bool:
+        path, files = self._located(folder)
+        return bool(files.mkdirs(path))
+
+    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+        hidden, files = self._located(folder, f"_writing_{number}")
+        rows.write.mode("overwrite").parquet(str(hidden.toString()))
+        shown, _ = self._located(folder, f"{column}={number}")
+        files.delete(shown, True)
+        return bool(files.rename(hidden, shown))
+
+    def names(self, folder: str) -> list[str]:
+        path, files = self._located(folder)
+        entries = files.listStatus(path) if files.exists(path) else ()
+        return [entry.getPath().getName() for entry in entries]
+
+    def modified(self, path: str) -> datetime:
+        given, files = self._located(path)
+        milliseconds = int(files.getFileStatus(given).getModificationTime())
+        return datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=milliseconds)
+
+    def remove(self, path: str) -> None:
+        given, files = self._located(path)
+        files.delete(given, False)
+
+    def setting(self, name: str) -> str | None:
+        found = self._state.newHadoopConf().get(name)
+        return None if found is None else str(found)
+
+
+class _OfServer(Files):
+    """Files by Spark's readers and writers."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def qualified(self, path: str) -> str:
+        # The error about a missing file has the full path.
+        child = uuid4().hex
+        try:
+            _ = self._session.read.text(f"{_plain(path)}/{child}").schema
+        except AnalysisException as error:
+            if error.getCondition() != _MISSING:
+                raise
+            return str((error.getMessageParameters() or {})["path"]).removesuffix(f"/{child}")
+        raise AssertionError(child)
+
+    def has_files(self, folder: str) -> bool:
+        return self._has(_plain(folder))
+
+    def exists(self, path: str) -> bool:
+        with _where_there():
+            return bool(self._session.read.format("binaryFile").load(_plain(path)).schema)
+        return False
+
+    def has_named(self, folder: str, prefix: str) -> bool:
+        return self._has(f"{_plain(folder)}/{prefix}*")
+
+    def _has(self, pattern: str) -> bool:
+        """Say whether a pattern matches a file, or a folder with files."""
+        reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
+        with _where_there():
+            return bool(reader.load(pattern).inputFiles())
+        return False
+
+    def names(self, folder: str) -> list[str]:
+        raise _lacking("lists a folder")
+
+    def modified(self, path: str) -> datetime:
+        raise _lacking("says when a file was written")
+
+    def remove(self, path: str) -> None:
+        raise _lacking("deletes a file")
+
+    def copy(self, folder: str, to: str) -> None:
+        raise _lacking("copies a folder")
+
+    def text(self, path: str) -> str | None:
+        with _where_there():
+            rows = self._session.read.text(_plain(path), wholetext=True).collect()
+            return "".join(row[0] for row in rows)
+        return None
+
+    def blob(self, path: str) -> bytes | None:
+        with _where_there():
+            row = self._session.read.format("binaryFile").load(_plain(path)).head()
+            return None if row is None else bytes(row["content"])
+        return None
+
+    def put(self, path: str, text: str) -> None:
+        # One row is one part file, which Spark renames into place.
+        rows = self._session.createDataFrame([(text,)], "value string")
+        rows.coalesce(1).write.mode("overwrite").text(path)
+
+    def clear(self, folder: str) -> None:
+        # Overwrite all files with none.
+        self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
+
+    def make_folder(self, folder: str) -> bool:
+        # Spark creates the folder when it writes.
+        return bool(self.qualified(folder))
+
+    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+        # Spark writes overwritten partitions elsewhere, then renames their folders.
+        writer = rows.withColumn(column, F.lit(number)).write.mode("overwrite")
+        writer = writer.option("partitionOverwriteMode", "dynamic").partitionBy(column)
+        writer.parquet(folder)
+        if not self.has_files(f"{folder}/{column}={number}"):
+            rows.limit(0).write.mode("overwrite").parquet(f"{folder}/{column}={number}")
+        return True
+
+    def setting(self, name: str) -> str | None:
+        for known in (name, f"spark.hadoop.{name}"):
+            found = self._session.conf.get(known, None)
+            if found is not None:
+                return str(found)
+        return None
+
+
+def _lacking(what: str) -> ConfigurationError:
+    """Return the error for an operation that Spark Connect lacks."""
+    return ConfigurationError(
+        "Spark Connect", f"it has no call that {what}", "Do this in a classic session"
+    )
+
+
+def _plain(path: str) -> str:
+    """Return a path whose characters Spark's readers do not take for a pattern."""
+    return _GLOB.sub(r"\\\1", path)
+
+
+@contextmanager
+def _where_there() -> Iterator[None]:
+    """Ignore the error of a missing file in the block; let other errors through."""
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != _MISSING:
+            raise
+
+
+class Folder:
+    """The files of a folder by their names in it; local files are read without Spark."""
+
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self._files, self._root = files_of(session), folder.rstrip("/")
+        full = self._files.qualified(folder)
+        here = not is_remote(session) and full.startswith("file:")
+        self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
+
+    def has(self, name: str) -> bool:
+        """Say whether there is such a file."""
+        if self._local is not None:
+            return (self._local / name).is_file()
+        return self._files.has_files(f"{self._root}/{name}")
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes; None if there is no such file."""
+        if self._local is not None:
+            with suppress(FileNotFoundError):
+                return (self._local / name).read_bytes()
+            return None
+        return self._files.blob(f"{self._root}/{name}")

@@ -1,0 +1,165 @@
+"""The two kinds of session: classic, whose JVM is in reach, and Spark Connect, which has a server.
+
+Features that both kinds have are used directly. A feature that only one of them has, or has at less
+cost, is here, in ``platform.files`` or in ``plan.types.analysis``. Its replacement in the other is
+beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+OfBatches: TypeAlias = Callable[[DataFrame, int], None]
+BATCH_TAG = "dovetail-batch-"
+"""The prefix of the tag of a micro-batch's jobs; the batch's number and the run's name follow."""
+
+_NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
+_PROBED = 1 << 16
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Say whether the session is one of Spark Connect."""
+    return not isinstance(session, SparkSession)
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Say whether the session was stopped, so that nothing can be done with it."""
+    if is_remote(session):
+        return bool(getattr(session, "is_stopped", False))
+    return getattr(session.sparkContext, "_jsc", None) is None
+
+
+def ended_by_itself(query: StreamingQuery) -> bool:
+    """Say whether a classic session's query has ended because nothing is left to read.
+
+    Spark itself does not tell such an end from a stopped query.
+    """
+    own: Any = query
+    return bool(own._jsq.streamingQuery().noNewData())  # noqa: SLF001
+
+
+def apart(session: SparkSession) -> SparkSession:
+    """Return a session with the same settings, functions and views. Changes to them are its own."""
+    given: Any = session
+    if not is_remote(session):
+        cloned = given._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
+        return SparkSession(session.sparkContext, cloned)
+    cloned = given.cloneSession()
+    # Spark leaves this attribute out of the copy.
+    cloned.release_session_on_close = given.release_session_on_close
+    return cloned  # type: ignore[no-any-return]
+
+
+def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
+    """Return a function for ``foreachBatch`` whose jobs know their micro-batch (``spark.task``).
+
+    On Spark Connect the function runs in a process of the server's. Its jobs are those of any
+    client, so a tag marks them.
+    """
+    if not is_remote(session):
+        return function
+    run = uuid4().hex
+
+    def tagged(batch: DataFrame, number: int) -> None:
+        own, tag = batch.sparkSession, f"{BATCH_TAG}{number}-{run}"
+        own.addTag(tag)
+        try:
+            function(batch, number)
+        finally:
+            own.removeTag(tag)
+
+    return tagged
+
+
+@contextmanager
+def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
+    """Yield a kept frame as one of another session of the same Spark, within the block."""
+    name = f"dovetail_{uuid4().hex}"
+    frame.createGlobalTempView(name)
+    try:
+        yield session.table(f"global_temp.{name}")
+    finally:
+        frame.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def keep(frame: DataFrame) -> DataFrame:
+    """Return the frame, computed once by the first job that reads all of it, without its former
+    plan.
+
+    Lost rows fail their readers and are not computed again, so all readers see the same rows.
+    """
+    kept: Any = frame.localCheckpoint(eager=False)
+    if is_remote(frame.sparkSession):
+        # Spark assigns the kept frame to the active session.
+        kept._session = kept._plan._spark_session = frame.sparkSession  # noqa: SLF001
+    return kept  # type: ignore[no-any-return]
+
+
+def release(kept: DataFrame) -> None:
+    """Drop the rows that ``keep`` holds. A server drops them when the frame is collected here."""
+    rows: Any = kept
+    if not is_remote(kept.sparkSession):
+        rdd = rows._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
+        rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
+
+
+def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
+    """Return a struct of the parts, ``_0`` and so on; null where computing one fails.
+
+    Python functions raise all the same.
+
+    Spark would compute common parts first, where a failure is not forgiven. It takes nothing out of
+    an expression that depends on where it is computed. On Spark Connect ``try_add`` of two times
+    forgives a failure in either. So the parts are hashed into one time there, and computed twice: a
+    microsecond a row.
+    """
+    here = F.spark_partition_id() >= 0
+    struct = F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts)))
+    if is_remote(session):
+        made = F.xxhash64(*(F.size(F.array(part)) for part in parts))  # no hash of maps
+        whole = F.timestamp_micros(made % F.lit(1 << 20))
+        done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
+        return F.when(here, F.when(done, struct))
+    jvm: Any = session._jvm  # noqa: SLF001 -- no public face for either
+    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    given: Any = struct
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(given._jc))  # noqa: SLF001
+    return F.when(here, Column(utils.column(tried)))
+
+
+def cores(session: SparkSession) -> int:
+    """Return the number of tasks that run at the same time."""
+    if not is_remote(session):
+        return session.sparkContext.defaultParallelism
+    parts = session.range(_PROBED).select(F.spark_partition_id().alias("part"))
+    return max(int(row["part"]) for row in parts.distinct().collect()) + 1
+
+
+def has_source(session: SparkSession, source: str) -> bool:
+    """Say whether Spark has the jar of a data source such as ``kafka``."""
+    try:
+        _ = session.read.format(source).load().schema
+    except (Py4JError, PySparkException) as error:
+        return not any(sign in str(error) for sign in _NO_SOURCE)
+    return True
+
+
+def started_with(session: SparkSession, name: str) -> str:
+    """Return a setting with which Spark itself was started; empty if it was not set.
+
+    Later settings of a session have no effect on it, but look the same on Spark Connect.
+    """
+    if is_remote(session):
+        return str(session.conf.get(name, ""))
+    return str(session.sparkContext.getConf().get(name, ""))

@@ -1,0 +1,73 @@
+"""Errors of Spark, Hadoop and their JVM, turned into the library's own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ConfigurationError
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_stopped
+
+_FOLDER = (
+    "Give a folder that can be written, on a file system that Spark knows: s3a://, gs:// and the "
+    "like need their jar, for S3 org.apache.hadoop:hadoop-aws"
+)
+
+
+@contextmanager
+def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
+    """Turn Spark's errors in the block into a ``ConfigurationError`` that begins with
+    ``problem``.
+    """
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise ConfigurationError(operator, f"{problem}: {reason(error)}", remedy) from error
+
+
+@contextmanager
+def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
+    """Turn Spark's errors of reading or writing a folder into a ``ConfigurationError``, as
+    ``refused``.
+    """
+    with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
+        yield
+
+
+def refuse_stopped(operator: str, session: SparkSession) -> None:
+    """Raise ``ConfigurationError`` if the session of frames was stopped."""
+    if is_stopped(session):
+        raise ConfigurationError(
+            operator,
+            "the Spark session was stopped",
+            "Start another one, and make frames, tables and streams anew with it",
+        )
+
+
+def make_folder(
+    session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
+) -> None:
+    """Create a folder for writing if it is missing; raise ``ConfigurationError`` if that fails."""
+    with reaching(operator, argument, path):
+        made = files_of(session).make_folder(fspath(path))
+    if not made:
+        raise ConfigurationError(
+            operator, f"{argument}{fspath(path)!r} is no folder and cannot be made one", _FOLDER
+        )
+
+
+def reason(error: Exception) -> str:
+    r"""Return the first line of an error of Spark's, without a full stop.
+
+    >>> reason(ValueError("no such file.\n\tat java.io"))
+    'no such file'
+    """
+    shown = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+    lines = str(shown).strip().splitlines()
+    return lines[0].removesuffix(".") if lines else type(error).__name__

@@ -1,0 +1,398 @@
+"""Reading Delta tables: their versions, their change feeds, and a snapshot's rows of some keys.
+
+A join's rows of some keys are found without computing the whole join. The keys restrict the side
+that has their columns, and that side's rows restrict the other side. Keys are never null. A side is
+therefore present if a compared column would be null without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import foreign_name, quoted
+from dovetail.errors import ConfigurationError, DataError, TargetError
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import is_remote, keep, release
+from dovetail.snapshots import delta_rules
+from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
+
+BROADCAST_ROWS_MAX = 500_000
+"""The number of keys or changed rows up to which they are sent to all executors. No table is
+shuffled then.
+"""
+
+Versions = Mapping[str, int]
+"""The version of each table, by its id."""
+
+REBUILD = "Let it be made anew with rebuild=True"
+"""Advice on a target that must be computed anew."""
+
+
+@dataclass
+class Scratch:
+    """The frames that are stored while a step runs."""
+
+    frames: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, computed once, by the first job that reads all of it.
+
+        The plan that made the frame is dropped. Each delta is used several times, so plans would
+        otherwise grow by a factor with every join of a cascade.
+        """
+        self.frames.append(keep(frame))
+        return self.frames[-1]
+
+    def release(self) -> None:
+        """Release all frames."""
+        while self.frames:
+            release(self.frames.pop())
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The distinct values of some columns, a result of ``delta_rules.keys_of``."""
+
+    frame: DataFrame
+    """The keys, as columns ``_f0``, ``_f1`` …."""
+    count: int
+    """The number of keys."""
+    ranges: tuple[delta_tables.Range | None, ...]
+    """The range of each column, by which files can be skipped; None for columns without a usable
+    range.
+    """
+
+
+def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
+    """Return the distinct values of a frame's columns. It runs a job."""
+    keys = scratch.keep(delta_rules.keys_of(frame, columns))
+    return counted(keys)
+
+
+def counted(keys: DataFrame) -> Keys:
+    """Return stored keys with their number and ranges. It runs a job."""
+    parts = [part for f in keys.schema for part in delta_tables.bounds(f.name, f.dataType)]
+    row = keys.agg(F.count("*").alias("count"), *parts).first()
+    assert row is not None
+    ranges = tuple(delta_tables.range_of(row, name) for name in keys.columns)
+    return Keys(small(keys, row["count"]), row["count"], ranges)
+
+
+def small(frame: DataFrame, rows: int) -> DataFrame:
+    """Return the frame, marked for broadcast if it has at most ``BROADCAST_ROWS_MAX`` rows."""
+    return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of the rows and changes that the nodes of one plan need."""
+
+    session: SparkSession
+    root: SnapshotNode
+    scratch: Scratch
+    _snapshots: dict[tuple[str, int], DataFrame] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def columns(self, source: SnapshotSource) -> list[str]:
+        """Return the names of the source's columns that the plan uses, key columns first."""
+        used = used_columns(self.root)[source]
+        return [name for name in source.columns if name in used]
+
+    def rows(
+        self,
+        node: SnapshotNode,
+        versions: Versions,
+        columns: Sequence[str] = (),
+        keys: Keys | None = None,
+    ) -> DataFrame:
+        """Return the node's rows at these versions: all rows, or those whose columns are among the
+        keys.
+        """
+        if isinstance(node, SnapshotSource):
+            frame = self._snapshot(node, versions)
+            if keys is None:
+                return frame
+            for condition in delta_tables.within([F.col(quoted(n)) for n in columns], keys.ranges):
+                frame = frame.where(condition)
+            return delta_rules.at_keys(frame, columns, keys.frame)
+        if keys is None:
+            sides = [self.rows(side, versions) for side in node.sides]
+            return delta_rules.joined(node, sides[0], sides[1], node.how)
+        return delta_rules.at_keys(
+            self._narrowed(node, versions, columns, keys), columns, keys.frame
+        )
+
+    def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
+        """Return the source's rows whose own key is among the keys. These keys may
+        contain nulls.
+        """
+        frame, names = self._snapshot(source, versions), source.key.names
+        for condition in delta_tables.within([F.col(quoted(n)) for n in names], keys.ranges):
+            frame = frame.where(condition)
+        return delta_rules.at_keys(frame, names, keys.frame, nulls=True)
+
+    def _narrowed(
+        self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
+    ) -> DataFrame:
+        """Return the join's rows, restricted by the keys as far as its inputs allow. It may have
+        more rows than asked for.
+        """
+        origins = [node.origins[name] for name in columns]
+        both = all(None not in origin for origin in origins)
+        sides = [side for side in (0, 1) if all(o[side] is not None for o in origins)]
+        if not sides:
+            known = [side for side in (0, 1) if any(o[side] is not None for o in origins)]
+            return self._partly(node, versions, columns, keys, known)
+        restricted = {
+            side: self.rows(node.sides[side], versions, [o[side] or "" for o in origins], keys)
+            for side in sides
+        }
+        if both:
+            return delta_rules.joined(node, restricted[0], restricted[1], node.how)
+        (side,) = sides
+        return self._with_other(node, versions, side, restricted[side])
+
+    def _with_other(
+        self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
+    ) -> DataFrame:
+        """Return some rows of a side joined with their matches. Rows of a preserved side stay
+        without a match.
+        """
+        rows = self.scratch.keep(rows)
+        other = 1 - side
+        compared = keys_of(self.scratch, rows, node.on_columns(side))
+        matching = self.rows(node.sides[other], versions, node.on_columns(other), compared)
+        frames = (rows, matching) if side == 0 else (matching, rows)
+        kept = ("left", "right")[side] if node.preserves(side) else "inner"
+        return delta_rules.joined(node, *frames, kept)
+
+    def _partly(
+        self,
+        node: SnapshotJoin,
+        versions: Versions,
+        columns: Sequence[str],
+        keys: Keys,
+        known: list[int],
+    ) -> DataFrame:
+        """Return the join's rows if neither side has all columns of the keys.
+
+        ``known``: the sides with some of these columns. The first one is restricted by its part of
+        the keys. Without such a side all rows are read.
+        """
+        if not known:
+            return self.rows(node, versions)
+        side = known[0]
+        parts = [i for i, name in enumerate(columns) if node.origins[name][side] is not None]
+        part = keys_of(self.scratch, keys.frame, [foreign_name(i) for i in parts])
+        names = [node.origins[columns[i]][side] or "" for i in parts]
+        rows = self.rows(node.sides[side], versions, names, part)
+        return self._with_other(node, versions, side, rows)
+
+    def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
+        """Return the used columns of a table at its version."""
+        version = versions[source.table_id]
+        known = source.table_id, version
+        if known not in self._snapshots:
+            reader = self.session.read.format("delta").option("versionAsOf", version)
+            self._snapshots[known] = reader.load(source.path)
+        return self._snapshots[known].select(*map(quoted, self.columns(source)))
+
+    def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
+        """Return the source's changes after its old version up to its new one, for
+        ``delta_rules.images``.
+
+        Raises ``TargetError`` if a used column is not the same one in both versions.
+        """
+        first, last = old[source.table_id] + 1, new[source.table_id]
+        self._refuse_other_columns(source, first - 1, last)
+        frame = (
+            self.session.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", first)
+            .option("endingVersion", last)
+            .load(source.path)
+        )
+        comes = F.col("_change_type").isin("insert", "update_postimage")
+        return frame.select(
+            *map(quoted, self.columns(source)),
+            F.when(comes, 1).otherwise(-1).alias(SIGN),
+            F.col("_commit_version").alias(delta_rules.FEED_VERSION),
+        )
+
+    def _refuse_other_columns(self, source: SnapshotSource, old: int, new: int) -> None:
+        """Refuse a used column that is not the same one in both versions.
+
+        It may have been dropped and added again, or renamed to another column's name. The change
+        feed does not show that.
+        """
+        before, after = (stored_columns(self.session, source.path, at) for at in (old, new))
+        for name in self.columns(source):
+            if before.get(name) != after.get(name):
+                raise TargetError(
+                    f"snapshot {source.name}",
+                    f"column {name!r} is not the one that version {old} has, which is covered",
+                    REBUILD,
+                )
+
+
+def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions) -> None:
+    """Refuse a snapshot in which a key occurs twice or has nulls only, by ``DataError``."""
+    key = [F.col(quoted(name)) for name in source.key.names]
+    rows = reader.rows(source, versions)
+    nulls = delta_rules.all_of(column.isNull() for column in key)
+    found = (
+        rows.groupBy(*key)
+        .count()
+        .agg(
+            F.sum(F.when(nulls, F.col("count"))).alias("nulls"),
+            F.count(F.when((F.col("count") > 1) & ~nulls, True)).alias("twice"),
+        )
+    )
+    row = found.first()
+    assert row is not None
+    refuse_keys(source, versions, row["twice"], row["nulls"] or 0)
+
+
+def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
+    """Raise ``DataError`` if keys occur twice or are null. ``twice``, ``nulls``: the numbers of
+    these.
+    """
+    for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
+        if count:
+            raise DataError(
+                f"snapshot {source.name}",
+                f"{count:,} {problem} ({', '.join(source.key.names)}) in version "
+                f"{versions[source.table_id]} or between it and the last one covered",
+                "Remove them and let the target be made anew with rebuild=True, or name in key= "
+                "what tells the rows apart",
+            )
+
+
+@dataclass(frozen=True)
+class Present:
+    """The present state of a table."""
+
+    version: int
+    """The latest version."""
+    table_id: str
+    """Delta's own id of the table."""
+    has_feed: bool
+    """True if the change data feed is enabled."""
+
+    @classmethod
+    def of(cls, session: SparkSession, path: str) -> Present:
+        """Read the state from the table's log. On Spark Connect it takes several SQL jobs."""
+        if is_remote(session):
+            table = delta_tables.named(path)
+            version = delta_tables.history(session, table, 1)[0]["version"]
+            detail = delta_tables.details(session, table)
+            return cls(version, detail["id"], delta_tables.records_changes(detail["properties"]))
+        logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
+        snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
+        feed = snapshot.metadata().configuration().get(delta_tables.FEED)
+        has_feed = feed.isDefined() and feed.get().lower() == "true"
+        return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
+
+
+def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
+    """Return the columns of a table at a version, as its files store them: names, types and fields.
+
+    A table with column mapping renames and drops columns without changing its files. Spark Connect
+    does not show the names in the files, so such a table raises ``ConfigurationError`` there.
+    """
+    if is_remote(session):
+        mode = delta_tables.property_of(
+            session, delta_tables.named(path), "delta.columnMapping.mode"
+        )
+        if mode not in (None, "none"):
+            raise ConfigurationError(
+                f"the table at {path}",
+                "it has column mapping, and Spark Connect does not show under which names its "
+                "files have the columns",
+                "Refresh the target from a classic session, or give the table no column mapping",
+            )
+        rows = session.read.format("delta").option("versionAsOf", version).load(path)
+        return {field["name"]: _as_stored(field) for field in rows.schema.jsonValue()["fields"]}
+    jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows logs
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
+    none = jvm.scala.Option.empty()
+    schema = log.getSnapshotAt(version, none, none, False).metadata().schemaString()
+    return {field["name"]: _as_stored(field) for field in json.loads(schema)["fields"]}
+
+
+def _as_stored(part: Any) -> Any:
+    """Return a part of a schema with the names that the files have."""
+    if isinstance(part, list):
+        return [_as_stored(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    named = {key: _as_stored(one) for key, one in part.items() if key not in _OF_NO_FILE}
+    if "metadata" in part:
+        named["name"] = part["metadata"].get("delta.columnMapping.physicalName", part["name"])
+    return named
+
+
+_OF_NO_FILE = ("metadata", "nullable")
+"""The properties of a schema's field that files do not store."""
+
+
+def fit_version(reader: Reader, source: SnapshotSource) -> int:
+    """Return the present version of a table, which must still fit the plan.
+
+    Raises ``TargetError`` if the table was replaced or a used column changed its type,
+    ``ConfigurationError`` without a change data feed.
+    """
+    operator = f"snapshot {source.name}"
+    now = Present.of(reader.session, source.path)
+    if now.table_id != source.table_id:
+        raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
+    if not now.has_feed:
+        raise ConfigurationError(
+            operator,
+            "its change data feed is not enabled",
+            f"Run ALTER TABLE {delta_tables.named(source.path)} SET TBLPROPERTIES "
+            f"({delta_tables.FEED} = true)",
+        )
+    schema = delta_tables.read(reader.session, delta_tables.named(source.path)).schema
+    for name in reader.columns(source):
+        planned = (source.key if name in source.key.names else source.values)[name].dataType
+        present = schema[name].dataType if name in schema.names else None
+        if present != planned:
+            found = "is missing" if present is None else f"is {present.simpleString()}"
+            raise TargetError(
+                operator,
+                f"column {name!r} was {planned.simpleString()} when the join was written and "
+                f"now {found}",
+                "Write the join anew from the present table, then "
+                + REBUILD[0].lower()
+                + REBUILD[1:],
+            )
+    return now.version
+
+
+def unreachable(error: Exception) -> bool:
+    """Say whether an error means that a table no longer has a version, its files or its changes."""
+    text = str(error)
+    return any(sign in text for sign in _GONE)
+
+
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS",
+    "DELTA_CDC_START_VERSION",
+    "DELTA_CHANGE_DATA_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "VersionNotFoundException",
+    "FileNotFoundException",
+)
+"""Words in the errors of Delta and Spark about missing versions, files or changes."""

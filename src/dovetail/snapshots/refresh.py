@@ -1,0 +1,171 @@
+"""Refreshing a target table, one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from os import PathLike, fspath
+
+from pyspark.sql import SparkSession
+
+from dovetail.base.columns import foreign_name, quoted
+from dovetail.errors import DovetailError, TargetError
+from dovetail.platform import delta_upsert
+from dovetail.platform.delta_tables import (
+    called,
+    folder_of,
+    refuse_but_one,
+    refuse_without_delta,
+    setting,
+    strict,
+    tune,
+)
+from dovetail.platform.sessions import apart, cores
+from dovetail.snapshots.delta_reader import (
+    REBUILD,
+    Reader,
+    Scratch,
+    Versions,
+    counted,
+    fit_version,
+    refuse_duplicates,
+    unreachable,
+)
+from dovetail.snapshots.deltas import Deltas
+from dovetail.snapshots.plan import SnapshotNode, tables
+from dovetail.snapshots.target import Commit, Target
+
+ANY_SCHEMA = (
+    "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
+)
+"""A setting of Delta: read a change feed across versions of which one has other columns."""
+
+
+class Keeper:
+    """The refresher of one target of one plan, with a Spark session of its own.
+
+    The session has the settings of the given one, except those under which rows would be missed.
+    ``call``: the method named in errors.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        root: SnapshotNode,
+        call: str,
+        path: str | PathLike[str] | None,
+        table: str | None,
+    ) -> None:
+        self._operator = f"target {table if path is None else fspath(path)}"
+        refuse_but_one(call, path, table)
+        refuse_without_delta(session, self._operator)
+        self._session = apart(session)
+        strict(self._session)
+        tune(self._session)
+        # The reader compares the used columns itself. Changes of other columns do not matter.
+        self._session.conf.set(ANY_SCHEMA, "true")
+        self._root = root
+        if path is not None:
+            path = folder_of(session, call, "target=", path)
+        named = called(session, call, "target=", path, table)
+        self._target = Target(self._session, self._operator, named, root)
+
+    def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
+        """Bring the target to the sources' present versions, step by step. Return the commits made.
+
+        ``max_versions``: the number of versions of each source that a commit covers at most; None
+        for no limit. ``rebuild``: True to compute the whole target anew.
+        """
+        with self._reading() as reader:
+            latest = {
+                key: fit_version(reader, source) for key, source in tables(self._root).items()
+            }
+        if rebuild or not self._target.exists():
+            return [self._make(latest)]
+        commits: list[Commit] = []
+        while True:
+            standing = self._target.standing()
+            until = _next(standing.covered, latest, max_versions)
+            if until == standing.covered:
+                return commits
+            commits.append(self._follow(standing.covered, until, standing.version))
+            if until == latest:
+                return commits
+
+    def _make(self, versions: Versions) -> Commit:
+        """Write the whole join at these versions in one commit.
+
+        Raises ``TargetError`` if the target is a table of another kind, ``DataError`` for keys that
+        are not unique.
+        """
+        replace = self._target.exists()
+        if replace and not self._target.belongs():
+            raise TargetError(
+                self._operator,
+                "the table there is not one of a join over snapshots",
+                "Choose another one; it is not overwritten",
+            )
+        with self._reading() as reader:
+            for source in tables(self._root).values():
+                refuse_duplicates(reader, source, versions)
+            rows = reader.rows(self._root, versions)
+            return self._target.create(rows, versions, replace=replace)
+
+    def _follow(self, old: Versions, new: Versions, base: int) -> Commit:
+        """Merge the changes from the old to the new versions in one commit.
+
+        ``base``: the target's version that the commit continues from.
+        """
+        with self._reading() as reader:
+            deltas = Deltas(reader, old, new)
+            changed = sum(deltas.of(source).rows for source in tables(self._root).values())
+            few = changed <= delta_upsert.ROWS_MAX
+            with setting(self._session, self._for_few) if few else nullcontext():
+                delta = deltas.changes(self._root)
+            if delta.frame is None:
+                return self._target.advance(new, base)
+            names = self._root.key.names
+            numbered = [(quoted(name), foreign_name(i)) for i, name in enumerate(names)]
+            keys = counted(delta.frame.selectExpr(*(f"{a} AS {b}" for a, b in numbered)))
+            return self._target.merge(delta.frame, keys, delta.rows, new, base)
+
+    @property
+    def _for_few(self) -> dict[str, str]:
+        """The Spark settings for a small number of changes, whose work is known to be small."""
+        return {
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.shuffle.partitions": str(cores(self._session)),
+        }
+
+    @contextmanager
+    def _reading(self) -> Iterator[Reader]:
+        """Yield a reader whose frames are released at the end of the block.
+
+        Raises ``TargetError`` if a source no longer has its rows or its changes.
+        """
+        scratch = Scratch()
+        try:
+            yield Reader(self._session, self._root, scratch)
+        except Exception as error:
+            if isinstance(error, DovetailError) or not unreachable(error):
+                raise
+            raise TargetError(
+                self._operator,
+                "a source no longer has its changes or its rows since the versions covered "
+                f"({str(error).splitlines()[0]})",
+                REBUILD,
+            ) from error
+        finally:
+            scratch.release()
+
+
+def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:
+    """Return the versions that the next step covers. No version goes back."""
+    if max_versions is None:
+        return {key: max(latest[key], covered[key]) for key in latest}
+    return {
+        key: min(latest[key], covered[key] + max_versions)
+        if latest[key] > covered[key]
+        else covered[key]
+        for key in latest
+    }

@@ -1,0 +1,1 @@
+"""Checkpoints: their description, their stores, and readers of both."""

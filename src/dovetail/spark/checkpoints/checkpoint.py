@@ -1,0 +1,269 @@
+"""The binding of a checkpoint to its query: ``dovetail.json`` beside Spark's own files.
+
+The file is written whole, before Spark writes anything, and is in force once Spark has written. So
+no state is ever unbound. A start that came no further leaves a file that binds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import CheckpointError
+from dovetail.physical.routing import Plan
+from dovetail.plan.fingerprint import describe, describe_input, fingerprint, identity, refuse_other
+from dovetail.plan.nodes import Node, Source
+from dovetail.plan.spark_sources import Leaf, leaves_of, numbered
+from dovetail.platform.files import MANAGERS, files_of
+from dovetail.platform.sessions import is_remote
+from dovetail.spark.checkpoints.stage_layout import described
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT_VERSION = 3
+NAME = "dovetail.json"
+BEGINNING = "beginning"
+"""Key of a binding: the steps that are left before the query can start.
+
+See ``spark.migration.first_batch``."""
+SEEDED = "seeded"
+"""Key of a binding: the first micro-batch takes over the state of another checkpoint."""
+CLOSING = "closing"
+"""Key of a binding: the query's last micro-batch is planned or done.
+
+See ``spark.query.end_of_input``."""
+TIMED = "timed"
+"""Key of a binding: all stages have timers."""
+RUNS = "runs"
+"""Key of a binding with timers: the last starts of the query, in the form of ``engine.idle``."""
+REPARTITIONING = "repartitioning"
+"""Key of a binding: the number of partitions to which its state is being repartitioned."""
+
+AT = "at"
+"""Key of a binding: the checkpoint's own folder, to notice that it was moved."""
+TIMEZONE = "timezone"
+"""Key of a binding: the session's time zone, in which the query's expressions are computed."""
+_STATE_SCHEMA = re.compile(r'"[^"]*(/state/[0-9]+/_stateSchema/)')
+
+_LOCAL_CHECKPOINT = {
+    # Spark finds Hive's file system by itself, which refuses to rename over a file. With the
+    # manager below, a repeated micro-batch would then leave the state of its first run. So the
+    # file system's settings are set first, and unset last.
+    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": MANAGERS
+    + "FileSystemBasedCheckpointFileManager",
+}
+
+
+def binding_of(
+    nodes: Sequence[Node], plan: Plan, *, partitions: int, **more: Any
+) -> dict[str, Any]:
+    """Return the binding of a checkpoint to a query with the results ``nodes``, which runs as
+    ``plan``.
+
+    ``more``: further entries.
+    """
+    return {
+        "version": FORMAT_VERSION,
+        "topology": fingerprint(*nodes),
+        "plan": describe(*nodes),
+        "buckets": plan.buckets,
+        "partitions": partitions,
+        "stages": described(plan.stages, nodes),
+        "reads": [
+            [None if one.static else identity(describe_input(nodes, one)), leaves, numbers]
+            for one, leaves, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True)
+        ],
+        **more,
+    }
+
+
+def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
+    """Return the number of Spark's sources that each source reads, and the numbers of their
+    folders.
+
+    Spark keeps in these folders what has been read. Both are None on Spark Connect, which does not
+    tell them.
+    """
+    remote = [not one.static and is_remote(_frame(one).sparkSession) for one in sources]
+    if any(remote):
+        return [1 if one.static else None for one in sources], [None for _ in sources]
+    # A static source is replaced by one source of its own.
+    read = [[Leaf(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
+    numbers: list[list[int] | None] = [*numbered(read)]
+    return [len(leaves) for leaves in read], numbers
+
+
+def _frame(source: Source) -> Any:
+    """Return a source's frame, which must be there."""
+    assert source.frame is not None
+    return source.frame
+
+
+def refuse_unfit(
+    binding: Mapping[str, Any], nodes: Sequence[Node], title: str, asked: Mapping[str, int | None]
+) -> None:
+    """Raise ``CheckpointError`` for other results, or other numbers than the binding's.
+
+    ``asked``: the requested numbers by their key in the binding; None for any.
+    """
+    refuse_other(nodes, title, binding["topology"], binding["plan"])
+    another = {"buckets": "is given by dt.upgrade", "partitions": "is given by dt.repartition"}
+    for name, number in asked.items():
+        if number is not None and number != binding[name]:
+            raise CheckpointError(
+                title,
+                f"the checkpoint has {binding[name]} {name}, the query asks for {number}",
+                f"Use {name}={binding[name]} or leave it out; another number {another[name]}",
+            )
+
+
+def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
+    """Raise ``CheckpointError`` if the plan's stages differ from the binding's.
+
+    Spark identifies the state of stages by their numbers.
+    """
+    before = [stage["topology"] for stage in binding["stages"]]
+    now = [stage.fragment.topology for stage in plan.stages]
+    if before != now:
+        raise CheckpointError(
+            title,
+            f"the checkpoint has the state of {len(before)} stages, and the query has {len(now)}, "
+            "as this version plans it",
+            "Go on with the version that wrote it and, of a union of tables, the same emit=, or "
+            "start with a new checkpoint",
+        )
+
+
+def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
+    """Raise ``CheckpointError`` for a checkpoint whose state is partly repartitioned."""
+    partitions = binding.get(REPARTITIONING)
+    if partitions is not None:
+        raise CheckpointError(
+            title,
+            "a call of repartition was killed, and its checkpoint is as it left it",
+            f"Repeat the call: dovetail repartition CHECKPOINT --partitions {partitions}",
+        )
+
+
+class CheckpointFile:
+    """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
+
+    def __init__(self, session: SparkSession, checkpoint: str) -> None:
+        self._session, self._files = session, files_of(session)
+        self._root = checkpoint.rstrip("/")
+        self._path = f"{self._root}/{NAME}"
+
+    def settings(self) -> dict[str, str]:
+        """Return further settings of the query, for a local directory and a session without such
+        settings.
+
+        Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
+        processes on a local disk: a ``chmod`` and a ``readlink`` for each end. Its other way starts
+        one, and replaces a file at once instead of deleting it first.
+        """
+        chosen = any(self._files.setting(key) for key in _LOCAL_CHECKPOINT)
+        return {} if chosen or self._files.scheme(self._root) != "file" else _LOCAL_CHECKPOINT
+
+    def read(self, title: str) -> dict[str, Any] | None:
+        """Return the binding; None if the checkpoint has not begun.
+
+        Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with an
+        unreadable one.
+        """
+        if not self._has_begun():
+            return None
+        problem = f"the checkpoint {self._root} has no {NAME}, which says whose it is"
+        text = self._files.text(self._path)
+        if text is not None:
+            problem = f"{self._path} cannot be read"
+            try:
+                binding = json.loads(text)
+            except ValueError:
+                binding = {}
+            if binding.get("version") == FORMAT_VERSION:
+                return self.in_its_place(binding, title)
+            if "version" in binding:
+                problem = (
+                    f"the checkpoint has format {binding['version']}, this version reads "
+                    f"{FORMAT_VERSION}"
+                )
+        raise CheckpointError(
+            title,
+            problem,
+            "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
+        )
+
+    def in_its_place(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
+        """Return the binding, updated if the checkpoint was moved.
+
+        Spark writes the folder's path into the state's metadata. This method replaces it by the
+        present path. Raises ``CheckpointError`` on Spark Connect, which cannot.
+        """
+        here, before = self._files.qualified(self._root), binding.get(AT)
+        if before in (None, here):
+            return binding
+        if is_remote(self._session):
+            raise CheckpointError(
+                title,
+                f"the checkpoint was at {before} and was moved to {here}, where Spark Connect "
+                "cannot mend what its state says of that",
+                "Start it there once in a classic session, or move it back",
+            )
+        for operator in self._files.names(f"{self._root}/state"):
+            folder = f"{self._root}/state/{operator}/_metadata/v2"
+            for name in self._files.names(folder):
+                text = self._files.text(f"{folder}/{name}") or ""
+                mended = _STATE_SCHEMA.sub(lambda found: f'"{here}{found[1]}', text)
+                if mended != text:
+                    self._files.put(f"{folder}/{name}", mended)
+        binding = {**binding, AT: here}
+        self.write(binding)
+        return binding
+
+    def place(self) -> str:
+        """Return the folder's full path, as a binding has it."""
+        return self._files.qualified(self._root)
+
+    def at_rest(self, title: str) -> dict[str, Any]:
+        """Return the binding of a query that has begun and is not running.
+
+        Raises ``CheckpointError`` for a folder without a query, and for a query that runs in this
+        session.
+        """
+        binding = self.read(title)
+        if binding is None:
+            raise CheckpointError(
+                title, f"{self._root} has no micro-batch", "Name a query's checkpoint="
+            )
+        if self.is_running():
+            raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
+        return binding
+
+    def is_running(self) -> bool:
+        """Say whether the query runs in this application, or on Spark Connect in this session."""
+        text = self._files.text(f"{self._root}/metadata")
+        if text is None:
+            return False
+        query = json.loads(text)["id"]
+        if is_remote(self._session):
+            return any(str(one.id) == query for one in self._session.streams.active)
+        own: Any = self._session
+        running = own._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        return bool(running.containsKey(own._jvm.java.util.UUID.fromString(query)))  # noqa: SLF001
+
+    def write(self, binding: Mapping[str, Any]) -> None:
+        """Write the binding atomically: there is never a part of the file."""
+        self._files.put(self._path, json.dumps(binding, indent=1))
+
+    def has_committed(self) -> bool:
+        """Say whether a micro-batch is complete."""
+        return self._files.has_files(f"{self._root}/commits")
+
+    def _has_begun(self) -> bool:
+        """Say whether Spark has planned a micro-batch, or a source the content of the first."""
+        return any(self._files.has_files(f"{self._root}/{name}") for name in ("offsets", "sources"))

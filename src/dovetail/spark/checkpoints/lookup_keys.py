@@ -1,0 +1,93 @@
+"""Keys that a reader of state asks for, as columns of a store's own types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import pyarrow as pa
+
+from dovetail.arrays.equality import canonical
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.physical.specs.law import Store
+from dovetail.plan.types.arrow import spark_schema
+
+Keys: TypeAlias = Annotated[
+    Sequence[Any],
+    Rule("a list of keys, each a value or, of several columns, a tuple or a mapping"),
+]
+
+
+def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
+    """Return the key's columns, with a row for each of ``keys``, in order.
+
+    Raises ``PlanError`` for a value that is no key of the store.
+    """
+    fields = store.own_key
+    names = [field.name for field in fields]
+    rows = [_row(caller, names, key) for key in keys]
+    return [
+        canonical(_column(caller, field, [row[number] for row in rows]))
+        for number, field in enumerate(fields)
+    ]
+
+
+def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
+    """Return keys from texts: a text is the value, or for several columns a JSON list of them.
+
+    Raises ``PlanError`` for a text that is no key.
+    """
+    return [_key_of_text(caller, store.own_key, text) for text in texts]
+
+
+def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[Any, ...] | Any:
+    """Return a key from a text: its value, or a tuple of several."""
+    try:
+        values = json.loads(text) if len(fields) > 1 else [text]
+        key = [
+            pa.array([str(value)]).cast(field.type)[0].as_py()
+            for field, value in zip(fields, values, strict=True)
+        ]
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise PlanError(
+            caller,
+            f"{text} is no key, which is {', '.join(field.name for field in fields)}",
+            "Give its value, or a JSON list of the values of its columns",
+        ) from error
+    return key[0] if len(key) == 1 else tuple(key)
+
+
+def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
+    """Return the values of a key in the order of its columns."""
+    if isinstance(key, Mapping):
+        row = tuple(key.get(name) for name in names) if {*key} == {*names} else ()
+    elif len(names) > 1:
+        row = tuple(key) if isinstance(key, (tuple, list)) else ()
+    else:
+        row = (key,)
+    if len(row) != len(names):
+        raise PlanError(
+            caller, f"keys= has {key!r}, the key is {', '.join(names)}", "Give these columns"
+        )
+    return row
+
+
+def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    """Return a column of values; raise ``PlanError`` for nulls and values of another type."""
+    column = []
+    for value in values:
+        try:
+            made = pa.array([value], field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            made = pa.nulls(1, field.type)
+        if made.null_count:
+            (type_,) = spark_schema(pa.schema([field]))
+            raise PlanError(
+                caller,
+                f"keys= has {value!r} for {field.name}, which is a {type_.dataType.simpleString()}",
+                "Give a value of that type",
+            )
+        column.append(made)
+    return pa.concat_arrays([pa.array([], field.type), *column])

@@ -1,0 +1,125 @@
+"""The description of stages and their stores in a checkpoint's file.
+
+With it, state can be read without the topology that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from dovetail.aggregates.aggregate import Aggregate
+from dovetail.aggregates.collect import CollectList, CollectSet, LastRow
+from dovetail.aggregates.distinct import CountDistinct
+from dovetail.aggregates.first_last import End
+from dovetail.aggregates.hyperloglog import ApproxCountDistinct
+from dovetail.aggregates.min_max import ChangingExtreme, Extreme
+from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
+from dovetail.aggregates.top import Top
+from dovetail.physical.specs.law import Accumulated, Store
+from dovetail.physical.stage import Stage
+from dovetail.plan.fingerprint import describe_input
+from dovetail.plan.nodes import Node
+from dovetail.plan.types.arrow import arrow_schema, spark_schema
+
+_KERNELS: dict[str, Any] = {
+    kernel.__name__: kernel
+    for kernel in (
+        *(Count, ExactSum, ExactMean, FloatSum, FloatMean),
+        *(Extreme, ChangingExtreme, Top, End, CollectList, CollectSet, LastRow),
+        *(CountDistinct, ApproxCountDistinct),
+    )
+}
+
+
+@dataclass(frozen=True)
+class StageLayout:
+    """A stage, with the number that ``explain`` shows."""
+
+    number: int
+    title: str
+    topology: str
+    """The fingerprint to which its state is bound."""
+    stores: Mapping[str, Store]
+    inputs: Mapping[str, Mapping[str, Any]]
+    """The inputs whose rows its stores have, by their names there
+    (``fingerprint.describe_input``)."""
+
+
+def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """Return stages, in the order in which they run, as JSON data.
+
+    ``nodes``: the results of their topology.
+    """
+    return [
+        {
+            "title": stage.fragment.title,
+            "topology": stage.fragment.topology,
+            "stores": {name: _store(store) for name, store in stage.fragment.stores.items()},
+            "inputs": {name: describe_input(nodes, one) for name, one in stage.inputs.items()},
+        }
+        for stage in stages
+    ]
+
+
+def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
+    """Yield the stages that ``described`` has written."""
+    for number, stage in enumerate(described, start=1):
+        stores = {name: _read(store) for name, store in stage["stores"].items()}
+        inputs = stage.get("inputs", {})
+        yield StageLayout(number, stage["title"], stage["topology"], stores, inputs)
+
+
+def _store(store: Store) -> dict[str, Any]:
+    """Return a store as JSON data."""
+    readable = store.kind is not None
+    own = {field.name: getattr(store, field.name) for field in fields(store)}
+    results = [
+        {"kernel": _kernel(result.kernel), "lists": result.lists}
+        for result in store.results
+        if readable
+    ]
+    return {**own, "fields": _columns(store.fields), "results": results}
+
+
+def _read(store: Mapping[str, Any]) -> Store:
+    """Return the store of JSON data."""
+    lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
+    results = (
+        Accumulated(_kernel_of(result["kernel"]), tuple(result["lists"]))
+        for result in store["results"]
+    )
+    columns = _columns_of(store["fields"])
+    return Store(**{**store, **lists, "fields": columns, "results": tuple(results)})
+
+
+def _kernel(kernel: Aggregate) -> dict[str, Any]:
+    """Return an aggregate as its class's name and its parameters, with types as JSON data."""
+    made: Any = kernel
+    own = {field.name: getattr(kernel, field.name) for field in fields(made)}
+    types = {n: _columns([pa.field(n, v)]) for n, v in own.items() if isinstance(v, pa.DataType)}
+    return {"name": type(kernel).__name__, "parameters": own | types}
+
+
+def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
+    """Return the aggregate of JSON data."""
+    parameters = {
+        name: _columns_of(value)[0].type if isinstance(value, dict) else value
+        for name, value in kernel["parameters"].items()
+    }
+    made: Aggregate = _KERNELS[kernel["name"]](**parameters)
+    return made
+
+
+def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:
+    """Return columns as the JSON data of a Spark schema."""
+    return spark_schema(pa.schema(columns)).jsonValue()
+
+
+def _columns_of(columns: dict[str, Any]) -> tuple[pa.Field, ...]:
+    """Return the columns of a Spark schema's JSON data."""
+    return tuple(arrow_schema(StructType.fromJson(columns)))

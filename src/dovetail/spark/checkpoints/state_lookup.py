@@ -1,0 +1,282 @@
+"""Fast look-ups of a checkpoint's rows by key.
+
+Rows that were read stay in this process. Rows that later micro-batches write are read from their
+files.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from os import fspath
+from pathlib import Path as LocalPath
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from dovetail.arrays.grouping import bucket_of
+from dovetail.arrays.hashing import spark_hash
+from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
+from dovetail.base.validation import Path, Text, validated
+from dovetail.engine import store_contents
+from dovetail.engine.store_contents import Asked
+from dovetail.errors import ConfigurationError, DovetailError
+from dovetail.laws.joins.foreign_key_join import combined, low_half
+from dovetail.operators.job import END_OF_TIME
+from dovetail.platform.files import Folder
+from dovetail.spark.checkpoints.changelog_files import Unknown, changes
+from dovetail.spark.checkpoints.lookup_keys import Keys, columns_of
+from dovetail.spark.checkpoints.state_reader import Moment
+from dovetail.spark.checkpoints.stores import (
+    Kept,
+    Operator,
+    Stored,
+    in_us,
+    refuse_other_times,
+    runs_of,
+)
+from dovetail.spark.execution.buckets import bucket_labels
+from dovetail.state import manifest as manifests
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import Ints, Segment, SegmentCache, decode
+
+_CALLER = "lookup_state"
+_STEPS_MAX = 32
+_OPEN_MAX = 16
+
+
+@validated
+def lookup_state(
+    checkpoint: Path, table: Text, *, keys: Keys, as_of: Moment | None = None
+) -> pa.Table:
+    """Return the rows of some keys in a checkpoint's table, after its last committed micro-batch.
+
+    The columns are those of ``read_state``, with a row for each key that has one. A stream has all
+    records of a key that a window still needs. A versioned table has the last versions or, with
+    ``as_of=``, those of a time.
+
+    In the first call of a process, Spark reads the manifests of all buckets, in the session that is
+    active. For a first key of a bucket, it reads the table's rows in that bucket. They stay here,
+    in temporary files, so that a later call takes milliseconds. When a running query commits
+    micro-batches meanwhile, only their new rows are read.
+
+    ``keys``: each a value, or a tuple or mapping of the key's columns. Any number of threads may
+    call.
+
+    Raises what ``read_state`` raises, and ``ConfigurationError`` for a table whose rows cannot be
+    found by their key: a windowed one, or records that wait.
+    """
+    spark = SparkSession.active()
+    place = str(spark.conf.get("spark.app.id")), fspath(checkpoint)
+    with _LOCK:
+        known = _KNOWN.pop(place, None)
+        known = known or _Lookups(spark, fspath(checkpoint))
+        _KNOWN[place] = known
+        while len(_KNOWN) > _OPEN_MAX:
+            del _KNOWN[next(iter(_KNOWN))]
+    return known.rows(table, keys, as_of)
+
+
+_LOCK = Lock()
+_KNOWN: dict[tuple[str, str], _Lookups] = {}
+"""The checkpoints that have been looked up, that of the last call last."""
+
+
+class _Lookups:
+    """The stores of one checkpoint, as far as they have been read.
+
+    ``_followed``: the stores whose new segments are kept, by stage number and name. ``_held``: the
+    segments that are in this process, by id.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark, self._checkpoint = spark, checkpoint
+        self._lock = Lock()
+        self._folder: Folder | None = None
+        self._stored: Stored | None = None
+        self._directory = tempfile.TemporaryDirectory(prefix="dovetail-lookup-")
+        self._cache = SegmentCache(LocalPath(self._directory.name))
+        self._followed: set[tuple[int, str]] = set()
+        self._held: dict[str, Segment] = {}
+
+    def rows(self, table: str, keys: Sequence[object], as_of: datetime | None) -> pa.Table:
+        """Return the rows for ``lookup_state``."""
+        with self._lock:
+            stored = self._current()
+            try:
+                return self._rows(stored, table, keys, as_of)
+            except (PySparkException, ConfigurationError) as error:
+                if isinstance(error, DovetailError) and error.__cause__ is None:
+                    raise
+                # Spark has deleted the files of this micro-batch.
+                self._stored = None
+                return self._rows(self._current(), table, keys, as_of)
+
+    def _rows(
+        self, stored: Stored, table: str, keys: Sequence[object], as_of: datetime | None
+    ) -> pa.Table:
+        """Return the rows of a table, without the kind of change of a versioned one."""
+        kept = stored.named(table)
+        if as_of is not None:
+            refuse_other_times(_CALLER, table, kept, as_of)
+        time_us = END_OF_TIME if as_of is None else in_us(as_of)
+        found = self._of(stored, kept, keys, time_us)
+        return found.drop_columns([CHANGE]) if kept.store.kind == "versions" else found
+
+    def _of(self, stored: Stored, kept: Kept, keys: Sequence[object], time_us: int) -> pa.Table:
+        """Return the rows with these keys.
+
+        If they are stored by another key, that key is taken from the store that has it.
+        """
+        store = kept.store
+        if store.hashed and store.kind != "queue":
+            columns = columns_of(_CALLER, store, [*dict.fromkeys(map(_hashable, keys))])
+            hash_ = spark_hash(columns)
+            return self._found(stored, kept, Asked(hash_, columns, time_us), hash_)
+        before = [
+            other
+            for other in stored.stores
+            if other.name == store.through and other.stage.number < kept.stage.number
+        ]
+        if not before:
+            raise ConfigurationError(
+                _CALLER,
+                f"the rows of {store.of or kept.name} do not lie by their key",
+                "Read them with read_state(keys=)",
+            )
+        index = before[-1]
+        moved = self._of(stored, index, keys, END_OF_TIME)
+        primary = [moved.column(field.name).combine_chunks() for field in index.store.own_key]
+        count = len(store.key) - len(primary)
+        foreign = [moved.column(foreign_name(n)).combine_chunks() for n in range(count)]
+        place = spark_hash(primary)
+        null = np.zeros(len(moved), np.bool_)
+        for column in foreign:
+            null |= column.is_null().to_numpy(zero_copy_only=False)
+        route = moved.column(FOREIGN).fill_null(0).to_numpy()
+        route = np.where(null, place, route)
+        asked = Asked(combined(route, low_half(place)), [*foreign, *primary], time_us)
+        return self._found(stored, kept, asked, route)
+
+    def _found(self, stored: Stored, kept: Kept, asked: Asked, route: Ints) -> pa.Table:
+        """Return the rows for ``asked``, from the buckets to which the hashes ``route`` lead."""
+        self._followed.add((kept.stage.number, kept.name))
+        tables = [store_contents.schema_of(kept.store).empty_table()]
+        for label, manifest in kept.buckets.items():
+            number = bucket_labels(manifest.buckets).index(label)
+            here = np.flatnonzero(bucket_of(route, manifest.buckets) == number)
+            if len(here) == 0:
+                continue
+            own = Asked(
+                asked.hash[here], [k.take(pa.array(here)) for k in asked.keys], asked.time_us
+            )
+            whole = kept.runs(label)
+            beside = {name: runs_of(manifest, name) for name in kept.store.beside}
+            runs = whole.holding(np.sort(own.hash).tolist())
+            needed = [s for one in (runs, *beside.values()) for s in one.segments]
+            if any(segment.id not in self._held for segment in needed):
+                all_ = [s for one in (whole, *beside.values()) for s in one.segments]
+                self._fetch(stored, kept.operator, all_)
+            horizon_us = store_contents.horizon_us(kept.store, manifest)
+            none = MemoryBlobs()
+            tables.append(
+                store_contents.found(kept.store, runs, beside, horizon_us, none, self._cache, own)
+            )
+        return pa.concat_tables(tables)
+
+    def _fetch(self, stored: Stored, operator: Operator, segments: Sequence[Segment]) -> None:
+        """Read the missing ones of these segments by Spark."""
+        missing = {s.id: s for s in segments if s.id not in self._held}
+        for row in (
+            stored.blobs(operator).where(F.col("name").isin(list(missing))).toLocalIterator()
+        ):
+            self._add(missing[row["name"]], bytes(row["blob"]))
+
+    def _add(self, segment: Segment, blob: bytes) -> None:
+        """Store a segment's columns in this process."""
+        self._cache.add(segment, decode(blob))
+        self._held[segment.id] = segment
+
+    def _current(self) -> Stored:
+        """Return the stores after the last committed micro-batch."""
+        if self._folder is None:
+            self._folder = Folder(self._spark, self._checkpoint)
+        stored, steps = self._stored, 0
+        if stored is not None and not stored.operators:
+            stored = None
+        while stored is not None and self._folder.has(f"commits/{_next(stored)}"):
+            steps += 1
+            try:
+                stored = self._advanced(stored, self._folder) if steps <= _STEPS_MAX else None
+            except Unknown:
+                stored = None
+        if stored is None:
+            stored = Stored.of(_CALLER, self._spark, self._checkpoint, None)
+        if stored is not self._stored:
+            self._stored = stored
+            self._forget(stored)
+        return stored
+
+    def _advanced(self, stored: Stored, folder: Folder) -> Stored:
+        """Return the stores one micro-batch later, from its changelog files; raise ``Unknown`` if
+        they do not do.
+        """
+        batch = _next(stored)
+        written: dict[str, bytes] = {}
+        operators: dict[Operator, Mapping[int, MemoryBlobs]] = {}
+        for operator, before in stored.operators.items():
+            buckets = {label: MemoryBlobs(dict(own.blobs)) for label, own in before.items()}
+            for partition in range(operator.partitions):
+                file = folder.read(f"state/{operator.number}/{partition}/{batch + 1}.changelog")
+                if file is None:
+                    raise Unknown("no such file")
+                for label, name, blob in changes(file):
+                    if name != manifests.NAME and not name.startswith(manifests.PAGE):
+                        if blob is not None:
+                            written[name] = blob
+                    elif blob is None:
+                        buckets[label].delete(name)
+                    else:
+                        buckets.setdefault(label, MemoryBlobs()).put(name, blob)
+            operators[operator] = buckets
+        after = replace(stored, batch=batch, operators=operators)
+        for segment in self._of_followed(after):
+            if segment.id in written and segment.id not in self._held:
+                self._add(segment, written[segment.id])
+        return after
+
+    def _of_followed(self, stored: Stored) -> list[Segment]:
+        """Return all segments of the followed stores."""
+        return [
+            segment
+            for kept in stored.stores
+            if (kept.stage.number, kept.name) in self._followed
+            for manifest in kept.buckets.values()
+            for name in (kept.name, *kept.store.beside)
+            for segment in runs_of(manifest, name).segments
+        ]
+
+    def _forget(self, stored: Stored) -> None:
+        """Drop segments that no store has any more."""
+        live = {segment.id for segment in self._of_followed(stored)}
+        for name in [name for name in self._held if name not in live]:
+            self._cache.drop(self._held.pop(name))
+
+
+def _next(stored: Stored) -> int:
+    """Return the number of the following micro-batch."""
+    assert stored.batch is not None
+    return stored.batch + 1
+
+
+def _hashable(key: object) -> object:
+    """Return a key in a form that can be compared and hashed."""
+    if isinstance(key, Mapping):
+        return tuple(key.items())
+    return tuple(key) if isinstance(key, list) else key

@@ -1,0 +1,150 @@
+"""Results of joins, computed from the tables that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import CHANGE, POSITION, TIMESTAMP, UPSERT, quoted
+from dovetail.errors import ConfigurationError
+from dovetail.physical.planner import plan_of
+from dovetail.physical.stage import Stage
+from dovetail.plan.fingerprint import fingerprint, in_one_order, refuse_none_of, refuse_other
+from dovetail.plan.nodes import Entry, Node, Rows, Source
+from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.spark.checkpoints.store_rows import last_versions, rows
+from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.execution import static_frames
+
+
+def result_named(
+    stored: Stored, results: Sequence[Node], name: str | None
+) -> tuple[Node, Node] | None:
+    """Return the result with this name, and the query's result within which it is computed.
+
+    A single result must be one of the query's, and stands for itself if ``name`` is None. Several
+    must be all of the query's results. None if the name is an input's.
+    """
+    if len(results) == 1:
+        refuse_none_of(results[0], *stored.topology)
+    else:
+        title = " and ".join(node.name for node in results)
+        refuse_other(in_one_order(results), title, *stored.topology)
+    if name is None and len(results) > 1:
+        names = ", ".join(repr(node.name) for node in results)
+        raise ConfigurationError(
+            stored.caller, "topology= has several results", f"Name one of {names}, or give it alone"
+        )
+    if name is None:
+        return results[0], results[0]
+    parts = {node: one for one in reversed(results) for node in one.walk()}
+    found = {n for n in parts if n.name == name and not isinstance(n, Entry)}
+    found -= {part for n in found if isinstance(n, (Rows, Unwindowed)) for part in n.inputs}
+    if len(found) > 1:
+        raise ConfigurationError(
+            stored.caller, f"several results are called {name!r}", "Tell them apart by name="
+        )
+    return next(((node, parts[node]) for node in found), None)
+
+
+def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
+    """Return the table of ``node``, a part of the topology, after the micro-batch.
+
+    Columns: key, values and ``_timestamp``. It is the result of a batch run over the stored rows of
+    its stage's inputs. Raises ``ConfigurationError`` for a result that depends on more than these
+    rows.
+    """
+    _refuse_timed(stored, node)
+    if isinstance(node, Aggregation):
+        made_by = fingerprint(node)
+        return rows(
+            stored, stored.named(node.name, lambda kept: kept.stage.topology.startswith(made_by))
+        )
+    plan = plan_of([topology], buckets=1, emit="change")
+    own = [stage for stage in plan.stages if _runs(stage, node)]
+    if isinstance(node, Entry):  # a view whose rows a stage stores
+        frame = _stored(stored, own, node).frame
+        assert frame is not None
+        return frame
+    known: dict[Node, Node] = {}
+
+    def over_stored(part: Node) -> Node:
+        if part not in known:
+            if isinstance(part, Entry):
+                known[part] = _stored(stored, own, part)
+            else:
+                values = {f.name: getattr(part, f.name) for f in fields(part)}
+                inputs = {n: over_stored(v) for n, v in values.items() if isinstance(v, Node)}
+                known[part] = replace(part, **inputs)
+        return known[part]
+
+    changes = static_frames.changelog(over_stored(node), emit="batch", buckets=stored.buckets)
+    return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
+
+
+def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
+    """Return an input as a static table of its stored rows."""
+    names = {
+        port.source.name
+        for stage in own
+        for port in stage.ports
+        if port.input is not None and port.input.source == entry
+    }
+    topologies = {stage.fragment.topology for stage in own}
+    if not names:
+        raise ConfigurationError(
+            stored.caller,
+            f"{entry.name} is not stored as such",
+            "Ask for the join that it is made of, by its name",
+        )
+    found = [stored.named(name, lambda kept: kept.stage.topology in topologies) for name in names]
+    kept = min(found, key=lambda kept: not kept.store.whole)  # two if it refers to itself
+    frame = rows(stored, kept)
+    if kept.store.kind == "versions":
+        frame = last_versions(frame, kept)
+    columns = [quoted(column) for column in (*entry.row.names, TIMESTAMP)]
+    return Source(
+        name=entry.name,
+        key=entry.key,
+        values=entry.values,
+        frame=frame.select(columns),
+        timestamp=F.col(TIMESTAMP),
+    )
+
+
+def _runs(stage: Stage, node: Node) -> bool:
+    """Say whether a stage computes a node or a part of it."""
+    return node in _own(stage.node)
+
+
+def _own(node: Node) -> Iterator[Node]:
+    """Yield a node and its inputs within the same stage, at any depth."""
+    yield node
+    if not isinstance(node, Entry):
+        for part in node.inputs:
+            yield from _own(part)
+
+
+def _refuse_timed(stored: Stored, node: Node) -> None:
+    """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone."""
+    parts = list(_own(node))
+    reasons: dict[str, Any] = {
+        "is a stream, of which nothing is left once it is written": node.stream,
+        "is looked up, so nothing of it is stored": any(part.eventual for part in parts),
+        "corrects the past of its tables, so it has no present rows": node.corrects,
+        "depends on stream time: rows go with their windows": any(
+            part.windows is not None or isinstance(part, Unwindowed) for part in parts
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ConfigurationError(
+                stored.caller,
+                f"{node.name} {reason}",
+                "Read the tables and groups that it is made of, by their names",
+            )

@@ -1,0 +1,145 @@
+"""The rows of a checkpoint's stores as frames. One task reads each bucket."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from pathlib import Path as LocalPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from dovetail.arrays.grouping import bucket_of
+from dovetail.arrays.hashing import spark_hash
+from dovetail.base.columns import CHANGE, TIMESTAMP, UPSERT, key_name, quoted
+from dovetail.engine import store_contents
+from dovetail.errors import ConfigurationError
+from dovetail.physical.specs.law import Store
+from dovetail.plan.types.arrow import spark_schema
+from dovetail.spark.checkpoints.lookup_keys import columns_of
+from dovetail.spark.checkpoints.stores import MANIFESTS, Kept, Stored, runs_of
+from dovetail.spark.execution.buckets import bucket_number
+from dovetail.spark.task import BatchFunction, mapping
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.runs import Runs
+from dovetail.state.segment import Segment, SegmentCache, decode
+
+_NAMES_MAX = 10_000
+
+
+class _Bucket(NamedTuple):
+    """The parts of a bucket that are read for a store."""
+
+    runs: Runs
+    """The store's own sorted runs."""
+    beside: Mapping[str, Runs]
+    """The runs of the stores that are read beside it, by name."""
+    horizon_us: int
+    """The begin of its history."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments that are read."""
+        return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
+
+
+def rows(
+    stored: Stored,
+    kept: Kept,
+    *,
+    keys: Sequence[Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """Return the rows of a store.
+
+    ``columns``: at least these are read; None for all. ``keys``: only the rows of these keys; None
+    for all. Raises ``ConfigurationError`` for unknown columns.
+    """
+    store = kept.store
+    if columns is not None:
+        known = store_contents.schema_of(store).names
+        for name in columns:
+            if name not in known:
+                raise ConfigurationError(
+                    stored.caller,
+                    f"{store.of or kept.name} has no column {name!r}",
+                    f"It has {', '.join(known)}",
+                )
+        store = store.only(columns)
+    asked = None if keys is None else columns_of(stored.caller, store, keys)
+    hashes = spark_hash(asked) if asked is not None and store.hashed else None
+    buckets = {}
+    for label, manifest in kept.buckets.items():
+        runs = kept.runs(label)
+        if hashes is not None:
+            own = bucket_of(hashes, manifest.buckets) == bucket_number(label, manifest.buckets)
+            runs = runs.holding(np.sort(hashes[own]).tolist())
+        beside = {name: runs_of(manifest, name) for name in store.beside}
+        buckets[label] = _Bucket(runs, beside, store_contents.horizon_us(store, manifest))
+    names = [segment.id for own in buckets.values() for segment in own.segments]
+    blobs = stored.blobs(kept.operator)
+    blobs = blobs.where(
+        F.col("name").isin(names) if len(names) <= _NAMES_MAX else f"NOT ({MANIFESTS})"
+    )
+    unread = {*kept.store.stored}.difference(store.stored)
+    schema = spark_schema(store_contents.schema_of(store))
+    frame = blobs.mapInArrow(_reading(store, buckets, unread), schema)
+    return frame if asked is None else _of_keys(frame, store, asked)
+
+
+def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
+    """Return the rows with one of these keys."""
+    names = [key_name(number) for number in range(len(asked))]
+    keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))
+    same = (
+        F.col(quoted(field.name)) == F.col(name)
+        for field, name in zip(store.own_key, names, strict=True)
+    )
+    return frame.join(F.broadcast(keys), reduce(Column.__and__, same), "left_semi")
+
+
+def _reading(
+    store: Store, buckets: Mapping[int, _Bucket], unread: Collection[str]
+) -> BatchFunction:
+    """Return the ``mapInArrow`` function from the segments of buckets to a store's rows.
+
+    Segments go to disk as they come, without the columns ``unread``, and are merged from there.
+    """
+
+    @mapping
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        known = {
+            label: {segment.id: segment for segment in own.segments}
+            for label, own in buckets.items()
+        }
+        with tempfile.TemporaryDirectory(prefix="dovetail-read-") as directory:
+            cache, here = SegmentCache(LocalPath(directory)), dict[int, None]()
+            for batch in batches:
+                for label, name, blob in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
+                    segment = known[label].get(name)
+                    if segment is not None:
+                        here[label] = None
+                        cache.add(segment, decode(blob, unread))
+            for label in here:
+                runs, beside, horizon_us = buckets[label]
+                none = MemoryBlobs()
+                for table in store_contents.rows(store, runs, beside, horizon_us, none, cache):
+                    yield from table.combine_chunks().to_batches()
+
+    return read
+
+
+def last_versions(frame: DataFrame, kept: Kept, as_of: datetime | None = None) -> DataFrame:
+    """Return each key's last version of a versioned table, or the one at the time ``as_of``.
+
+    Keys whose version is a delete are left out.
+    """
+    window = Window.partitionBy(*map(quoted, kept.store.key)).orderBy(F.desc(TIMESTAMP))
+    then = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))
+    last = then.withColumn("_n", F.row_number().over(window))
+    return last.where((F.col("_n") == 1) & (F.col(CHANGE) == UPSERT)).drop("_n", CHANGE)

@@ -1,0 +1,299 @@
+"""The stores of a checkpoint after a micro-batch: their description, and the blobs in which they
+lie.
+
+The description is in the checkpoint's own file and in the buckets' manifests. Blobs are read by
+Spark's reader of state, from the files that the micro-batch has left. So a running query is not
+disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dovetail.arrays.timeline import NO_TIME
+from dovetail.engine.store_contents import horizon_us
+from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.physical.specs.law import Store
+from dovetail.platform.spark_errors import refused
+from dovetail.spark.checkpoints import checkpoint as binding
+from dovetail.spark.checkpoints.stage_layout import StageLayout, layout
+from dovetail.state import manifest as manifests
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.manifest import Manifest
+from dovetail.state.runs import Runs
+
+_QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
+"""The characters of a path that a URI must quote."""
+MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
+"""The SQL condition for blobs that are not segments."""
+
+
+_FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
+
+
+class Operator(NamedTuple):
+    """One of Spark's operators with state: its number, and the number of its partitions."""
+
+    number: int
+    partitions: int
+
+
+def runs_of(manifest: Manifest, store: str) -> Runs:
+    """Return the sorted runs of a store, without incomplete merges."""
+    return Runs(manifest.stores.get(store, Runs()).runs)
+
+
+class Kept(NamedTuple):
+    """A store of a stage, and the manifests of the buckets that have it, by their labels."""
+
+    stage: StageLayout
+    name: str
+    store: Store
+    operator: Operator
+    buckets: Mapping[int, Manifest]
+
+    def runs(self, bucket: int) -> Runs:
+        """Return the sorted runs of the store in a bucket."""
+        return runs_of(self.buckets[bucket], self.name)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """All stores after a micro-batch."""
+
+    caller: str
+    """The function that errors name."""
+    spark: SparkSession
+    checkpoint: str
+    batch: int | None
+    """The micro-batch; None if none is committed."""
+    topology: tuple[str, Mapping[str, Any]]
+    """The fingerprint and the description of the plan to which the checkpoint is bound."""
+    buckets: int
+    """The number of buckets."""
+    stages: Mapping[str, StageLayout]
+    """The stages by the fingerprint of their state."""
+    reads: Sequence[tuple[Any, int | None, Sequence[int] | None]] = ()
+    """The inputs in the order of Spark's sources, each with the number of these and of their
+    folders."""
+    operators: Mapping[Operator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
+    """The operators with state, each with the blobs of its buckets' manifests by label."""
+
+    @classmethod
+    def of(cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None) -> Stored:
+        """Read the manifests and the checkpoint's file.
+
+        ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
+        batch.
+        """
+        bound = _bound(caller, spark, checkpoint)
+        refuse_unreadable(caller, checkpoint)
+        operators, after = _operators(caller, spark, checkpoint, batch)
+        made = cls(
+            caller=caller,
+            spark=spark,
+            checkpoint=checkpoint,
+            batch=after,
+            topology=(bound["topology"], bound["plan"]),
+            buckets=bound["buckets"],
+            stages={stage.topology: stage for stage in layout(bound["stages"])},
+            reads=[
+                (known, leaves, *(rest or [None]))
+                for known, leaves, *rest in bound.get("reads", ())
+            ],
+        )
+        frames = [
+            made.blobs(operator).withColumn("operator", F.lit(number))
+            for number, operator in enumerate(operators)
+        ]
+        found = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in operators]
+        for row in reduce(DataFrame.union, frames).where(MANIFESTS).collect() if frames else ():
+            found[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
+        return replace(made, operators=dict(zip(operators, found, strict=True)))
+
+    @cached_property
+    def _buckets(self) -> dict[str, tuple[Operator, Mapping[int, Manifest]]]:
+        """The operator of each stage, by its fingerprint, with its buckets' manifests."""
+        found = dict[str, tuple[Operator, Mapping[int, Manifest]]]()
+        for operator, blobs in self.operators.items():
+            buckets = {label: _whole(own) for label, own in blobs.items()}
+            for topology in {manifest.topology for manifest in buckets.values()}:
+                found[topology] = operator, buckets
+        return found
+
+    @cached_property
+    def stores(self) -> Sequence[Kept]:
+        """All stores, in the order of their stages."""
+        found = []
+        for topology, (operator, buckets) in self._buckets.items():
+            stage = self.stages[topology]
+            found += [
+                Kept(stage, name, store, operator, buckets) for name, store in stage.stores.items()
+            ]
+        return sorted(found, key=lambda kept: kept.stage.number)
+
+    def states(self) -> dict[str, DataFrame]:
+        """Return the blobs of each stage's buckets, by its fingerprint, also of a stage without a
+        store.
+        """
+        return {topology: self.blobs(own) for topology, (own, _) in self._buckets.items()}
+
+    def named(self, table: str, among: Callable[[Kept], bool] = lambda _: True) -> Kept:
+        """Return the store of a table or with a name; prefer an input's rows to those that wait.
+
+        Raises ``ConfigurationError`` if there is none that can be read.
+        """
+        stores = [kept for kept in self.stores if among(kept)]
+        own = [kept for kept in stores if kept.store.kind is not None and kept.store.of]
+        by_table = [kept for kept in own if kept.store.of == table]
+        by_table.sort(key=lambda kept: kept.store.kind == "queue")
+        for kept in [*by_table, *(kept for kept in own if kept.name == table)]:
+            return kept
+        names = dict.fromkeys(name for kept in own for name in (kept.store.of, kept.name))
+        problem = f"the checkpoint {self.checkpoint} holds no rows of {table!r}"
+        if any(table in (kept.name, kept.store.of) for kept in stores):
+            problem = f"what {table!r} holds cannot be read by itself"
+        has = f"It has {', '.join(names) or 'none yet'}"
+        raise ConfigurationError(self.caller, problem, f"{has}; a join's result takes topology=")
+
+    def offsets(self) -> list[str | None]:
+        """Return the offset up to which each of the query's sources is read, in Spark's form.
+
+        None for a source that has brought nothing yet.
+        """
+        path = f"{self.checkpoint.rstrip('/')}/offsets/{self.batch}"
+        text = self.spark.read.text(path, wholetext=True).head()
+        assert text is not None
+        _, _, *offsets = str(text[0]).splitlines()
+        return [None if offset == "-" else offset for offset in offsets]
+
+    def blobs(self, operator: Operator) -> DataFrame:
+        """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``."""
+        reader = self.spark.read.format("statestore").option("operatorId", operator.number)
+        reader = reader.option("stateVarName", "blobs").option("batchId", str(self.batch))
+        problem = f"Spark cannot read {self.checkpoint}"
+        with refused(self.caller, problem, "Mend what it names"):
+            return reader.load(self.checkpoint).select(
+                F.col("key.bucket").alias("bucket"),
+                F.col("user_map_key.name").alias("name"),
+                F.col("user_map_value.blob").alias("blob"),
+            )
+
+
+def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
+    """Return the checkpoint's own file; raise ``CheckpointError`` for a missing or unreadable
+    one.
+    """
+    path = f"{checkpoint.rstrip('/')}/{binding.NAME}"
+    try:
+        text = spark.read.text(path, wholetext=True).head()
+    except PySparkException as error:
+        raise CheckpointError(
+            caller,
+            f"{checkpoint} has no {binding.NAME}",
+            "Give the checkpoint= of a query that was started with write_stream",
+        ) from error
+    assert text is not None
+    try:
+        known: dict[str, Any] = json.loads(text[0])
+    except ValueError as error:
+        problem = f"{path} cannot be read"
+        raise CheckpointError(caller, problem, "Restore it from a copy") from error
+    if known.get("version") != binding.FORMAT_VERSION:
+        raise CheckpointError(
+            caller,
+            f"{path} has format {known.get('version')}, this version reads "
+            f"{binding.FORMAT_VERSION}",
+            "Read it with the version that wrote it",
+        )
+    return binding.CheckpointFile(spark, checkpoint).in_its_place(known, caller)
+
+
+def refuse_unreadable(caller: str, checkpoint: str) -> None:
+    """Raise ``ConfigurationError`` for a path that Spark's readers of state mistake for another.
+
+    They quote it twice.
+    """
+    quoted = _QUOTED.search(checkpoint)
+    if quoted is not None:
+        raise ConfigurationError(
+            caller,
+            f"Spark cannot read the state of {checkpoint}, for its path has a {quoted[0]!r}",
+            "Move the checkpoint to a path without it",
+        )
+
+
+def _whole(blobs: MemoryBlobs) -> Manifest:
+    """Return the manifest of a bucket with its pages."""
+    manifest = manifests.read(blobs)
+    assert manifest is not None, "pages without a manifest"
+    return manifest
+
+
+def _operators(
+    caller: str, spark: SparkSession, checkpoint: str, batch: int | None
+) -> tuple[list[Operator], int | None]:
+    """Return the operators with state, and the micro-batch after which they are read.
+
+    An empty list and None if nothing is stored yet. Raises ``CheckpointError`` for an unknown
+    batch.
+    """
+    spark.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
+    with refused(caller, f"Spark cannot read {checkpoint}", "Mend what it names"):
+        known = spark.read.format("state-metadata").load(checkpoint).collect()
+    if not known:
+        return [], None
+    first, last = max(r["minBatchId"] for r in known), min(r["maxBatchId"] for r in known)
+    if batch is not None and not first <= batch <= last:
+        raise CheckpointError(
+            caller,
+            f"{checkpoint} has no micro-batch {batch}",
+            f"Spark has kept {first} to {last}",
+        )
+    operators = [Operator(row["operatorId"], row["numPartitions"]) for row in known]
+    return operators, last if batch is None else batch
+
+
+def refuse_other_times(caller: str, table: str, kept: Kept, as_of: datetime) -> None:
+    """Raise ``ConfigurationError`` for a time before the stored history, or a table without
+    history.
+    """
+    if kept.store.kind != "versions":
+        raise ConfigurationError(
+            caller,
+            f"as_of= asks for the past of {table}, which is not a versioned table",
+            "Leave it out, or keep its history with versioned=",
+        )
+    horizons = (horizon_us(kept.store, own) for own in kept.buckets.values())
+    begin_us = max(horizons, default=NO_TIME)
+    if begin_us != NO_TIME and as_of < moment(begin_us):
+        raise ConfigurationError(
+            caller,
+            f"as_of={as_of} lies before the history of {kept.store.of}, which begins at "
+            f"{moment(begin_us)}",
+            "Ask for a later time",
+        )
+
+
+def moment(us: int) -> datetime:
+    """Return a time in microseconds as a ``datetime`` in UTC; the end of time is in the year
+    9999.
+    """
+    return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
+
+
+def in_us(time: datetime) -> int:
+    """Return a ``datetime`` in microseconds since 1970."""
+    return (time - moment(0)) // timedelta(microseconds=1)

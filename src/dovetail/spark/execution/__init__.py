@@ -1,0 +1,1 @@
+"""The execution of a physical plan on Spark, stage by stage."""

@@ -1,0 +1,154 @@
+"""A stage's buckets in a streaming query, with their state in Spark's state store.
+
+Spark commits that state with the micro-batch, so Spark's exactly-once promise is the stage's.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.arrays.hashing import spark_preimage
+from dovetail.engine.batches.pieces import Piece, high_time_us
+from dovetail.engine.batches.spool import Spool
+from dovetail.engine.fragment import SLICE_BYTES, process
+from dovetail.engine.idle import Idle
+from dovetail.engine.pack import PACKED, beat, unpack_piece
+from dovetail.physical.fragment import Fragment
+from dovetail.spark import task
+from dovetail.spark.execution.emission import Emission
+from dovetail.state.segment import SegmentCache
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def bucket_labels(buckets: int) -> list[int]:
+    """Return the label of each bucket, under which it is shuffled and its state is stored.
+
+    A label is a number whose Spark hash is the bucket's own number. So bucket b goes to partition
+    ``b % partitions``, as evenly as can be for any number of partitions. A bucket's state is found
+    again whatever number the session sets.
+    """
+    return [spark_preimage(bucket) for bucket in range(buckets)]
+
+
+def bucket_number(label: int, buckets: int) -> int:
+    """Return the bucket of a label; ``KeyError`` for a number that is no label."""
+    return _numbers(buckets)[label]
+
+
+@cache
+def _numbers(buckets: int) -> dict[int, int]:
+    """Return the bucket of each label; computed once in a worker."""
+    return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a stage in a worker."""
+
+    fragment: Fragment
+    emission: Emission
+    number: int
+    """The stage's number."""
+    passes: bool
+    """True if rows for other stages pass through this one."""
+    timers: bool
+    """True if a bucket may register a timer, to be run again without input."""
+    idle: Idle | None = None
+    """The behavior when no input comes; None to wait."""
+    beats: tuple[tuple[int, int], ...] = ()
+    """The stages to which this one sends heartbeats, each with the number of its input."""
+
+    def rows(
+        self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Process one micro-batch of one bucket from its packed rows; yield the changes and the
+        passing rows.
+        """
+        spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
+        for frame in rows:
+            own = frame
+            if self.passes:
+                own, others = parted(frame, self.number)
+                yield others
+            for row in own.itertuples(index=False):
+                spool.add(unpack_piece(row), row.payload)
+                now_us = getattr(row, "now_us", 0)
+        if spool.pieces:
+            yield from self.batch(label, spool.pieces, now_us, state, handle)
+
+    def batch(
+        self, label: int, pieces: Sequence[Piece], now_us: int, state: Any, handle: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Process one micro-batch of the bucket with this label and yield its changes and
+        heartbeats.
+
+        ``state``: Spark's map state of the bucket; ``now_us``: the time of the micro-batch.
+        """
+        bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
+        done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle)
+        if self.timers and done.again_us is not None:
+            _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
+        yield from self.emission.frames(done, label, high_time_us(pieces))
+        if done.time is not None:
+            for reader, number in self.beats:
+                heard = Piece.beat(number, done.time.stream_us, heard_us=done.time.heard_us)
+                yield beat(reader, label, heard).to_pandas()
+
+
+def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
+    """Register a timer, unless one is due by then. An earlier timer suffices, because it asks
+    again.
+    """
+    if not any(now_ms < timer <= at_ms for timer in handle.listTimers()):
+        handle.registerTimer(at_ms)
+
+
+def parted(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of ``PACKED`` for a stage, and those for other stages."""
+    own = frame["reader"] == number
+    return frame[own], frame.loc[~own, PACKED.names]
+
+
+@lru_cache(maxsize=64)
+def work_of(pickled: bytes) -> Work:
+    """Unpickle a stage's work; all its buckets in one worker share it."""
+    work: Work = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
+    return work
+
+
+class StoreBlobs:
+    """A bucket's blobs in Spark's state store."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def get(self, name: str) -> bytes | None:
+        """Return the blob, or None if there is none."""
+        found = self._state.getValue((name,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: str, blob: bytes) -> None:
+        """Store or replace a blob."""
+        self._state.updateValue((name,), (blob,))
+
+    def delete(self, name: str) -> None:
+        """Remove a blob."""
+        self._state.removeKey((name,))
+
+
+_CACHES: dict[Path, SegmentCache] = {}
+
+
+def segment_cache() -> SegmentCache:
+    """Return this worker process's cache of open segments."""
+    directory = task.directory("dovetail-segments")
+    if directory not in _CACHES:
+        _CACHES[directory] = SegmentCache(directory)
+    return _CACHES[directory]

@@ -1,0 +1,257 @@
+"""Delta joins on Spark: both sides are shuffled by join key, then joined per micro-batch.
+
+A delta join looks up the other side's rows in an external store, so the plan has no stateful
+operator. The checkpoint holds the sources' offsets alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from dovetail.base.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, PASSING, quoted
+from dovetail.engine.batches.pieces import batch_of, high_time_us
+from dovetail.engine.error_context import blamed
+from dovetail.engine.pack import Tag, packed, unpack_piece
+from dovetail.errors import ConfigurationError, DovetailError, PlanError
+from dovetail.lookup.pool import opened
+from dovetail.lookup.source import Found
+from dovetail.operators.joins.delta_join import join, last_rows
+from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
+from dovetail.physical.fragment import Fragment, Operator
+from dovetail.physical.output import Output
+from dovetail.physical.routing import Plan, Step
+from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
+from dovetail.physical.specs.look_up import look_ups, store_look_up
+from dovetail.plan.select import SIDES
+from dovetail.spark import task
+from dovetail.spark.execution.emission import PACKED_COLUMNS
+from dovetail.spark.execution.passthrough import letting_pass, with_passing
+from dovetail.spark.session import answer_of_worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
+_COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "unfit")]
+
+
+def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
+    """Raise ``ConfigurationError`` if a worker cannot reach a look-up store of the query.
+
+    Each store is asked once, for no key.
+    """
+    asked = [
+        (side.lookup, side.index.columns, _carried(operator, number))
+        for operator in (stage.fragment.last for stage in plan.stages)
+        if isinstance(operator.law, DeltaJoinLaw)
+        for number, side in enumerate(operator.law.sides)
+    ]
+    laws = [store_look_up(view) for stage in plan.stages for view in look_ups(stage)]
+    asked += [(law.lookup, law.by, law.schema) for law in laws]
+
+    def question() -> str:
+        for lookup, by, schema in asked:
+            reader = lookup.open(schema)
+            try:
+                reader.rows(by, pa.schema([schema.field(name) for name in by]).empty_table())
+            except DovetailError as error:
+                return json.dumps([error.operator, error.problem, error.remedy])
+            finally:
+                reader.close()
+        return ""
+
+    answer = answer_of_worker(session, question) if asked else ""
+    if answer:
+        raise ConfigurationError(*json.loads(answer))
+
+
+def by_primary_key(
+    rows: DataFrame, step: Step, labels: Sequence[int], partitions: int
+) -> DataFrame:
+    """Return the last change per primary key of a stage's input, packed by join key.
+
+    ``rows``: the input packed by primary key.
+    """
+    fragment, reading = step.stage.fragment, step.moves
+    assert reading is not None
+    (source,), law = fragment.sources, fragment.last.law
+    assert isinstance(law, Settle)
+    reader, number = reading.reader, reading.number
+
+    @task.mapping
+    @_placed(fragment)
+    def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pieces = [unpack_piece(row) for row in _packed(batches)]
+        batch = batch_of(source, pieces, 0)
+        clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
+        batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
+        table = last_rows(source, law.primary, batch).select(list(law.columns))
+        tag = Tag(reader, number, task.partition(), 0, high_time_us(pieces))
+        yield packed(table, labels, tag, by=HASH)
+
+    function = letting_pass(settle, step.number, None) if step.passes else settle
+    return rows.repartition(partitions, "bucket").mapInArrow(function, PACKED_COLUMNS)
+
+
+def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
+    """Return a decorator for ``mapInArrow`` functions: failures name the join and its tables."""
+
+    def placed(function: task.BatchFunction) -> task.BatchFunction:
+        def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
+            with blamed(fragment.title, lambda _: where):
+                yield from function(given)
+
+        return batches
+
+    return placed
+
+
+def joined(
+    rows: DataFrame,
+    step: Step,
+    output: Output,
+    schema: pa.Schema,
+    *,
+    partitions: int,
+    metric: str,
+) -> DataFrame:
+    """Return the rows that a delta join emits from its packed inputs, beside the rows that pass.
+
+    ``schema``: ``output.schema`` in the session's time zone. Counts of join keys are observed under
+    ``metric``. ``left_hits`` were in the cache and ``left_misses`` were looked up; ``left_unfit``
+    of the misses cannot be in the store. The right side has the same counts.
+    """
+    live, query = rows.isStreaming, uuid4().hex
+    fragment, passes = step.stage.fragment, step.passes
+    operator, sources = fragment.last, fragment.sources
+    if live and operator.emit == "batch":
+        raise PlanError(
+            metric.removesuffix(".lookups"),
+            "emit='batch' leaves out what has not changed, which a delta join does not know",
+            "Use emit='change', which gives each key at most one change per micro-batch",
+        )
+
+    @task.mapping
+    @_placed(fragment)
+    def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        heard = list(_packed(batches))
+        pieces = [unpack_piece(row) for row in heard]
+        buckets = [row.bucket for row in heard]
+        asking = Asking(operator, query, buckets) if live else None
+        own = [batch_of(source, pieces, number) for number, source in enumerate(sources)]
+        caches = _empty(operator) if asking is None else asking.caches()
+        ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
+        done = join(operator, own, caches, ask, batch)
+        for table in done.changes:
+            sent = output.rows(table if live else _upserts(table)).cast(schema)
+            yield from _with_counts(sent, None).to_batches()
+        counts = [count for of_side in done.counts for count in of_side]
+        yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
+        if asking is not None:
+            asking.leave(done.caches)
+
+    counted = StructType(
+        [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
+    )
+    names = output.columns.names
+    function: task.BatchFunction = changes
+    if passes:
+        arrow = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in _COUNTS)])
+        function, counted = letting_pass(changes, step.number, arrow), with_passing(counted)
+        names = [*names, PASSING]
+    out = rows.repartition(partitions, "bucket").mapInArrow(function, counted)
+    if live:
+        sums = (F.coalesce(F.sum(name), F.lit(0)).alias(name[1:]) for name in _COUNTS)
+        out = out.observe(metric, *sums)
+    own = (F.col(quoted(name)) for name in names)
+    return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
+
+
+class Asking:
+    """A task of a streaming query in its micro-batch: its caches, and the stores it asks.
+
+    The task's ``buckets`` name its caches, because the same buckets meet in one task in each
+    micro-batch. The task's number will not do: it depends on how many partitions other inputs have.
+    All buckets get a piece in each micro-batch in which the join has any input. In a micro-batch
+    without input no cache is left.
+    """
+
+    def __init__(self, operator: Operator, query: str, buckets: Collection[int]) -> None:
+        assert isinstance(operator.law, DeltaJoinLaw)
+        self._operator = operator
+        self._sides = operator.law.sides
+        self.batch = task.micro_batch()
+        name = f"{query}-{task.run()}-{min(buckets, default=None)}"
+        self._file = CacheFile(task.directory("dovetail-look-ups"), name)
+        self._caching = bool(buckets) and any(side.cache for side in self._sides)
+
+    def caches(self) -> list[SideCache]:
+        """Return the caches that the batch before left on this machine, else empty ones."""
+        left = self._file.read(self.batch) if self._caching else None
+        return _empty(self._operator) if left is None else left
+
+    def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
+        """Look up rows of a side by their keys."""
+        return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
+
+    def leave(self, caches: Sequence[SideCache]) -> None:
+        """Store the caches for the next batch."""
+        if self._caching:
+            self._file.write(self.batch, caches)
+
+
+def _carried(operator: Operator, side: int) -> pa.Schema:
+    """Return the schema of the rows of a side."""
+    source = operator.sources[side]
+    return pa.schema(source.fields(source.user_columns))
+
+
+def _empty(operator: Operator) -> list[SideCache]:
+    """Return an empty cache for each side."""
+    return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
+
+
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[SimpleNamespace]:
+    """Yield rows of ``PACKED`` as objects with an attribute per column."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield SimpleNamespace(**row)
+
+
+def _upserts(table: pa.Table) -> pa.Table:
+    """Return the upserts alone. Nothing is taken back from a static result, which had no rows
+    before.
+    """
+    return table.filter(pc.invert(table.column(DELETED)))
+
+
+def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
+    """Return changes with the columns of counts: null, or for the one row that is no change
+    ``counts``.
+    """
+    for number, name in enumerate(_COUNTS):
+        column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[number]])
+        table = table.append_column(name, column)
+    return table
+
+
+def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
+    """Return one row that stands for no change; it carries the counts."""
+    values = [
+        pa.nulls(1, field.type)
+        if declared.nullable
+        else pa.array([0]).cast(pa.int64()).cast(field.type)
+        for field, declared in zip(schema, columns, strict=True)
+    ]
+    return pa.table(values, schema=schema)

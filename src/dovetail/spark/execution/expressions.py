@@ -1,0 +1,100 @@
+"""Evaluates the Spark expressions of a topology that runs in this process, by a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+
+from dovetail.base.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    EVENT_TIME,
+    FAILED,
+    ROW,
+    TIMESTAMP,
+    foreign_key_name,
+    quoted,
+)
+from dovetail.engine.pack import DEAD_LETTERS
+from dovetail.physical.inputs import Input
+from dovetail.physical.output import output_of
+from dovetail.physical.stage import Stage
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.plan.views import View
+from dovetail.spark.execution import projection
+from dovetail.spark.execution.wire import Read, as_json, viewed, with_foreign_key
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Sends rows to Spark and gets them back in order, through the projections that queries use."""
+
+    session: SparkSession
+
+    def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
+        """Return the parts of the foreign key of an input's rows, then a column of failures.
+
+        A failure is the row as JSON, null where the key can be computed. All columns have the rows'
+        length.
+        """
+        own = [*input_.source.key.fields, *input_.source.values.fields]
+        columns = StructType([*own, StructField(DELETED, BooleanType())])
+        items = [item for item, _ in input_.foreign]
+        frame = self._frame(rows, columns)
+        frame, parts, fails = with_foreign_key(frame, items, F.col(DELETED), foreign_key_name(0))
+        failure = F.when(fails, as_json(input_))
+        named = (column.alias(f"_{n}") for n, column in enumerate([*parts, failure]))
+        return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
+
+    def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
+        """Return a stage's changes for ``engine.local.Local.changelog``, from its node's
+        changelog.
+        """
+        frame = self._frame(changes, output_of(stage).columns)
+        made = _table(projection.changelog(frame, stage))
+        made = made.append_column(EVENT_TIME, made.column(TIMESTAMP).cast(pa.int64()))
+        deleted = pc.equal(made.column(CHANGE), DELETE)
+        return made.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
+
+    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
+        """Return a view's rows with ``_deleted``, the index of each one's input row, and the dead
+        letters.
+
+        Dead letters (``DEAD_LETTERS``) are of the rows that the view leaves out.
+        """
+        given = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
+        given = given.append_column(ROW, pa.array(np.arange(len(rows))))
+        numbers = [StructField(EVENT_TIME, LongType()), StructField(ROW, LongType())]
+        columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
+        time = F.timestamp_micros(F.col(EVENT_TIME))
+        read = Read(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
+        made = viewed(view, read, reports=view.letters is not None)
+        (row,) = made.positions
+        names = [*(F.col(quoted(name)) for name in view.row.names), F.col(DELETED), row.alias(ROW)]
+        fields = [] if view.letters is None else DEAD_LETTERS.names
+        failed = [F.col(FAILED)[field].alias(f"{FAILED}_{field}") for field in fields]
+        table, letters = _table(made.frame.select(*names, *failed)), DEAD_LETTERS.empty_table()
+        if failed:
+            parts = table.select(range(len(names), table.num_columns))
+            left_out = parts.column(0).is_valid()
+            letters = parts.filter(left_out).rename_columns(letters.column_names)
+            table = table.select(range(len(names))).filter(pc.invert(left_out))
+        return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
+
+    def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
+        """Return rows as a frame with these columns, all nullable."""
+        # A copy, because createDataFrame takes no slices of nested columns.
+        whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
+        return self.session.createDataFrame(whole, columns.toNullable())
+
+
+def _table(frame: DataFrame) -> pa.Table:
+    """Collect a frame as a table with Arrow types as plans have them."""
+    return frame.toArrow().cast(arrow_schema(frame.schema))

@@ -1,0 +1,533 @@
+"""Stages on Spark: pack, process per bucket, unpack, in a streaming query or over static frames.
+
+Values cross as Arrow and never become Python objects.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampType,
+)
+
+from dovetail.base.columns import COUNTED, FAILED, LEFT_OUT, LETTER, PASSING
+from dovetail.engine.error_context import blamed
+from dovetail.engine.flow import Flow
+from dovetail.engine.idle import Idle
+from dovetail.engine.pack import (
+    DEAD_LETTERS,
+    PACKED,
+    Carrier,
+    Letters,
+    Packer,
+    Packing,
+    Strays,
+    Tag,
+    ended,
+    pack,
+    whole,
+)
+from dovetail.operators.joins.in_order import merge
+from dovetail.physical.output import Output, changelog_columns, output_of
+from dovetail.physical.routing import Reading, Step
+from dovetail.physical.specs.by_key import InOrder
+from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
+from dovetail.plan.metrics import metric
+from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
+from dovetail.plan.types.arrow import arrow_schema, in_timezone
+from dovetail.plan.views import View
+from dovetail.platform.spark_errors import refuse_stopped
+from dovetail.spark import task
+from dovetail.spark.execution import delta_join, projection
+from dovetail.spark.execution.buckets import Work
+from dovetail.spark.execution.emission import (
+    PACKED_COLUMNS,
+    BlobEmission,
+    Emission,
+    FlatEmission,
+    ToBuckets,
+    payloads,
+)
+from dovetail.spark.execution.passthrough import letting_pass, parted, with_passing
+from dovetail.spark.execution.processor import BucketProcessor
+from dovetail.spark.execution.wire import Read, Shared, Wire, read_of
+
+_FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
+
+
+@dataclass
+class Frames(Flow[DataFrame, DataFrame]):
+    """The steps of a plan as Spark frames."""
+
+    labels: Sequence[int]
+    """The label of each bucket, under which it is shuffled."""
+    partitions: int
+    """The number of tasks."""
+    _metrics: Counter[str] = field(default_factory=Counter, init=False)
+
+    flat: ClassVar[bool]
+    """True if flat rows may leave a stage without packing."""
+
+    @abstractmethod
+    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+        """Return the rows that a stage with state emits for its packed inputs."""
+
+    def read(self, step: Step) -> DataFrame:
+        """Return rows of ``PACKED`` from the sources of a step; each source's frame is read
+        once.
+        """
+        places: dict[Entry, Entry] = {}
+        by_base: dict[Entry, dict[Entry, list[Reading]]] = defaultdict(lambda: defaultdict(list))
+        for reading in step.readings:
+            assert reading.port.input is not None
+            own = reading.port.input.source
+            entry = places.setdefault(own, self._in_place(own))
+            by_base[entry.base][entry].append(reading)
+        frames = list[DataFrame]()
+        for base, readings in by_base.items():
+            assert isinstance(base, Source)
+            frames.append(self._read(step, base, readings, unread=step.unread and not frames))
+        return _union(frames)
+
+    def _in_place(self, entry: Entry) -> Entry:
+        """Return the entry that is read in place of this one: itself, unless a subclass replaces
+        it.
+        """
+        return entry
+
+    def _read(
+        self,
+        step: Step,
+        base: Source,
+        readings: Mapping[Entry, Sequence[Reading]],
+        *,
+        unread: bool,
+    ) -> DataFrame:
+        """Return rows of ``PACKED`` from a source that is read as these entries."""
+        if len(readings) == 1:
+            ((entry, own),) = readings.items()
+            read = read_of(
+                entry, None, unread=unread, reported=own[0].reported, metric=self._metric
+            )
+            wire = Wire(self._sound(step, own, read))
+            packings = self._packings(step, own, wire, unread=unread)
+            return self._pack(step, wire.frame(), packings)
+        shared, packings = Shared(base, unread=unread), []
+        for entry, own in readings.items():
+            read = shared.read(entry, reported=own[0].reported, metric=self._metric)
+            wire = shared.wire(self._sound(step, own, read))
+            packings += self._packings(step, own, wire, unread=unread and not packings)
+            shared.add(wire)
+        return self._pack(step, shared.frame, packings)
+
+    def packed(self, step: Step, rows: DataFrame) -> DataFrame:
+        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that
+        read it.
+        """
+        whole = dict.fromkeys(step.relays, changelog_columns(step.stage))
+        if step.result is not None:
+            whole[step.result] = changelog_schema(step.stage.node)
+        readings = step.readings
+        reported = readings[0].reported if readings else 0
+        read = read_of(step.entry, rows, reported=reported, metric=self._metric)
+        wire = Wire(self._sound(step, readings, read))
+        packings = self._packings(step, readings, wire)
+        for to, columns in whole.items():
+            places = wire.own(columns.names)
+            packings.append(Carrier(to, arrow_schema(columns), self.labels, places))
+        place = wire.own([PASSING])[0] if step.passes else None
+        return self._pack(step, wire.frame(), packings, place)
+
+    def relayed(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Return the changelog, and the passing rows in a column beside it."""
+        return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
+
+    def _sound(self, step: Step, readings: Sequence[Reading], read: Read) -> Read:
+        """Return the read rows without those on which their views fail.
+
+        Failing rows are counted as observed metric ``<name>.failed``. They stay if their dead
+        letters are wanted, or if other views share the rows.
+        """
+        if FAILED not in read.frame.columns:
+            return read
+        failed = F.col(FAILED)
+        name = metric(readings[0].port.source.name, "failed")
+        number = F.when(failed.isNotNull(), F.lit(1))
+        frame = self._observing(read.frame, name, number, failed[LETTER])
+        if step.letters is None and LEFT_OUT not in frame.columns:
+            frame = frame.where(failed.isNull()).drop(FAILED)
+        return replace(read, frame=frame)
+
+    def _packings(
+        self, step: Step, readings: Sequence[Reading], wire: Wire, *, unread: bool = False
+    ) -> list[Packing]:
+        """Return the packings of rows for their readers, and of their dead letters if these are
+        wanted.
+
+        ``unread``: add the dead letters of records that cannot be read.
+        """
+        packings = [one for reading in readings for one in self._of(reading, wire, step.letters)]
+        letters = None if step.letters is None else wire.letters(unread=unread)
+        if letters is not None:
+            assert step.letters is not None
+            packings.append(Strays(step.letters, DEAD_LETTERS, self.labels, [letters]))
+        return packings
+
+    def _pack(
+        self, step: Step, frame: DataFrame, packings: Sequence[Packing], place: int | None = None
+    ) -> DataFrame:
+        """Return rows of ``PACKED``; ``place``: as in ``packing``.
+
+        Rows are dropped for a null in the key, and records of a stream without a value. They are
+        counted as observed metric ``<name>.dropped``; failing foreign keys as ``<name>.failed``.
+        """
+        title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
+        made = frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
+        for reading in step.readings:
+            made = self._observed(made, reading.counts, reading.reader, reading.number)
+        return made
+
+    def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
+        """Yield the packings of a stage's input, and of the rows that the input leaves out."""
+        port, source = reading.port, reading.port.source
+        assert port.input is not None
+        places, out = wire.input(port.input, source, letters=letters is not None), wire.out()
+        yield Packer(reading.reader, reading.number, source, self.labels, port.by, places, out)
+        if letters is not None and reading.fails:
+            yield Letters(
+                letters,
+                DEAD_LETTERS,
+                self.labels,
+                [wire.time(), places[-1]],
+                out,
+                operator=reading.stage.fragment.title,
+                problem=reading.failure,
+            )
+
+    def partitioned(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Return rows of ``PACKED`` for the next stage. The stage's counts are observed metrics."""
+        packed, fragment, reading = _union(inputs), step.stage.fragment, step.moves
+        assert reading is not None
+        assert reading.port.hash_column is not None
+        if isinstance(fragment.last.law, Settle):
+            return delta_join.by_primary_key(packed, step, self.labels, self.partitions)
+        emission = ToBuckets(
+            self.labels,
+            reading.port.hash_column,
+            reading.reader,
+            reading.number,
+            fragment.counts,
+        )
+        made = self.staged(packed, step, emission)
+        return self._observed(made, fragment.counts, reading.reader, reading.number)
+
+    def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Return rows of ``PACKED``: a result's changes, in the form that ``outcomes`` reads."""
+        fragment, result = step.stage.fragment, step.result
+        assert result is not None
+        if fragment.stateful:
+            output = output_of(step.stage)
+            made = self.staged(_union(inputs), step, BlobEmission(output, fragment.counts, result))
+            return self._observed(made, fragment.counts, result, 0)
+        law, packed = fragment.last.law, _union(inputs)
+        if isinstance(law, InOrder):
+            packed = packed.repartition(self.partitions, "bucket")
+            function = merging(step, law, _carried(self.labels, result))
+            return packed.mapInArrow(
+                letting_pass(function, step.number, None) if step.passes else function,
+                PACKED_COLUMNS,
+            )
+        return self._carrying(step, self._stateless(step, packed), passes=step.passes)
+
+    def _carrying(self, step: Step, rows: DataFrame, *, passes: bool) -> DataFrame:
+        """Return rows of ``PACKED`` from the flat rows of a result."""
+        assert step.result is not None
+        schema = output_of(step.stage).schema
+        plain = rows.toDF(*(f"_c{number}" for number in range(len(rows.columns))))
+        carrier = Carrier(step.result, schema, self.labels, range(len(schema)))
+        place = len(schema) if passes else None
+        return plain.mapInArrow(
+            packing([carrier], step.stage.fragment.title, place), PACKED_COLUMNS
+        )
+
+    def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+        """Return the changelog, and the passing rows in a column beside it."""
+        stage, packed = step.stage, _union(inputs)
+        stateful = stage.fragment.stateful
+        rows = self._stateful(step, packed) if stateful else self._stateless(step, packed)
+        if output_of(stage).held is not None:
+            return rows
+        return projection.changelog(rows, stage, [PASSING] if step.passes else [])
+
+    def _stateless(self, step: Step, packed: DataFrame) -> DataFrame:
+        """Return the rows that a fragment without state emits."""
+        fragment, output = step.stage.fragment, output_of(step.stage)
+        law, schema = fragment.last.law, _in_session_timezone(packed, output)
+        if isinstance(law, DeltaJoinLaw):
+            return delta_join.joined(
+                packed,
+                step,
+                output,
+                schema,
+                partitions=self.partitions,
+                metric=self._metric(metric(law.name, "lookups")),
+            )
+        assert isinstance(law, InOrder)
+        rows = merging(step, law, lambda tables: _flat(tables, schema))
+        return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
+
+    def _stateful(self, step: Step, packed: DataFrame) -> DataFrame:
+        """Return the rows that a fragment with state emits.
+
+        Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
+        Arrow types. They leave in blobs that a second step unpacks. So do the rows of a stage that
+        other rows pass.
+        """
+        fragment, output = step.stage.fragment, output_of(step.stage)
+        if self.flat and _is_flat(output) and not step.passes:
+            rows = self.staged(packed, step, FlatEmission(output, fragment.counts))
+            return self._counted(rows, fragment.counts)
+        blobs = self.staged(packed, step, BlobEmission(output, fragment.counts, step.number))
+        blobs = self._observed(blobs, fragment.counts, step.number, 0)
+        return unpacked(blobs, output, step)
+
+    def _counted(self, rows: DataFrame, metrics: Sequence[str]) -> DataFrame:
+        """Return the changes in rows of ``FlatEmission``; make its counts observed metrics."""
+        if not metrics:
+            return rows
+        for place, name in enumerate(metrics):
+            number, example = (
+                F.get_json_object(F.col(COUNTED), f"$[{place}][{part}]") for part in (0, 1)
+            )
+            rows = self._observing(rows, name, number.cast("long"), example)
+        return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
+
+    def _metric(self, name: str) -> str:
+        """Return a name for an observed metric that is unique in the query."""
+        self._metrics[name] += 1
+        return name if self._metrics[name] == 1 else f"{name}#{self._metrics[name]}"
+
+    def _observed(
+        self, rows: DataFrame, metrics: Sequence[str], reader: int, number: int
+    ) -> DataFrame:
+        """Return the rows, with the counts in those for a reader's input as observed metrics."""
+        own = (F.col("reader") == reader) & (F.col("source") == number)
+        for place, name in enumerate(metrics):
+            count, example = (F.when(own, F.col(c)[place]) for c in ("counts", "examples"))
+            rows = self._observing(rows, name, count, example)
+        return rows
+
+    def _observing(self, rows: DataFrame, name: str, number: Column, example: Column) -> DataFrame:
+        """Return the rows, with a counter as an observed metric.
+
+        ``number``: how much each row adds, null for nothing. ``example``: a text, null for none.
+        """
+        total = F.coalesce(F.sum(number), F.lit(0)).alias("records")
+        return rows.observe(self._metric(name), total, F.min(example).alias("example"))
+
+
+@dataclass
+class Streaming(Frames):
+    """The steps of a plan in a streaming query."""
+
+    timers: bool
+    """True if stages that may wait for another source have timers. A timer releases waiting rows
+    without new data, and lets stream time go on by ``idle``. A query with timers runs micro-batches
+    without end, except with ``running.TO_END``."""
+    initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
+    """By a stage's fingerprint: the blobs with which its buckets begin (``bucket``, ``name``,
+    ``blob``). The first micro-batch takes them over."""
+    sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
+    """The sources that are read in place of entries, or of the nodes below views."""
+    silent: bool = field(default=False, kw_only=True)
+    """True if no result is emitted."""
+    closing: bool = field(default=False, kw_only=True)
+    """True if all inputs have ended, in a micro-batch without rows."""
+    timed: bool = field(default=False, kw_only=True)
+    """True if all stages have timers, not only those that wait for a source."""
+    idle: Idle | None = field(default=None, kw_only=True)
+    """The behavior of stages when no input comes; None to wait."""
+    stateful: int = field(default=0, init=False)
+    """The number of stages with state that have been built so far."""
+
+    flat = True
+
+    def _in_place(self, entry: Entry) -> Entry:
+        """Return the source that is read in place of an entry, or of a node below its views."""
+        if entry in self.sources:
+            return self.sources[entry]
+        return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
+
+    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+        """Return the rows of a stage with state, by ``transformWithState``."""
+        self.stateful += 1
+        fragment = step.stage.fragment
+        timers = self.timers and (self.timed or fragment.align_us is not None)
+        idle = None if self.idle is None else replace(self.idle, hears=step.hears)
+        if self.closing:
+            # A shuffle gives all partitions, also those without rows.
+            function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
+            packed = packed.repartition(self.partitions, "bucket")
+            packed = packed.mapInArrow(function, PACKED_COLUMNS)
+        if fragment.align_us is not None or idle is not None:
+            # The time of the micro-batch is the same when the batch is repeated. It is added only
+            # if rows may wait, because the projection copies every blob.
+            packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
+        initial = self.initial.get(fragment.topology)
+        beats = tuple((to.reader, to.number) for to in step.beats)
+        return packed.groupBy("bucket").transformWithStateInPandas(
+            BucketProcessor(
+                Work(fragment, emission, step.number, step.passes, timers, idle, beats)
+            ),
+            emission.columns,
+            "append",
+            "processingTime" if timers else "none",
+            initialState=None if initial is None else initial.groupBy("bucket"),
+        )
+
+
+def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.BatchFunction:
+    """Return the ``mapInArrow`` function that reads rows once and packs them for all readers.
+
+    ``place``: the number of the column with passing rows, None if there is none.
+    """
+
+    @task.mapping
+    def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        others: list[pa.RecordBatch] = []
+
+        def own() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                rows = batch
+                if place is not None:
+                    rows, passing = parted(rows, place)
+                    others.append(passing.rename_columns(PACKED.names))
+                yield rows
+
+        with blamed(title, lambda _: f"input partition {task.partition()}"):
+            for packed in pack(packings, own(), task.partition()):
+                yield packed
+                yield from others
+                others.clear()
+            yield from others
+
+    return pack_all
+
+
+def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) -> task.BatchFunction:
+    """Return the ``mapInArrow`` function that tells a stage's buckets that their sources have
+    ended.
+
+    Rows of ``PACKED`` pass unchanged. The labels are spread over ``partitions`` tasks.
+    """
+
+    @task.mapping
+    def end_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        own = labels[task.partition() :: partitions]
+        if own:
+            yield ended(reader, sources, own)
+
+    return end_all
+
+
+def _union(inputs: Sequence[DataFrame]) -> DataFrame:
+    """Return the union of frames with the same columns."""
+    return reduce(DataFrame.union, inputs)
+
+
+def _is_flat(output: Output) -> bool:
+    """Say whether all columns have types that pandas' Arrow types carry."""
+    return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
+
+
+def unpacked(packed: DataFrame, output: Output, step: Step | None = None) -> DataFrame:
+    """Return the rows of blobs; with ``step``, those that the step emits, beside the passing
+    rows.
+    """
+    schema = _in_session_timezone(packed, output)
+
+    @task.mapping
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from _flat(payloads(batches), schema)
+
+    return _mapped(packed, rows, step, output)
+
+
+def merging(
+    step: Step, law: InOrder, leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
+) -> task.BatchFunction:
+    """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
+
+    The results of each primary key come out in order. ``leaving``: the form in which they leave.
+    """
+    fragment, output = step.stage.fragment, output_of(step.stage)
+    title, columns = fragment.sources[0].title, fragment.output_schema.names
+
+    @task.mapping
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with blamed(fragment.title, lambda _: title):
+            tables = merge(payloads(batches), law, columns, task.micro_batch())
+            yield from leaving(map(output.rows, tables))
+
+    return rows
+
+
+def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield tables as record batches of the schema."""
+    for table in tables:
+        yield from table.cast(schema).to_batches()
+
+
+def _carried(
+    labels: Sequence[int], result: int
+) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
+    """Return a function from tables to rows of ``PACKED`` for a result, in order within a task."""
+
+    def carried(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        partition = task.partition()
+        for number, table in enumerate(tables):
+            label = labels[partition % len(labels)]
+            yield whole(table, label, Tag(result, 0, partition, number))
+
+    return carried
+
+
+def _mapped(
+    packed: DataFrame, function: task.BatchFunction, step: Step | None, output: Output
+) -> DataFrame:
+    """Return the rows by a function of packed rows, beside the rows that pass the step."""
+    columns = output.columns
+    if step is not None and step.passes:
+        schema = _in_session_timezone(packed, output)
+        function, columns = letting_pass(function, step.number, schema), with_passing(columns)
+    return packed.mapInArrow(function, columns)
+
+
+def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
+    """Return the output's schema with timestamps in the session's time zone."""
+    timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+    return in_timezone(output.schema, str(timezone))
+
+
+def session_of(node: Node) -> SparkSession:
+    """Return the Spark session of a node's inputs; raise an error if it has stopped."""
+    frame = node.origins[0].frame
+    assert frame is not None
+    session: SparkSession = frame.sparkSession
+    refuse_stopped(node.name, session)
+    return session

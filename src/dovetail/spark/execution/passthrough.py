@@ -1,0 +1,79 @@
+"""Rows that pass a stage on their way to another one.
+
+Beside the stage's flat rows they are in a column of their own. It holds a row of ``PACKED`` for a
+passing row, and null in the stage's own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.base.columns import PASSING
+from dovetail.engine.pack import PACKED
+from dovetail.spark.execution.emission import PACKED_COLUMNS
+from dovetail.spark.task import BatchFunction
+
+_STRUCT = pa.struct([*PACKED])
+
+
+def with_passing(columns: StructType) -> StructType:
+    """Return a stage's columns, all nullable, and the column for passing rows."""
+    own = [StructField(field.name, field.dataType) for field in columns]
+    return StructType([*own, StructField(PASSING, PACKED_COLUMNS)])
+
+
+def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None) -> BatchFunction:
+    """Return a function that applies ``function`` to the rows for stage ``number`` and lets others
+    pass.
+
+    ``function``: from rows of ``PACKED`` to rows of ``schema``. Other rows come out beside its
+    rows, or without a schema unchanged.
+    """
+
+    def mapped(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        others: list[pa.RecordBatch] = []
+
+        def own() -> Iterator[pa.RecordBatch]:
+            for batch in given:
+                mine = pc.equal(batch.column("reader"), number)
+                others.append(batch.filter(pc.invert(mine)))
+                yield batch.filter(mine)
+
+        for made in function(own()):
+            yield (
+                made
+                if schema is None
+                else _beside([*made.columns, pa.nulls(made.num_rows, _STRUCT)], schema)
+            )
+            yield from _passing(others, schema)
+        yield from _passing(others, schema)
+
+    return mapped
+
+
+def parted(batch: pa.RecordBatch, place: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the rows with a null in column number ``place``, and the structs of the others
+    there.
+    """
+    beside = batch.column(place)
+    return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())
+
+
+def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """Yield the passing rows and clear the list."""
+    for rows in others:
+        if schema is None:
+            yield rows
+        elif rows.num_rows:
+            none = [pa.nulls(rows.num_rows, field.type) for field in schema]
+            yield _beside([*none, rows.to_struct_array().cast(_STRUCT)], schema)
+    others.clear()
+
+
+def _beside(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of a stage's columns with the column of passing rows as the last."""
+    return pa.record_batch(columns, names=[*schema.names, PASSING])

@@ -1,0 +1,98 @@
+"""The processor of a stage with state that Spark gets.
+
+It travels by value, its work as bytes. When a query starts, Spark starts a new Python process for
+each such stage. That process only asks for the state variables, and so imports nothing of the
+library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dovetail.spark.execution.buckets import Work
+
+
+_ASKS = "pyspark.sql.streaming.transform_with_state_driver_worker"
+"""The main module of the process that only asks for the state variables."""
+
+
+class BucketProcessor(StatefulProcessor):
+    """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Silence the process that only asks for the state variables.
+
+        Spark's prints there would reach the user's console. A first line is printed before and
+        cannot be stopped.
+        """
+        self.__dict__ = state
+        main = getattr(sys.modules["__main__"], "__spec__", None)
+        if main is not None and main.name == _ASKS:
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- imports nothing
+                os.dup2(nowhere.fileno(), 1)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state variable."""
+        name = StructType([StructField("name", StringType())])
+        blob = StructType([StructField("blob", BinaryType())])
+        self._handle, self._blobs = handle, handle.getMapState("blobs", name, blob)
+
+    def handleInitialState(  # noqa: N802
+        self,
+        key: Any,
+        initialState: pd.DataFrame,  # noqa: N803
+        timerValues: Any,  # noqa: N803
+    ) -> None:
+        """Store some of the blobs with which a bucket begins."""
+        for name, blob in zip(initialState["name"], initialState["blob"], strict=True):
+            self._blobs.updateValue((name,), (blob,))
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Process one micro-batch of one bucket."""
+        from dovetail.spark.execution import buckets
+
+        work = buckets.work_of(self._work)
+        yield from work.rows(key[0], rows, self._blobs, self._handle)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Process a bucket without input, because its rows have waited as long as they may."""
+        from dovetail.spark.execution import buckets
+
+        now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()
+        work = buckets.work_of(self._work)
+        yield from work.batch(key[0], [], now_us, self._blobs, self._handle)
+
+    def close(self) -> None:
+        """Release nothing: open files belong to the worker process.
+
+        Spark also calls this in the process that has only asked for the state variables.
+        """
+        task = sys.modules.get("dovetail.spark.task")
+        if task is not None:
+            task.freeze_imports()
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,0 +1,149 @@
+"""Projections from a stage's output to a changelog: the joins' selections in Spark.
+
+A selection is a function of a row. So it runs once at the end, in the JVM, however deep its join is
+in the tree. A tombstone (the change that deletes a row) carries the key and nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    EVENT_TIME,
+    POSITION,
+    TIMESTAMP,
+    UPSERT,
+    VISIBLE,
+    quoted,
+)
+from dovetail.physical.output import held_key, leaf_columns, windowed
+from dovetail.physical.stage import Stage
+from dovetail.plan.nodes import Join, Node
+from dovetail.plan.select import SIDES, row_columns
+from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.views import View
+from dovetail.spark.execution import wire
+
+
+def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> DataFrame:
+    """Return the changelog of a stage's node from its output (``plan.nodes.changelog_schema``).
+
+    ``beside``: further columns, which stay.
+    """
+    node = stage.node
+    if isinstance(node, Unwindowed):
+        frame, held = _unwindowed(changes, stage, node, beside)
+    else:
+        frame, columns = _project(changes, stage, node, first_leaf=0)
+        held = [F.col(quoted(columns[n])) for n in node.row.names]
+    names = node.row.names
+    return frame.select(
+        *(column.alias(name) for name, column in zip(names, held, strict=True)),
+        F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
+        F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
+        F.col(POSITION),
+        *map(F.col, (*stage.fragment.feeds, *beside)),
+    )
+
+
+def viewed(changes: DataFrame, view: View) -> DataFrame:
+    """Return the changelog of a view from that of its node."""
+    read = wire.viewed(
+        view,
+        wire.Read(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
+    )
+    (position,) = read.positions
+    return read.frame.select(
+        *(F.col(quoted(name)) for name in view.row.names),
+        F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
+        read.timestamp.alias(TIMESTAMP),
+        position.alias(POSITION),
+    )
+
+
+def _unwindowed(
+    changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
+) -> tuple[DataFrame, list[Column]]:
+    """Return the frame with a windowed table's columns by name, and the columns that are made of
+    them.
+    """
+    inner = windowed(node)
+    frame, columns = _project(changes, stage, inner, first_leaf=0)
+    names = inner.row.names
+    kept = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds, *beside]
+    frame = frame.select(
+        *(F.col(quoted(columns[name])).alias(name) for name in names),
+        *(F.col(name) for name in kept),
+    )
+    made = [
+        F.col(quoted(c)) if isinstance(c, str) else wire.fitted(c, field.dataType)
+        for c, field in zip(node.columns, node.row, strict=True)
+    ]
+    keys = len(node.key)
+    return frame, [*made[:keys], *(F.when(~F.col(DELETED), c) for c in made[keys:])]
+
+
+def _project(
+    frame: DataFrame, stage: Stage, node: Node, first_leaf: int
+) -> tuple[DataFrame, dict[str, str]]:
+    """Return the frame with what the node's columns need, and the frame's column for each of
+    them.
+    """
+    if not isinstance(node, Join):
+        return frame, leaf_columns(stage, first_leaf)
+    middle = first_leaf + len(node.left.entries)
+    sides: dict[str, dict[str, str]] = {}
+    for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
+        frame, sides[side] = _project(frame, stage, child, leaf)
+    columns = held_key(node, sides["left"])
+    columns |= {s.name: sides[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
+    computed = [s for s in node.select if s.column is not None]
+    if computed:
+        kept = frame.columns
+        row = _joined_row(frame, node, first_leaf, middle, sides)
+        present = F.col(VISIBLE).bitwiseAND(_mask(first_leaf, len(node.entries))) != 0
+        names = {s.name: f"_{first_leaf}_{middle}_{s.name}" for s in computed}
+        frame = row.select(
+            *(F.col(quoted(name)) for name in kept),
+            *(
+                F.when(present, wire.fitted(s.column, node.fields[s.name].dataType)).alias(
+                    names[s.name]
+                )
+                for s in computed
+                if s.column is not None
+            ),
+        )
+        columns |= names
+    return frame, columns
+
+
+def _joined_row(
+    frame: DataFrame,
+    node: Join,
+    first_leaf: int,
+    middle: int,
+    sides: Mapping[str, Mapping[str, str]],
+) -> DataFrame:
+    """Return the frame with the joined row as expressions see it (``plan.select.row_columns``)."""
+    added: dict[str, Column] = {}
+    for name in node.left.key.names:
+        added[name] = F.col(quoted(sides["left"][name]))
+    for side, child, leaf in zip(SIDES, (node.left, node.right), (first_leaf, middle), strict=True):
+        names = child.row.names
+        fields = [F.col(quoted(sides[side][name])).alias(name) for name in names]
+        here = F.col(VISIBLE).bitwiseAND(_mask(leaf, len(child.entries))) != 0
+        added[side] = F.when(here, F.struct(*fields))
+    for name, (side, column) in row_columns(node.left, node.right)[1].items():
+        added[name] = F.col(quoted(sides[side][column]))
+    return frame.select("*", *(column.alias(name) for name, column in added.items()))
+
+
+def _mask(first_leaf: int, width: int) -> int:
+    """Return the bits of ``width`` leaves from ``first_leaf`` on, for the column ``_visible``."""
+    return ((1 << width) - 1) << first_leaf

@@ -1,0 +1,74 @@
+"""A topology over static frames: the same stages, one batch, state in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from dovetail.engine import flow
+from dovetail.engine.batches.pieces import Piece, high_time_us
+from dovetail.engine.fragment import process
+from dovetail.engine.pack import unpack_piece
+from dovetail.physical.fragment import Emit, Fragment
+from dovetail.physical.planner import plan_of
+from dovetail.physical.routing import Step
+from dovetail.plan.nodes import Node
+from dovetail.spark.execution import projection
+from dovetail.spark.execution.buckets import parted
+from dovetail.spark.execution.emission import Emission
+from dovetail.spark.execution.frames import Frames, session_of
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import SegmentCache
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+
+def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
+    """Return the changelog of a node with static inputs, as a static frame.
+
+    ``buckets``: None for the session's number of shuffle partitions.
+    """
+    session = session_of(node)
+    if buckets is None:
+        buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
+    plan = plan_of([node], buckets=buckets, emit=emit)
+    (result,) = plan.results
+    changes = flow.changes(plan, Static(list(range(buckets)), buckets))
+    return reduce(projection.viewed, result.views, changes)
+
+
+@dataclass
+class Static(Frames):
+    """The steps of a plan over static frames, in one batch."""
+
+    flat = False
+
+    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+        """Return the rows of a stage with state, by ``applyInPandas``."""
+        run = _bucket(step.stage.fragment, emission, step.number)
+        return packed.groupBy("bucket").applyInPandas(run, emission.columns)
+
+
+def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
+    """Return the function for ``applyInPandas`` that processes one bucket, and lets other rows
+    pass.
+    """
+
+    def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        own, others = parted(rows, number)
+        pieces = [unpack_piece(row) for row in own.itertuples(index=False)]
+        # The end of the input, which ends all waiting.
+        pieces += Piece.ends(len(fragment.sources))
+        done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
+        frames = [
+            *emission.frames(done, key[0], high_time_us(pieces)),
+            *([others] if len(others) else []),
+        ]
+        return pd.concat(frames) if frames else pd.DataFrame()
+
+    return run

@@ -1,0 +1,496 @@
+"""The first step of a stage, in the JVM: an input's rows in the columns in which they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+from dovetail.base.columns import (
+    CHANGE,
+    CLOCK,
+    DELETE,
+    DELETED,
+    EVENT_TIME,
+    FAILED,
+    FILE_METADATA,
+    LEFT_OUT,
+    LETTER,
+    OPERATOR,
+    ORDER,
+    PASSING,
+    PROBLEM,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    TIMESTAMP,
+    UNREAD,
+    attempt_name,
+    foreign_key_name,
+    position_name,
+    quoted,
+    shared_name,
+    wire_name,
+)
+from dovetail.physical.inputs import Input
+from dovetail.physical.source import SourceSpec
+from dovetail.physical.specs.look_up import store_look_up
+from dovetail.plan.joins.look_up import LookUp
+from dovetail.plan.metrics import metric as metric_name
+from dovetail.plan.nodes import Entry, Source
+from dovetail.plan.view_columns import Made, column_of, said
+from dovetail.plan.views import View, views_of
+from dovetail.platform.sessions import attempted
+from dovetail.spark.execution.look_up import answered
+
+Metric: TypeAlias = Callable[[str], str]
+"""A function from the name of an observed metric to one that is unique in the query."""
+
+
+class Wire:
+    """The columns in which rows travel to all their readers; a shared column travels once.
+
+    The columns' names are plain, because ``mapInArrow`` takes the dots of a user's names for
+    nesting.
+    """
+
+    def __init__(self, read: Read, first: int = 0) -> None:
+        self._read, self._frame, self._first = read, read.frame, first
+        self._columns: dict[Hashable, Column] = {}
+        self._foreign_keys = 0
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def frame(self, *carried: str) -> DataFrame:
+        """Return the rows with the columns that methods have placed, numbered from ``first``.
+
+        The columns ``carried`` come before them.
+        """
+        columns = enumerate(self._columns.values(), start=self._first)
+        made = (column.alias(wire_name(number)) for number, column in columns)
+        return self._frame.select(*carried, *made)
+
+    def own(self, names: Iterable[str]) -> list[int]:
+        """Return the places of columns that travel as they are in the frame."""
+        return [self._place(("own", name), F.col(quoted(name))) for name in names]
+
+    def input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
+        """Return the places of an input's columns of ``SourceSpec.travel_schema``.
+
+        ``_deleted`` is absent if there are no tombstones. If the foreign key may fail, there is one
+        more place. Its column is null where the key does not fail; with ``letters`` it has the row
+        as JSON.
+
+        A key is canonical, also a source's own key that travels as a value. A stream's rows with a
+        null in the key are spread over the buckets by their times.
+        """
+        read = self._read
+        keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
+        spread = spec.stream and (spec.null_keys or spec.keeps_time)
+        hash_ = F.xxhash64(*keys)
+        if spread:
+            hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
+        places = [self._place(("hash", input_.key, spread), hash_), self.time()]
+        if read.deleted is not None:
+            places.append(self._place("deleted", read.deleted))
+        places += [self._canonical(field) for field in input_.key_fields]
+        failed = []
+        if input_.foreign:
+            items, types = zip(*input_.foreign, strict=True)
+            foreign = [F.col(quoted(item)) for item in items if isinstance(item, str)]
+            what: Hashable = ("foreign", items)
+            if spec.fallible:
+                self._foreign_keys += 1
+                name = foreign_key_name(self._foreign_keys)
+                self._frame, foreign, fails = with_foreign_key(
+                    self._frame, items, read.deleted, name
+                )
+                failure = F.when(fails, as_json(input_) if letters else F.lit(True))
+                what = ("foreign", name)
+                failed.append(self._place(("failed", name), failure))
+            foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
+            columns = enumerate([F.xxhash64(*foreign), *foreign])
+            places += [self._place((what, number), column) for number, column in columns]
+        for field in input_.value_fields:
+            own_key = field.name in input_.source.key.names
+            places += [self._canonical(field)] if own_key else self.own([field.name])
+        positions = enumerate(read.positions)
+        places += [self._place(("position", n), p.cast(LongType())) for n, p in positions]
+        if spec.files:
+            file = F.col(FILE_METADATA)
+            places.append(self._place("file time", F.unix_micros(file["file_modification_time"])))
+            parts = ("file_path", "file_block_start")
+            places += [self._place(part, file[part]) for part in parts]
+        return places + failed
+
+    def out(self) -> int | None:
+        """Return the place of a column that is null for rows; None if everything is a row.
+
+        Rows that pass to other stages do not count.
+        """
+        beside = [name for name in _beside(self._read.frame) if name != PASSING]
+        if not beside:
+            return None
+        return self._place("out", F.when(reduce(Column.__or__, _there(beside)), F.lit(True)))
+
+    def letters(self, *, unread: bool) -> int | None:
+        """Return the place of the dead letters; None if there are none.
+
+        ``unread``: add those of records that cannot be read.
+        """
+        names = ([UNREAD] if unread else []) + [FAILED]
+        letters = [F.col(name) for name in names if name in self._read.frame.columns]
+        return self._place("letters", F.coalesce(*letters)) if letters else None
+
+    def time(self) -> int:
+        """Return the place of the event time, in microseconds."""
+        return self._place("time", F.unix_micros(self._read.timestamp))
+
+    def _canonical(self, field: StructField) -> int:
+        """Return the place of a field in its canonical form."""
+        own = F.col(quoted(field.name))
+        column = _canonical(own, field.dataType)
+        return self._place(("own" if column is own else "canonical", field.name), column)
+
+    def _place(self, what: Hashable, column: Column) -> int:
+        """Return the place of a column, adding it on first use."""
+        if what not in self._columns:
+            self._columns[what] = column
+        return self._first + [*self._columns].index(what)
+
+
+@dataclass(frozen=True)
+class Read:
+    """The rows of an input."""
+
+    frame: DataFrame
+    timestamp: Column
+    """The event time."""
+    deleted: Column | None
+    """True for tombstones (rows that delete their key's row). Null for a row that only a condition
+    turns into a tombstone. None if there are no tombstones."""
+    positions: list[Column]
+    """The columns that order the rows."""
+    carried: tuple[str, ...] = ()
+    """The names of further columns, which stay as they are."""
+
+
+class Shared:
+    """A source's rows, read once, from which several views are made one after the other.
+
+    The travelling columns of each view are beside the source's columns. A view makes at most one
+    row of a row. If it makes none, the row is only for other views, and ``_left_out`` is set.
+    """
+
+    def __init__(self, source: Source, *, unread: bool) -> None:
+        read = _from_outside(source, unread=unread)
+        columns: dict[str, Column] = {name: F.col(quoted(name)) for name in source.row.names}
+        columns[TIMESTAMP] = read.timestamp
+        if read.deleted is not None:
+            columns[DELETED] = read.deleted
+        self._positions = [*map(position_name, range(len(read.positions)))]
+        columns |= zip(self._positions, read.positions, strict=True)
+        columns |= {name: F.col(name) for name in (*read.carried, *_beside(read.frame))}
+        self._names, self._carried = [*columns], read.carried
+        self._kept = [shared_name(number) for number in range(len(columns))]
+        made = zip(columns.values(), self._kept, strict=True)
+        self._frame = read.frame.select(*(column.alias(name) for column, name in made))
+        self._width = 0
+
+    def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> Read:
+        """Return the source, or a view of it, read as in ``read_of``."""
+        own = zip(self._kept, self._names, strict=True)
+        frame = self._frame.select(
+            *self._held,
+            *(F.col(kept).alias(name) for kept, name in own),
+            F.lit(None).cast("boolean").alias(LEFT_OUT),
+        )
+        positions = [*map(F.col, self._positions)]
+        deleted = F.col(DELETED) if DELETED in self._names else None
+        carried = (*self._held, *self._carried)
+        read = Read(frame, F.col(TIMESTAMP), deleted, positions, carried)
+        return _as_viewed(entry, read, reported=reported, metric=metric)
+
+    def wire(self, read: Read) -> Wire:
+        """Return the travelling columns of what was read last."""
+        return Wire(read, self._width)
+
+    def add(self, wire: Wire) -> None:
+        """Keep the travelling columns."""
+        self._frame = wire.frame(*self._held)
+        self._width += len(wire)
+
+    @property
+    def _held(self) -> list[str]:
+        """The names of the source's columns and of the travelling ones."""
+        return [*self._kept, *map(wire_name, range(self._width))]
+
+    @property
+    def frame(self) -> DataFrame:
+        """The travelling columns of all that was read."""
+        return self._frame.select(*map(wire_name, range(self._width)))
+
+
+def read_of(
+    source: Entry,
+    upstream: DataFrame | None,
+    *,
+    unread: bool = False,
+    reported: int = 0,
+    metric: Metric | None = None,
+) -> Read:
+    """Return the rows of an input.
+
+    ``upstream``: the changelog, if another stage makes it. ``unread``: add the records that cannot
+    be read, beside the rows (``Source.with_unread``). ``reported``: as in ``Reading``. ``metric``:
+    names the observed metrics of look-ups.
+    """
+    base = source.base
+    if isinstance(base, Source):
+        read = _from_outside(base, unread=unread)
+    else:
+        assert upstream is not None
+        brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
+        positions = [F.col(name) for name in brought if name in upstream.columns]
+        read = Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
+    return _as_viewed(source, read, reported=reported, metric=metric)
+
+
+def _from_outside(source: Source, *, unread: bool) -> Read:
+    """Return the rows of a source's frame."""
+    assert source.frame is not None
+    assert source.timestamp is not None
+    positions = [p for p in (source.sequence, source.log_partition) if p is not None]
+    carried = (FILE_METADATA,) if source.files else ()
+    deleted = None if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
+    if not unread:
+        return Read(source.frame, source.timestamp, deleted, positions, carried)
+    assert source.with_unread is not None
+    assert deleted is not None  # sources of records always have the column
+    deleted = deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
+    return Read(source.with_unread, source.timestamp, deleted, positions, carried)
+
+
+def _as_viewed(entry: Entry, read: Read, *, reported: int, metric: Metric | None) -> Read:
+    """Return the rows after an entry's views, applied one after the other."""
+    for number, view in enumerate(views_of(entry)):
+        if isinstance(view, LookUp):
+            read = looked_up(view, read, metric=metric)
+        else:
+            read = viewed(view, read, reports=number >= reported)
+    return read
+
+
+def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
+    """Return the rows of a view from those of its node.
+
+    Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
+    a record without a value, has null values, and no expression is computed for it.
+
+    Rows on which the view fails are left out, unless it fails the query. If it ``reports``, they
+    stay beside the others with their dead letters in ``FAILED``. If the rows are shared with other
+    views (``LEFT_OUT``), rows that are left out stay, marked as such.
+    """
+    frame, numbers, beside = _plain(read, view.node.row.names)
+    carried = [*read.carried, *beside]
+    gone, condition, columns = F.col(DELETED), view.condition, view.columns
+    if view.letters is not None:
+        frame, held, problems = _attempted(frame, view, beside)
+        failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
+        condition = held.get(0, condition)
+        columns = tuple(held.get(n, item) for n, item in enumerate(columns, start=1))
+        if not reports:
+            frame = _without(frame, failed)
+        else:
+            letter = F.when(failed, _letter(view, problems))
+            if FAILED in beside:
+                letter = F.coalesce(F.col(FAILED), letter)
+            else:
+                beside, carried = [*beside, FAILED], [*carried, FAILED]
+            frame = frame.withColumn(FAILED, letter)
+    if condition is not None:
+        met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
+        kept = reduce(Column.__or__, _there(beside), met)
+        if view.stream:
+            frame = _without(frame, ~kept)
+        else:
+            frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
+    made, keys = [*map(_fitted, columns, view.row)], len(view.key)
+    made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
+    for there in _there(beside):
+        made[:keys] = [F.when(~there, key) for key in made[:keys]]
+    if view.exploded is not None:
+        items = made[view.exploded]
+        for there in _there(beside):
+            items = F.when(there, F.array(F.lit(None))).otherwise(items)
+        made[view.exploded] = F.explode(items)
+    frame = frame.select(
+        *(column.alias(name) for column, name in zip(made, view.row.names, strict=True)),
+        *map(F.col, (TIMESTAMP, DELETED, *numbers, *carried)),
+    )
+    never = read.deleted is None and not view.loose and LEFT_OUT not in beside
+    deleted = None if never else gone
+    positions = [F.col(name) for name in numbers]
+    return Read(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
+
+
+def _without(frame: DataFrame, out: Column) -> DataFrame:
+    """Return the frame without the rows ``out``.
+
+    If the rows are shared with other views, they stay, marked as left out, and as deleted so that
+    nothing is computed for them.
+    """
+    if LEFT_OUT not in frame.columns:
+        return frame.filter(~out)
+    left_out = F.when(F.col(LEFT_OUT) | out, F.lit(True))
+    return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
+
+
+def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read:
+    """Return a stream's records with the rows that a store has for them.
+
+    ``metric``: as in ``read_of``. A record without a value is left out.
+    """
+    law = store_look_up(view)
+    frame, numbers, beside = _plain(read, law.needed)
+    name = None if metric is None else metric(metric_name(view.label or view.name, "lookups"))
+    made = answered(frame, view, law, beside, name)
+    positions = [F.col(number) for number in numbers]
+    deleted = None if read.deleted is None else F.col(DELETED)
+    return Read(made, F.col(TIMESTAMP), deleted, positions, read.carried)
+
+
+def _plain(read: Read, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
+    """Return a frame of these columns, with ``_timestamp``, ``_deleted`` and what is carried along.
+
+    Also return the names of the columns that order the rows, and of those with something in place
+    of rows.
+    """
+    numbers = [*map(position_name, range(len(read.positions)))]
+    beside = _beside(read.frame)
+    gone = F.lit(False) if read.deleted is None else read.deleted
+    places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
+    frame = read.frame.select(
+        *(F.col(quoted(name)) for name in names),
+        read.timestamp.alias(TIMESTAMP),
+        reduce(Column.__or__, _there(beside), gone).alias(DELETED),
+        *places,
+        *map(F.col, (*read.carried, *beside)),
+    )
+    return frame, numbers, beside
+
+
+def _beside(frame: DataFrame) -> list[str]:
+    """Return the columns of a frame that have something in place of rows."""
+    return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
+
+
+def _there(beside: Sequence[str]) -> list[Column]:
+    """Return whether each of these columns has something in place of a row."""
+    return [F.col(name).isNotNull() for name in beside]
+
+
+def _attempted(
+    frame: DataFrame, view: View, beside: Sequence[str]
+) -> tuple[DataFrame, dict[int, Column], list[Column]]:
+    """Return the frame with each expression's result in a column of its own, null where it fails.
+
+    Also return these columns by the expression's number: 0 for the condition, from 1 on for
+    columns. Third, return each expression's problem as text, null where it does not fail.
+    """
+    items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
+    absent = reduce(Column.__or__, _there(beside), F.lit(False))
+    attempts: dict[str, Column] = {}
+    held: dict[int, Column] = {}
+    problems: list[Column] = []
+    for number, (label, item) in enumerate(items):
+        if isinstance(item, Column):
+            name, of_key = attempt_name(number), 0 < number <= len(view.key)
+            there = ~(absent if of_key else F.col(DELETED))
+            attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
+            held[number] = F.col(f"{name}._0")
+            fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
+            problems.append(F.when(there & F.col(name).isNull(), fails))
+    return frame.withColumns(attempts), held, problems
+
+
+def _letter(view: View, problems: Sequence[Column]) -> Column:
+    """Return the dead letter of a row that a view leaves out."""
+    row = F.struct(*(F.col(quoted(name)) for name in view.node.row.names))
+    return F.struct(
+        F.lit(view.letters).alias(OPERATOR),
+        F.concat_ws("; ", *problems).alias(PROBLEM),
+        F.to_json(row).alias(LETTER),
+        F.unix_micros(TIMESTAMP).alias(EVENT_TIME),
+    )
+
+
+def _fitted(item: Made, field: StructField) -> Column:
+    """Return a column of the node, or a computed one in the field's type, nullable at every
+    depth.
+    """
+    return fitted(item, field.dataType) if isinstance(item, Column) else column_of(item)
+
+
+def fitted(column: Column, type_: DataType) -> Column:
+    """Return a computed column in a plan's type, whose nested values may be null."""
+    return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
+
+
+def with_foreign_key(
+    frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
+) -> tuple[DataFrame, list[Column], Column]:
+    """Return the frame with the foreign key in a column ``name``, the key's parts, and whether it
+    fails.
+
+    It never fails on a tombstone, which has none.
+    """
+    key = attempted(frame.sparkSession, [column_of(item) for item in items])
+    failed = F.col(name).isNull()
+    if deleted is not None:
+        there = ~F.coalesce(deleted, F.lit(True))
+        key, failed = F.when(there, key), failed & there
+    held = [F.col(f"{name}._{number}") for number in range(len(items))]
+    return frame.withColumn(name, key), held, failed
+
+
+def as_json(input_: Input) -> Column:
+    """Return a row of an input as JSON text."""
+    return F.to_json(F.struct(*(F.col(quoted(name)) for name in input_.source.row.names)))
+
+
+def _any_null(columns: list[Column]) -> Column:
+    """Return whether any of the columns is null."""
+    return reduce(Column.__or__, (column.isNull() for column in columns))
+
+
+def _canonical(column: Column, type_: DataType) -> Column:
+    """Return a key in which equal values have equal bits: one NaN and no negative zero, at any
+    depth.
+    """
+    if isinstance(type_, (FloatType, DoubleType)):
+        zero = F.lit(0.0).cast(type_)
+        nan = F.lit(float("nan")).cast(type_)
+        return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
+    if isinstance(type_, ArrayType):
+        element_type = type_.elementType
+        return F.transform(column, lambda element: _canonical(element, element_type))
+    if isinstance(type_, StructType):
+        fields = (_canonical(column.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        return F.when(column.isNotNull(), F.struct(*fields))
+    return column

@@ -1,0 +1,289 @@
+"""The begin of a query with initial rows: the rows of static frames, or the state of another query.
+
+The initial rows lie in files in the checkpoint (``spark.migration.initial_rows``). By default a
+separate query reads them into a checkpoint of its own. The first micro-batch of the real query
+takes over that state. This needs only what Spark Connect has, too.
+
+There are two reasons for a first micro-batch of the real query to read the rows instead: its sinks
+are to get the results, or it goes on where another query stopped (``spark.migration.handover``).
+The checkpoint is then rewritten as if this micro-batch had read the sources. Each step can be
+repeated; ``dovetail.json`` lists the steps that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike, fspath
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.errors import ConfigurationError
+from dovetail.physical.routing import Plan
+from dovetail.physical.stage import Stage
+from dovetail.plan.dead_letters import DeadLetters, leaving_out
+from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.nodes import Derived, Node
+from dovetail.plan.views import parts_of
+from dovetail.platform import delta_tables
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_remote
+from dovetail.platform.spark_errors import reaching, refused
+from dovetail.spark.checkpoints.checkpoint import (
+    BEGINNING,
+    SEEDED,
+    TIMED,
+    CheckpointFile,
+    binding_of,
+    reads_of,
+    refuse_other_stages,
+    refuse_repartitioning,
+    refuse_unfit,
+)
+from dovetail.spark.checkpoints.stores import Stored, refuse_unreadable
+from dovetail.spark.execution.buckets import bucket_labels
+from dovetail.spark.migration import handover, initial_rows
+from dovetail.spark.migration.initial_rows import Seeding
+from dovetail.spark.query.end_of_input import refuse_ended
+from dovetail.spark.query.failures import explaining
+from dovetail.spark.query.writer import STARTING, TO_END, Run, has_timers, settings, writer_of
+
+_REMEDY = "Mend what it names"
+
+
+def prepared(
+    run: Run, initial: Mapping[str, DataFrame] | str | PathLike[str] | None, *, emits: bool
+) -> dict[str, Any]:
+    """Return the binding of a checkpoint that has not begun, with all initial rows stored.
+
+    ``emits``: whether the sinks get the results of the initial rows. Those of static tables alone
+    always reach the sinks if they give rows.
+
+    Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
+    on from that cannot be used. Both are raised before anything is written.
+    """
+    if initial is None:
+        initial, emits = {}, any(map(_says_by_itself, run.nodes))
+    if isinstance(initial, Mapping) and not emits and not _has_letters(run):
+        return _apart(run, initial_rows.rows_of(run.operator, run.nodes, initial))
+    if is_remote(run.session):
+        raise ConfigurationError(
+            run.operator,
+            "Spark Connect cannot write files into a checkpoint, as emit_initial=, initial= with a "
+            "checkpoint and a static table whose rows come out by themselves need it",
+            "Start the query in a classic session for the first time; it may go on here",
+        )
+    if isinstance(initial, Mapping):
+        rows = initial_rows.rows_of(run.operator, run.nodes, initial)
+        count, partitions = run.numbers()
+        plan = run.plan(count)
+        never = [None] * sum(leaves or 0 for leaves in reads_of(plan.reads)[0])
+        left: dict[str, Any] = {"offsets": never, "sources": []} | _written(run, plan, rows)
+    else:
+        stored = _standing(run, fspath(initial))
+        count, partitions = run.numbers(stored.buckets)
+        plan = run.plan(count)
+        left = _with_state(run, stored, plan, emits=emits)
+    left["emits"] = emits
+    return _bind(run, plan, partitions, {BEGINNING: left})
+
+
+def _says_by_itself(node: Node) -> bool:
+    """Say whether static tables may give results or dead letters without any other input."""
+    return node.begins or any(one.begins for part in leaving_out(node) for one in part.inputs)
+
+
+def _has_letters(run: Run) -> bool:
+    """Say whether the initial rows may give dead letters.
+
+    Dead letters go to their sink even if the results are not emitted. On Spark Connect they do not,
+    because it cannot begin with such a micro-batch.
+    """
+    asked = any(isinstance(one.node, DeadLetters) for one in run.outcomes)
+    fail = any(True for node in run.nodes for _ in leaving_out(node))
+    return asked and fail and not is_remote(run.session)
+
+
+def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the first micro-batch, if it is not done; return the binding that holds from then on."""
+    asked = {"buckets": run.buckets, "partitions": run.partitions}
+    refuse_unfit(bound, run.nodes, run.title, asked)
+    left = bound[BEGINNING]
+    if not run.file.has_committed():
+        plan = run.plan(bound["buckets"])
+        refuse_other_stages(bound, plan, run.title)
+        seeding = _seeding(run, plan, bound["partitions"], left)
+        seeding.timed = TIMED in bound
+        _complete(run, plan, seeding)
+    _going_on(run.session, run.checkpoint, left)
+    made = {name: value for name, value in bound.items() if name != BEGINNING}
+    run.file.write(made)
+    return made
+
+
+def steps(run: Run, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+    """Return for each stage its number (from 1), its node's name, and the way in which it
+    begins.
+    """
+    stages = run.plan(bound["buckets"]).stages
+    both = zip(stages, bound[BEGINNING]["begins"], strict=True)
+    return [(number, stage.node.name, how) for number, (stage, how) in enumerate(both, start=1)]
+
+
+def taken_over(run: Run) -> dict[str, DataFrame]:
+    """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
+
+    Once that micro-batch is done, return none and remove the files.
+    """
+    if not run.file.has_committed():
+        return initial_rows.blobs_of(run.operator, run.session, run.checkpoint)
+    initial_rows.remove(run.session, run.checkpoint)
+    return {}
+
+
+def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
+    """Process the initial rows in a checkpoint of their own; return the real checkpoint's
+    binding.
+    """
+    refuse_unreadable(run.operator, run.checkpoint)
+    sources = origins_of(run.nodes)
+    own = [rows[one] if one in rows else initial_rows.empty(run.session, one) for one in sources]
+    with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
+        initial_rows.write(run.session, run.checkpoint, own)
+    apart = replace(run, outcomes=(), checkpoint=initial_rows.folder_of(run.checkpoint))
+    count, partitions = apart.numbers()
+    plan = apart.plan(count)
+    begun = initial_rows.read(run.session, run.checkpoint, sources)
+    seeding = Seeding(bucket_labels(count), partitions, timers=True, sources=begun)
+    apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
+    _complete(apart, plan, seeding)
+    return _bind(run, plan, partitions, {SEEDED: True})
+
+
+def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the binding of a new checkpoint and return it."""
+    timed = {} if run.idle is None else {TIMED: True}
+    bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
+    with reaching(run.operator, "checkpoint=", run.checkpoint):
+        run.file.write(bound)
+    return bound
+
+
+def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
+    """Run the query of the initial rows to its end."""
+    used = settings(seeding.partitions) | run.file.settings() | initial_rows.SETTINGS
+    used |= TO_END if has_timers(plan, timed=seeding.timed) else {}
+    with STARTING, delta_tables.setting(run.session, used):
+        writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
+        with refused(run.title, "Spark does not start its query", _REMEDY):
+            query = explaining(writer.trigger(availableNow=True).start(), run.title)
+    query.awaitTermination()
+
+
+def _standing(run: Run, checkpoint: str) -> Stored:
+    """Return the stored state of a query that is not running.
+
+    Raises ``CheckpointError`` for one that runs, has ended, or is partly repartitioned.
+    """
+    with reaching(run.operator, "initial=", checkpoint):
+        bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
+    refuse_repartitioning(bound, run.title)
+    refuse_ended(run.session, checkpoint, bound, run.title)
+    stored = Stored.of(run.operator, run.session, checkpoint, None)
+    if stored.batch is not None:
+        return stored
+    # There is no state, so only the offsets carry over.
+    done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
+    return replace(stored, batch=max(done))
+
+
+def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[str, Any]:
+    """Return the steps to begin with a query's state: the ``beginning`` part of a binding."""
+    offsets, same = handover.offsets(stored, plan, run.nodes)
+    begun = handover.succession(stored, plan, run.nodes, results=emits)
+    known = {entry.base for entry in begun.rows}
+    static = initial_rows.static_rows(origins_of(run.nodes))
+    rows: dict[Any, DataFrame] = {one: own for one, own in static.items() if one not in known}
+    rows |= begun.rows
+    known |= static.keys()
+
+    def how(stage: Stage) -> str:
+        if stage in begun.carried:
+            return "carried over"
+        read = [one for one in stage.inputs.values() if not one.stream]
+        there = [one.name for one in read if one.base in known or isinstance(one.base, Derived)]
+        return f"with the rows of {', '.join(dict.fromkeys(there))}" if there else "empty"
+
+    return {
+        "offsets": offsets,
+        "sources": same,
+        "from": stored.checkpoint,
+        "batch": stored.batch,
+        "carried": [plan.stages.index(stage) for stage in begun.carried],
+        "begins": [how(stage) for stage in plan.stages],
+        **_written(run, plan, rows, begun.results),
+    }
+
+
+def _written(
+    run: Run,
+    plan: Plan,
+    rows: Mapping[Any, DataFrame],
+    results: Mapping[Any, DataFrame] | None = None,
+) -> dict[str, Any]:
+    """Write the initial rows to files and return their part of the binding.
+
+    ``parts``: for each input of the plan the depth of the view whose rows are read from files.
+    ``results``: the numbers of the stages whose rows follow in the files.
+    """
+    found = [next((p for p in parts_of(one) if p in rows), one.base) for one in plan.entries]
+    each, results = list(dict.fromkeys(found)), results or {}
+    frames = [rows[one] if one in rows else initial_rows.empty(run.session, one) for one in each]
+    with refused(run.title, "what initial= names cannot be stored", _REMEDY):
+        initial_rows.write(run.session, run.checkpoint, [*frames, *results.values()])
+    both = zip(plan.entries, found, strict=True)
+    return {
+        "parts": [parts_of(entry).index(part) for entry, part in both],
+        "results": [plan.stages.index(stage) for stage in results],
+    }
+
+
+def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
+    """Return the stages of the first micro-batch, reading the files."""
+    both = zip(plan.entries, left["parts"], strict=True)
+    parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in both))
+    begun = initial_rows.read(run.session, run.checkpoint, parts)
+    stages = [plan.stages[number] for number in left["results"]]
+    results = {
+        stage: initial_rows.read_rows(run.session, run.checkpoint, number)
+        for number, stage in enumerate(stages, start=len(parts))
+    }
+    made = Seeding(
+        bucket_labels(plan.buckets),
+        partitions,
+        timers=True,
+        silent=not left["emits"],
+        sources=begun,
+        results=results,
+    )
+    if left.get("carried"):
+        states = Stored.of(run.operator, run.session, left["from"], left["batch"]).states()
+        made.carried = [plan.stages[number] for number in left["carried"]]
+        own = [stage.fragment.topology for stage in made.carried]
+        made.initial = {topology: states[topology] for topology in own if topology in states}
+    return made
+
+
+def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -> None:
+    """Rewrite the checkpoint as if it had read its sources up to where the query goes on."""
+    files, root = files_of(session), checkpoint.rstrip("/")
+    last = max(files.numbers(f"{root}/offsets"))
+    text = files.text(f"{root}/offsets/{last}")
+    assert text is not None
+    said = text.splitlines()[:2]  # the version, and the micro-batch's settings
+    files.clear(f"{root}/sources")
+    for before, now in left["sources"]:
+        files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")
+    files.put(f"{root}/offsets/{last}", "\n".join([*said, *(o or "-" for o in left["offsets"])]))
+    initial_rows.remove(session, checkpoint)

@@ -1,0 +1,424 @@
+"""The way in which a topology goes on with the stored state of another one's query.
+
+A stage of both topologies is carried over, blob by blob. Any other stage of the new one begins with
+rows: those of a source, from some stage of the old one; or those of a carried stage, which are its
+result. What a stage has made of a stream's records cannot be obtained in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+from dovetail.base.columns import CHANGE, TIMESTAMP, quoted
+from dovetail.engine import store_contents
+from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.physical.output import output_of
+from dovetail.physical.routing import Plan
+from dovetail.physical.specs.law import Store
+from dovetail.physical.stage import Port, Stage
+from dovetail.plan.fingerprint import describe_input, identity, sources_in
+from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.types.arrow import spark_schema
+from dovetail.plan.views import parts_of
+from dovetail.spark.checkpoints import state_results
+from dovetail.spark.checkpoints.checkpoint import reads_of
+from dovetail.spark.checkpoints.store_rows import last_versions, rows
+from dovetail.spark.checkpoints.stores import Kept, Stored
+from dovetail.spark.migration import initial_rows
+
+_START = "Start with a new checkpoint, and read its sources from their beginning"
+
+
+@dataclass(frozen=True)
+class Succession:
+    """The way in which the stages of a plan begin."""
+
+    carried: tuple[Stage, ...]
+    """The stages that are carried over."""
+    rows: Mapping[Entry, DataFrame]
+    """By input: the initial rows of stages that are not carried over. Sources without history are
+    absent."""
+    results: Mapping[Stage, DataFrame]
+    """By carried stage: its result, the initial rows of the stages that read it."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A store of the old query with an input's rows."""
+
+    store: Store
+    kept: Kept | None
+    """The store in the checkpoint; None if nothing is stored yet."""
+    then: Mapping[str, Any]
+    """The description of the input in the old query."""
+
+
+def succession(
+    stored: Stored, plan: Plan, nodes: Sequence[Node], *, results: bool = False
+) -> Succession:
+    """Return the way in which the stages of a plan begin; ``nodes``: its results.
+
+    ``results``: whether the rows of results are wanted, also of carried stages. Raises
+    ``CheckpointError`` for a stage that needs what the checkpoint does not have.
+    """
+    kept = tuple(
+        stage
+        for stage in plan.stages
+        if plan.buckets == stored.buckets
+        and stage.fragment.topology
+        and stage.fragment.topology in stored.stages
+    )
+    known = [identity(source) for source in sources_in(dict(stored.topology[1]))]
+    wanted: dict[Entry, list[Port]] = {}
+    ends = [one.stage for one in plan.results if results]
+    read = [stage for stage in ends if stage in kept]
+    for stage in _storing(plan, ends):
+        if stage in kept:
+            continue
+        _refuse_past(stored, stage)
+        for port in stage.ports:
+            if isinstance(port.origin, Stage):
+                read += [port.origin] if port.origin in kept else []
+            elif port.input is not None and not port.source.stream:
+                wanted.setdefault(port.input.source, []).append(port)
+    found = {}
+    for entry, ports in wanted.items():
+        if identity(describe_input(nodes, entry.base)) in known:
+            part, frame = _rows(stored, nodes, entry, ports, _kept(plan, ports))
+            found[part] = frame
+    tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
+    for stage in tables:
+        apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
+        if apart and not plan.single and output_of(stage).held is None:
+            raise _refusal(
+                stored,
+                f"has {stage.node.name}, which computes its columns as it leaves",
+                "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
+            )
+    return Succession(kept, found, {stage: _result(stored, stage) for stage in tables})
+
+
+def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
+    """Return the stages that store something or are in ``ends``, and all that feed them, in
+    order.
+    """
+    found = list[Stage]()
+    for stage in reversed(plan.stages):
+        feeds = any(stage is port.origin for other in found for port in other.ports)
+        if stage.fragment.stores or stage in ends or feeds:
+            found.append(stage)
+    return found[::-1]
+
+
+def offsets(
+    stored: Stored, plan: Plan, nodes: Sequence[Node]
+) -> tuple[list[str | None], list[tuple[int, int]]]:
+    """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
+    one.
+
+    Also return pairs of the folder numbers of a source, in the old query and the new one. Raises
+    ``CheckpointError`` for sources whose positions contradict each other.
+    """
+    places = _places(stored)
+    made, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
+    taken: dict[str, int] = {}
+    for source, read, folders in zip(plan.reads, *reads_of(plan.reads), strict=True):
+        known, leaves, folders = identity(describe_input(nodes, source)), read or 0, folders or []
+        if source.static:
+            made += [None] * leaves
+            continue
+        before = [own for one, own in places if one == known]
+        number = taken.setdefault(str(known), 0)
+        taken[str(known)] += 1
+        if not before:
+            made += [None] * leaves
+            for folder in folders:
+                _settle(stored, source, same, folder, (None, None))
+            continue
+        alike = len(list(groupby([[offset for _, offset in own] for own in before]))) == 1
+        again = sum(one is source for one in plan.reads)
+        if not alike and len(before) != again:
+            raise _refusal(
+                stored,
+                f"has read {source.name} in {len(before)} places, up to different ones",
+                "Start it once more with availableNow=True while nothing comes, then call again",
+            )
+        own = before[0 if alike else number]
+        if len(own) != leaves:
+            raise _refusal(
+                stored,
+                f"has read {source.name} from {len(own)} sources, and now there are {leaves}",
+            )
+        for folder, place in zip(folders, own, strict=True):
+            _settle(stored, source, same, folder, place)
+            made.append(place[1])
+    return made, [(then, now) for now, (then, _) in same.items() if then is not None]
+
+
+def _places(stored: Stored) -> list[tuple[Any, list[tuple[int, str | None]]]]:
+    """Return the inputs of the old query, each with the folders and offsets of its sources."""
+    then = iter(enumerate(stored.offsets()))
+    places: list[tuple[Any, list[tuple[int, str | None]]]] = []
+    for known, leaves, numbers in stored.reads:
+        if leaves is None:
+            raise _refusal(stored, "was started on Spark Connect, which does not say what it reads")
+        own = list(islice(then, leaves))
+        if numbers is not None:
+            own = [(n, offset) for n, (_, offset) in zip(numbers, own, strict=True)]
+        places.append((known, own))
+    return places
+
+
+def _settle(
+    stored: Stored,
+    source: Source,
+    same: dict[int, tuple[int | None, str | None]],
+    folder: int,
+    place: tuple[int | None, str | None],
+) -> None:
+    """Record which source of the old query a source continues, and its offset.
+
+    Inputs that share a frame are one source to Spark, which reads on from one place. Raises
+    ``CheckpointError`` if their places differ.
+    """
+    known = same.setdefault(folder, place)
+    if (known[0] is None) != (place[0] is None) or known[1] != place[1]:
+        raise _refusal(
+            stored,
+            f"has not read {source.name} as far as another input of the same frame",
+            f"Give {source.name} a frame of its own: read it once more with spark.readStream",
+        )
+
+
+def _result(stored: Stored, stage: Stage) -> DataFrame:
+    """Return the rows of a carried stage's table."""
+    try:
+        return state_results.result(stored, stage.node, stage.node)
+    except ConfigurationError as error:
+        raise _refusal(stored, f"does not say what rows there are: {error.problem}") from error
+
+
+def _refuse_past(stored: Stored, stage: Stage) -> None:
+    """Raise ``CheckpointError`` for a stage that would have kept something of a stream's
+    records.
+    """
+    streams = [port.source.name for port in stage.ports if port.source.stream]
+    tables = {port.source.name for port in stage.ports} - set(streams)
+    for store in stage.fragment.stores.values() if streams else ():
+        if store.of not in tables:
+            raise _refusal(
+                stored,
+                f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
+                f"Leave {stage.node.name} as it was, with the same buckets=, or start with a new "
+                "checkpoint",
+            )
+
+
+def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
+    """Return the descriptions of the parts of an input's rows that stores keep; empty if one keeps
+    all.
+    """
+    nodes = {
+        (stage.node, port.source.name)
+        for stage in plan.stages
+        for port in stage.ports
+        if port in ports
+    }
+    stores = [
+        store
+        for stage in plan.stages
+        for store in stage.fragment.stores.values()
+        if (stage.node, store.of) in nodes
+    ]
+    return set() if any(store.whole for store in stores) else {store.holds for store in stores}
+
+
+def _rows(
+    stored: Stored,
+    nodes: Sequence[Node],
+    entry: Entry,
+    ports: Sequence[Port],
+    enough: Collection[str],
+) -> tuple[Entry, DataFrame]:
+    """Return the rows of an input, or of the node below its views, with the entry that they are of.
+
+    ``enough``: the descriptions of partial stores that suffice. Raises ``CheckpointError`` if no
+    store fits.
+    """
+    problems = [f"has no rows of {entry.name}"]
+    for part in parts_of(entry):
+        needed = {*part.row.names}
+        if part is entry:
+            needed = set().union(*map(_needed, ports))
+        for found in _stores(stored, identity(describe_input(nodes, part)), part):
+            if not found.store.whole and (part is not entry or {found.store.holds} != enough):
+                problems.append(f"has only {found.store.holds}")
+                continue
+            misfit = _misfit(found, part, needed)
+            if misfit is None:
+                _refuse_waiting(stored, found)
+                return part, _fitted(stored, found, part)
+            problems.append(misfit)
+    raise _refusal(stored, problems[-1])
+
+
+def _needed(port: Port) -> set[str]:
+    """Return the columns without which a stage cannot begin."""
+    input_ = port.input
+    assert input_ is not None
+    computed = any(not isinstance(item, str) for item, _ in input_.foreign)
+    if input_.used is None or computed:
+        return {*input_.source.row.names}
+    return {*input_.key, *input_.used, *(str(item) for item, _ in input_.foreign)}
+
+
+def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
+    """Return the stores with an input's rows, the best first.
+
+    Those with most of its columns come first, then for a versioned table those with history.
+    """
+    by_name = {(kept.stage.topology, kept.name): kept for kept in stored.stores}
+    found = [
+        _Found(store, by_name.get((stage.topology, name)), stage.inputs[store.of])
+        for stage in stored.stages.values()
+        for name, store in stage.stores.items()
+        if store.kind in ("rows", "versions")
+        and store.of in stage.inputs
+        and identity(stage.inputs[store.of]) == wanted
+    ]
+    kind = "rows" if part.versioned_us is None else "versions"
+
+    def lacks(one: _Found) -> tuple[int, bool]:
+        has = {field.name for field in one.store.fields}
+        return len({*part.row.names} - has), one.store.kind != kind
+
+    return sorted(found, key=lacks)
+
+
+def _refuse_waiting(stored: Stored, found: _Found) -> None:
+    """Raise ``CheckpointError`` for a table of which some rows wait for another input."""
+    own = None if found.kept is None else found.kept.stage.topology
+    for kept in stored.stores:
+        waits = kept.store.kind == "queue" and kept.store.of == found.store.of
+        if waits and kept.stage.topology == own and rows(stored, kept).head(1):
+            raise _refusal(
+                stored,
+                f"has rows of {found.store.of} that wait for another input (align=)",
+                "Start it once more, until they have come out, then call again",
+            )
+
+
+def _misfit(found: _Found, part: Entry, needed: set[str]) -> str | None:
+    """Return why a store does not have an input's columns; None if it has."""
+    stored = spark_schema(store_contents.schema_of(found.store))
+    then = {name for name, _ in _columns(found.then)}
+    for field in part.row:
+        if field.name in stored.names:
+            was = stored[field.name].dataType
+            if not _widens(was, field.dataType):
+                is_ = field.dataType.simpleString()
+                return f"has {part.name}.{field.name} as {was.simpleString()}, not as {is_}"
+        elif field.name in needed and (field.name in then or field.name in part.key.names):
+            return f"has not stored {part.name}.{field.name}"
+    return None
+
+
+def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
+    """Return the columns of a described input."""
+    parts = ("columns",) if "view" in described else ("key", "values")
+    return [column for part in parts for column in described[part]]
+
+
+def _widens(was: DataType, is_: DataType) -> bool:
+    """Say whether every value of the type ``was`` is one of ``is_``, too.
+
+    A struct's fields are matched by name, like columns: a new one is null, a missing one is left
+    out.
+    """
+    if isinstance(was, StructType) and isinstance(is_, StructType):
+        both = [name for name in is_.names if name in was.names]
+        return bool(both) and all(_widens(was[n].dataType, is_[n].dataType) for n in both)
+    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
+        return _widens(was.elementType, is_.elementType)
+    if isinstance(was, MapType) and isinstance(is_, MapType):
+        return _widens(was.keyType, is_.keyType) and _widens(was.valueType, is_.valueType)
+    return was == is_ or _is_wider(was, is_)
+
+
+def _is_wider(was: DataType, is_: DataType) -> bool:
+    """Say whether every number of the type ``was`` is one of ``is_``, too."""
+    if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
+        more = is_.scale - was.scale
+        return more >= 0 and is_.precision - was.precision >= more
+    if isinstance(was, IntegralType) and isinstance(is_, DecimalType):
+        return is_.precision - is_.scale >= _DIGITS[was.typeName()]
+    if isinstance(was, IntegralType) and isinstance(is_, IntegralType):
+        return _DIGITS[was.typeName()] <= _DIGITS[is_.typeName()]
+    small = isinstance(was, IntegralType) and _DIGITS[was.typeName()] <= _EXACT_DIGITS
+    return isinstance(is_, DoubleType) and (small or isinstance(was, FloatType))
+
+
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_EXACT_DIGITS = 15
+"""The number of decimal digits of whole numbers that a double has at least."""
+
+
+def _fitted(stored: Stored, found: _Found, part: Entry) -> DataFrame:
+    """Return a store's rows with an input's columns, null for columns that it lacks."""
+    if found.kept is None:
+        return initial_rows.empty(stored.spark, part)
+    frame = rows(stored, found.kept)
+    if found.store.kind == "versions" and part.versioned_us is None:
+        frame = last_versions(frame, found.kept)
+    beside = [name for name in (TIMESTAMP, CHANGE) if name in frame.columns]
+
+    def column(field: StructField) -> Column:
+        if field.name not in frame.columns:
+            return F.lit(None).cast(field.dataType).alias(field.name)
+        was = frame.schema[field.name].dataType
+        return _widened(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
+
+    return frame.select(*map(column, part.row), *map(F.col, beside))
+
+
+def _widened(own: Column, was: DataType, is_: DataType) -> Column:
+    """Return a value in a wider type (``_widens``)."""
+    if isinstance(was, StructType) and isinstance(is_, StructType):
+        fields = (
+            _widened(own[f.name], was[f.name].dataType, f.dataType)
+            if f.name in was.names
+            else F.lit(None).cast(f.dataType)
+            for f in is_
+        )
+        named = (field.alias(name) for field, name in zip(fields, is_.names, strict=True))
+        return F.when(own.isNotNull(), F.struct(*named))
+    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
+        inner = (was.elementType, is_.elementType)
+        return F.transform(own, lambda one: _widened(one, *inner))
+    if isinstance(was, MapType) and isinstance(is_, MapType):
+        keys, values = (was.keyType, is_.keyType), (was.valueType, is_.valueType)
+        by_key = F.transform_keys(own, lambda key, _: _widened(key, *keys))
+        return F.transform_values(by_key, lambda _, value: _widened(value, *values))
+    return own.cast(is_)
+
+
+def _refusal(stored: Stored, problem: str, remedy: str = _START) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be gone on with."""
+    return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

@@ -1,0 +1,1 @@
+"""Streaming queries: their start, their output, their end and their failures."""

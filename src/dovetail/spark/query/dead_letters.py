@@ -1,0 +1,90 @@
+"""Dead letters: the rows that a topology leaves out. They are records that cannot be read, and rows
+on which an expression fails.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import (
+    EVENT_TIME,
+    FAILED,
+    LETTER,
+    OPERATOR,
+    PROBLEM,
+    TIMESTAMP,
+    UNREAD,
+    foreign_key_name,
+    quoted,
+)
+from dovetail.errors import PlanError
+from dovetail.plan.dead_letters import leaving_out
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.nodes import Derived, Entry, Node
+from dovetail.plan.views import View, views_of
+from dovetail.spark.execution.wire import read_of, with_foreign_key
+from dovetail.spark.query import start
+
+
+def dead_letters(node: Node) -> DataFrame:
+    """Return every unreadable record that a source keeps, and every row on which a view or a
+    foreign key fails.
+
+    Columns: the operator, the problem, the time, and the row as text. Raises ``PlanError`` if
+    nothing in the topology keeps dead letters.
+    """
+    start.refuse_static("dead_letters", node)
+    sources = [source.with_unread for source in node.origins]
+    unread = [_unread(frame) for frame in sources if frame is not None]
+    parts = leaving_out(node)
+    failed = [_of_view(one) if isinstance(one, View) else _of_join(one) for one in parts]
+    letters = [*unread, *failed]
+    if not letters:
+        raise PlanError(
+            node.name,
+            "no source or view of it keeps dead letters, and no join has an expression in on=, so "
+            "it leaves no row out",
+            "Read a source with malformed='dead_letter', give where() or select() "
+            "errors='dead_letter', or leave dead_letters() out",
+        )
+    return reduce(DataFrame.unionByName, letters)
+
+
+def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
+    """Return the dead letters in a column of structs, one a row."""
+    letter = F.col(column)
+    return frame.where(letter.isNotNull()).select(
+        letter[OPERATOR].alias(OPERATOR),
+        letter[PROBLEM].alias(PROBLEM),
+        F.timestamp_micros(letter[EVENT_TIME]).alias(TIMESTAMP),
+        letter[LETTER].alias(LETTER),
+    )
+
+
+def _of_view(view: View) -> DataFrame:
+    """Return the dead letters of a view."""
+    read = read_of(view, _upstream(view), reported=len(views_of(view)) - 1)
+    return _unread(read.frame, FAILED)
+
+
+def _upstream(entry: Entry) -> DataFrame | None:
+    """Return the changelog of an input that a stage makes; None for a source."""
+    made = isinstance(entry.base, Derived)
+    return start.changelog(entry.base, emit="change", buckets=None) if made else None
+
+
+def _of_join(join: ForeignKeyJoin) -> DataFrame:
+    """Return the rows on which a join's foreign key fails."""
+    left = join.left
+    read = read_of(left, _upstream(left))
+    frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))
+    names = [*left.key.names, *left.values.names]
+    return frame.filter(failed).select(
+        F.lit(join.name).alias(OPERATOR),
+        F.lit(f"on= fails on a row of {left.name}").alias(PROBLEM),
+        read.timestamp.alias(TIMESTAMP),
+        F.to_json(F.struct(*(F.col(quoted(name)) for name in names))).alias(LETTER),
+    )

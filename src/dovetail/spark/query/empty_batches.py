@@ -1,0 +1,47 @@
+"""Micro-batches without rows, which Spark would not run.
+
+They are planned in a checkpoint as if Spark had done so and then been stopped. Their offsets are
+those of the micro-batch before.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.query.writer import Run
+
+
+def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
+    """Plan a micro-batch, with marks in its settings. Return False if none before it is
+    complete.
+    """
+    files, root = files_of(session), checkpoint.rstrip("/")
+    last = max(files.numbers(f"{root}/offsets"), default=None)
+    if last is None or last not in files.numbers(f"{root}/commits"):
+        return False
+    text = files.text(f"{root}/offsets/{last}")
+    assert text is not None
+    version, said, *offsets = text.splitlines()
+    ran = json.loads(said)
+    ran["batchTimestampMs"] = max(ran["batchTimestampMs"], time.time_ns() // 1_000_000)
+    ran["conf"] = {**ran["conf"], **dict.fromkeys(marks, "true")}
+    files.put(f"{root}/offsets/{last + 1}", "\n".join([version, json.dumps(ran), *offsets]))
+    return True
+
+
+def wake(run: Run) -> None:
+    """Plan a micro-batch so that a query that goes on checks the rows that wait.
+
+    Spark runs micro-batches for timers only after one with rows, which may not come. On Spark
+    Connect nothing is planned, and the rows wait for input.
+    """
+    if not is_remote(run.session) and not run.file.is_running():
+        plan_batch(run.session, run.checkpoint)

@@ -1,0 +1,95 @@
+"""The end of a query's input (``close_at_end=True``): a last micro-batch in which all inputs have
+ended, so nothing waits any longer.
+
+The micro-batch has no rows, so it is planned in the checkpoint (``planning``), with a mark. By the
+mark every later start knows that the input ends here, or has ended. The query that runs the
+micro-batch tells every stage that its inputs have ended (``frames.Streaming``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_remote
+from dovetail.spark.checkpoints.checkpoint import CLOSING
+from dovetail.spark.query.empty_batches import plan_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.query.writer import Run
+
+MARK = "dovetail.closing"
+"""The setting that marks the last micro-batch in Spark's plan of it."""
+
+
+def refuse_remote(operator: str, session: SparkSession) -> None:
+    """Raise ``ConfigurationError`` for closing a query on Spark Connect."""
+    if is_remote(session):
+        raise ConfigurationError(
+            operator,
+            "Spark Connect cannot write files into a checkpoint, as close_at_end= needs it",
+            "Leave it out, or run the query in a classic session",
+        )
+
+
+def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any], by: str) -> None:
+    """Raise ``CheckpointError`` for a checkpoint whose input has ended.
+
+    ``bound``: its binding; ``by``: the name in the error.
+    """
+    last = _closing_batch(session, checkpoint, bound)
+    if last is not None and _is_done(session, checkpoint, last):
+        raise CheckpointError(
+            by,
+            f"the query of {checkpoint} has ended, by close_at_end=True",
+            "Start with a new checkpoint, or go back to before its end: "
+            f"dt.rewind(spark, checkpoint, batch={last - 1})",
+        )
+
+
+def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
+    """Say whether the last micro-batch is planned and not done.
+
+    ``asked``: whether the call is to close the query. Raises ``CheckpointError`` for a planned end
+    that is not asked for, and for one that is done.
+    """
+    refuse_ended(run.session, run.checkpoint, bound, run.title)
+    planned = _closing_batch(run.session, run.checkpoint, bound) is not None
+    if planned and not asked:
+        raise CheckpointError(
+            run.title,
+            f"the query of {run.checkpoint} was stopped while close_at_end=True ended it",
+            "Start it once more with availableNow=True, close_at_end=True, which does the rest",
+        )
+    return planned
+
+
+def plan_end(run: Run) -> bool:
+    """Plan the last micro-batch. Return False if there was no micro-batch before, so nothing
+    waits.
+    """
+    bound = run.file.read(run.title)
+    if bound is not None and CLOSING not in bound:
+        run.file.write({**bound, CLOSING: True})
+    return plan_batch(run.session, run.checkpoint, MARK)
+
+
+def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
+    """Return the number of the last micro-batch; None if it is not planned, or not any more."""
+    if CLOSING not in bound:
+        return None
+    files, root = files_of(session), checkpoint.rstrip("/")
+    last = max(files.numbers(f"{root}/offsets"), default=None)
+    text = None if last is None else files.text(f"{root}/offsets/{last}")
+    marked = text is not None and MARK in json.loads(text.splitlines()[1])["conf"]
+    return last if marked else None
+
+
+def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
+    """Say whether a micro-batch is committed."""
+    return batch in files_of(session).numbers(f"{checkpoint.rstrip('/')}/commits")

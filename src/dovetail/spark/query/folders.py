@@ -1,0 +1,238 @@
+"""The folders that a query reads and writes. They must not lie in each other; they may be gone or
+moved.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from dovetail.errors import CheckpointError, DovetailWarning, PlanError, TargetError
+from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.nodes import Node
+from dovetail.plan.spark_sources import all_leaves
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_remote
+from dovetail.platform.spark_errors import reaching
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.query.writer import Run
+
+WRITTEN = "written"
+"""Key of a binding: the targets of its sinks, each with the last micro-batch before it became
+one."""
+
+READ = "read"
+"""Key of a binding: the folders whose files the query reads."""
+
+_MAX_FILE_AGE = timedelta(days=7)
+"""Spark's default for ``maxFileAge``."""
+_PATTERN = re.compile(r"[*?\[{]")
+
+
+def refuse_overlaps(run: Run) -> None:
+    """Raise ``PlanError`` for folders of sinks, sources and the checkpoint that lie in each other.
+
+    A query would read what it writes, or a table's clean-up would delete its checkpoint.
+    """
+    files = files_of(run.session)
+    checkpoint = files.qualified(run.checkpoint)
+    sources = [
+        (source.title, files.qualified(leaf.folder))
+        for source, leaf in all_leaves(origins_of(run.nodes))
+        if leaf.folder is not None
+    ]
+    for title, folder in sources:
+        if overlap(folder, checkpoint):
+            raise PlanError(
+                run.operator,
+                f"checkpoint={run.checkpoint!r} and the source of {title}, {folder}, are the same "
+                "or lie in each other",
+                "Choose a checkpoint beside what the query reads",
+            )
+    for sink, own in _folders(run):
+        with reaching(sink.title, "path=", own):
+            folder = files.qualified(own)
+        others = [(f"the source of {title}", path) for title, path in sources]
+        for what, path in (*others, ("the query's checkpoint", checkpoint)):
+            if overlap(path, folder):
+                raise PlanError(
+                    sink.title,
+                    f"its folder {folder} and {what}, {path}, are the same or lie in each other",
+                    "Choose a folder beside what the query reads, and beside its checkpoint",
+                )
+
+
+def overlap(one: str, other: str) -> bool:
+    """Say whether one of two folders, which may be patterns, lies in the other, or is the same.
+
+    Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
+    pattern reads no files above its own depth. So a folder that matches only the pattern's first
+    names is not read.
+
+    >>> overlap("/data/orders", "/data/orders/out"), overlap("/data/orders", "/data/orders2")
+    (True, False)
+    >>> overlap("/data/2024-*/in", "/data/2024-05/in/x"), overlap("/data/*/in", "/data/out")
+    (True, False)
+    >>> overlap("/out", "/out/_checkpoint")
+    False
+    """
+    outer, inner = sorted((one.rstrip("/").split("/"), other.rstrip("/").split("/")), key=len)
+    beyond = inner[len(outer) :]
+    alike = all(
+        _matches(first, second) or (not beyond and _matches(second, first))
+        for first, second in zip(outer, inner, strict=False)
+    )
+    return alike and not any(name.startswith(("_", ".")) for name in beyond)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Say whether a folder's name equals a pattern or matches it; ``{a,b}`` counts as ``*``."""
+    found = re.sub(r"\{.*\}", "*", pattern)
+    return pattern == name or bool(_PATTERN.search(found) and fnmatchcase(name, found))
+
+
+def _folders(run: Run) -> Iterator[tuple[Any, str]]:
+    """Yield the sinks that write a folder, each with its path."""
+    for _, sink in _sinks(run):
+        folder = getattr(sink, "path", None)
+        if isinstance(folder, str):
+            yield sink, folder
+
+
+def _sinks(run: Run) -> Iterator[tuple[Node, Any]]:
+    """Yield all sinks, each with its result."""
+    for outcome in run.outcomes:
+        for sink in outcome.sinks:
+            yield outcome.node, sink
+
+
+def written(run: Run, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
+    """Return the targets for a binding, each with the last micro-batch before it became one.
+
+    ``alone``: whether the query has one result and one sink. Raises ``TargetError`` for a target
+    that was written and is gone.
+    """
+    known: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
+    last = _last(run) if bound is not None else -1
+    found = {}
+    for node, sink in _sinks(run):
+        if not hasattr(sink, "is_gone"):
+            continue
+        target = _target(run, sink)
+        found[target] = known.get(target, last)
+        if last > found[target] and sink.is_gone(run.session, node, alone=alone):
+            raise TargetError(
+                sink.title,
+                f"{target}, which this checkpoint has written, is gone, and with it all changes "
+                "up to now",
+                "Bring it back, or start with a new checkpoint; another target gets what comes "
+                "from now on",
+            )
+    return found
+
+
+def _target(run: Run, sink: Any) -> str:
+    """Return the identity of a sink's target: its folder, else its title."""
+    folder = getattr(sink, "path", None)
+    return files_of(run.session).qualified(folder) if isinstance(folder, str) else str(sink.title)
+
+
+def _last(run: Run) -> int:
+    """Return the last complete micro-batch, -1 before the first. On Spark Connect it is 0 or -1."""
+    if is_remote(run.session):
+        return 0 if run.file.has_committed() else -1
+    numbers: Sequence[int] = files_of(run.session).numbers(f"{run.checkpoint.rstrip('/')}/commits")
+    return max(numbers, default=-1)
+
+
+def read_from(run: Run, bound: Mapping[str, Any] | None) -> list[str]:
+    """Return the folders whose files the query reads, for a binding.
+
+    Raises ``CheckpointError`` if files are read from another folder than before: Spark cannot go on
+    there.
+    """
+    files = files_of(run.session)
+    folders = {
+        files.qualified(leaf.folder): source.title
+        for source, leaf in all_leaves(origins_of(run.nodes))
+        if leaf.folder is not None and leaf.of_files
+    }
+    known = None if bound is None else bound.get(READ)
+    gone = [] if known is None else [folder for folder in known if folder not in folders]
+    for folder in folders if gone else ():
+        if folder not in (known or ()):
+            raise CheckpointError(
+                run.title,
+                f"{folders[folder]} was read from {gone[0]}, and is read from {folder} now: Spark "
+                "knows files by their paths, and cannot go on in another folder",
+                f"Move them back, let {gone[0]} be a link to them, or start with a new checkpoint "
+                "and a new target",
+            )
+    return [*folders]
+
+
+def warn_of_old_files(run: Run) -> None:
+    """Warn of sources whose files lie further apart in time than Spark looks back.
+
+    Spark never reads a late file that is more than ``maxFileAge`` older than the newest one. There
+    is no warning on Spark Connect.
+    """
+    if is_remote(run.session):
+        return
+    for source, leaf in all_leaves(origins_of(run.nodes)):
+        if leaf.folder is None or not leaf.of_files or "maxfileage" in leaf.options:
+            continue
+        if leaf.options.get("latestfirst") == "true" and "maxfilespertrigger" in leaf.options:
+            continue  # Spark ignores maxFileAge for such a source
+        if _span(run.session, leaf.folder) > _MAX_FILE_AGE:
+            warnings.warn(
+                f"{source.title}: the files in {leaf.folder} are of more than 7 days. Spark never "
+                "reads one that comes later and is 7 days older than the newest (maxFileAge). Give "
+                "its reader .option('maxFileAge', '3650d')",
+                DovetailWarning,
+                stacklevel=5,
+            )
+
+
+def _span(session: SparkSession, folder: str) -> timedelta:
+    """Return the time between the oldest and the newest file of a folder; 0 if it cannot be
+    read.
+    """
+    full = files_of(session).qualified(folder)
+    if full.startswith("file:"):
+        times = [*_times(folder.removeprefix("file:"))]
+        return timedelta(seconds=max(times) - min(times)) if times else timedelta(0)
+    reader = session.read.format("binaryFile").option("recursiveFileLookup", "true")
+    with suppress(PySparkException):
+        time = F.unix_micros("modificationTime")
+        row = reader.load(folder).agg(F.max(time) - F.min(time)).head()
+        return timedelta(microseconds=0 if row is None or row[0] is None else row[0])
+    return timedelta(0)
+
+
+def _times(folder: str) -> Iterator[float]:
+    """Yield the modification times of a local folder's files, in seconds; the folder may be a
+    pattern.
+    """
+    for path in glob(folder):  # noqa: PTH207 -- the pattern may be absolute
+        if Path(path).is_file():
+            yield Path(path).stat().st_mtime
+        for root, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+            shown = (name for name in names if not name.startswith(("_", ".")))
+            with suppress(OSError):
+                yield from (Path(root, name).stat().st_mtime for name in shown)

@@ -1,0 +1,242 @@
+"""The output of a query with several results or sinks.
+
+Each micro-batch is computed once and kept while all sinks write their results at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from pyspark import InheritableThread
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dovetail.base.columns import CHANGE, EVENT_TIME, POSITION, TIMESTAMP, UPSERT, quoted
+from dovetail.engine.pack import DEAD_LETTERS
+from dovetail.errors import DovetailError, TargetError, line_of
+from dovetail.physical.output import Output, output_of
+from dovetail.physical.routing import Plan, walk
+from dovetail.physical.stage import Stage
+from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.types.arrow import spark_schema
+from dovetail.plan.views import View
+from dovetail.platform.sessions import keep, numbered, release
+from dovetail.spark.execution import projection
+from dovetail.spark.execution.frames import unpacked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+WriteBatch: TypeAlias = "Callable[[DataFrame, int], None]"
+"""Writes a micro-batch's rows of a result, given with its number. It is called again after a
+failure; the target is then as if it had been called once."""
+WriteBatches: TypeAlias = "Callable[[Sequence[DataFrame], int], None]"
+"""Writes a micro-batch's rows of several results, in the same way."""
+
+
+class Sink(Protocol):
+    """A target of a changelog."""
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; the query adds checkpoint, trigger and name, and
+        starts it.
+        """
+
+
+class BatchSink(Sink, Protocol):
+    """A sink that can be one of several of a query."""
+
+    @property
+    def title(self) -> str:
+        """The sink's name in errors."""
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that writes the micro-batches of a query with several results.
+
+        It is called once, before the query starts. The rows of a batch have the columns of the
+        node's changelog.
+        """
+
+
+class JointSink(BatchSink, Protocol):
+    """A sink that is written together with others of its database."""
+
+    @property
+    def database(self) -> Hashable:
+        """The identity of the database in which the micro-batches are committed."""
+
+    def joint(
+        self, session: SparkSession, sinks: Sequence[tuple[JointSink, Node]], checkpoint: str
+    ) -> WriteBatches:
+        """Return the function for several sinks of one database, each with its result; see
+        ``batches``.
+        """
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A result and its sinks. If there are several, each must be a ``BatchSink``."""
+
+    node: Node
+    sinks: tuple[Any, ...]
+
+    def across_runs(self) -> Outcome:
+        """Return the outcome with sinks that treat two starts of a query as one."""
+        sinks = (s.across_runs() if hasattr(s, "across_runs") else s for s in self.sinks)
+        return replace(self, sinks=tuple(sinks))
+
+
+@dataclass(frozen=True)
+class _End:
+    """One result of a query with several results. Its rows are those of the union with its
+    address.
+    """
+
+    number: int
+    """The result's address: the value of the column ``reader``."""
+    node: Node
+    output: Output
+    """The columns of its unpacked rows."""
+    stage: Stage | None
+    """The stage whose changelog must still be computed from the rows; None if they are the
+    changelog."""
+    views: tuple[View, ...] = ()
+    """The views that are applied last, the innermost first."""
+
+    def rows(self, kept: DataFrame, batch: int) -> DataFrame:
+        """Return the result's changelog of a micro-batch, with a key's changes in order."""
+        own = kept.where(F.col("reader") == self.number)
+        rows = unpacked(own.sortWithinPartitions("partition", "number"), self.output)
+        names = changelog_schema(self.node).names
+        if isinstance(self.node, DeadLetters):
+            time = F.coalesce(F.timestamp_micros(EVENT_TIME), F.current_timestamp())
+            place = F.lit(batch).cast("long") * (1 << 32) + F.monotonically_increasing_id()
+            rows = (
+                rows.coalesce(1)
+                .withColumn(CHANGE, F.lit(UPSERT))
+                .withColumn(TIMESTAMP, time)
+                .withColumn(POSITION, place)
+            )
+        elif self.stage is not None:
+            rows = projection.changelog(rows, self.stage)
+        rows = reduce(projection.viewed, self.views, rows)
+        return rows.select(*map(F.col, map(quoted, names)))
+
+
+def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
+    """Return the results of a plan; ``nodes``: its results, the dead letters last if wanted."""
+    raw = {step.result for step in walk(plan.ends) if not step.is_read}
+    found = []
+    for number, node in enumerate(nodes):
+        place = plan.addresses[number]
+        if isinstance(node, DeadLetters):
+            output = Output(spark_schema(DEAD_LETTERS), {})
+            found.append(_End(place, node, output, None))
+            continue
+        stage, views = plan.results[number].stage, plan.results[number].views
+        output = output_of(stage)
+        computes = stage if output.held is None else None
+        if place not in raw:
+            output, computes = Output(_nullable(changelog_schema(stage.node)), {}), None
+        found.append(_End(place, node, output, computes, views))
+    return found
+
+
+def writer(
+    rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
+) -> DataStreamWriter:
+    """Return the writer of a query that emits ``rows``, the union of all results of a plan."""
+    session = rows.sparkSession
+    ends = _ends(plan, [outcome.node for outcome in outcomes])
+    pairs = [(e, sink) for e, o in zip(ends, outcomes, strict=True) for sink in o.sinks]
+    writes = [_write(session, own, checkpoint) for own in _by_database(pairs)]
+
+    def write(batch: DataFrame, number: int) -> None:
+        results = batch.where(F.col("payload").isNotNull())
+        kept = keep(results.select("reader", "partition", "number", "payload"))
+        try:
+            # Compute everything here, so that any later failure is a sink's.
+            kept.select("reader").collect()
+            _write_all(writes, kept, number)
+        finally:
+            release(kept)
+
+    return rows.writeStream.foreachBatch(numbered(session, write))
+
+
+def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any]]]:
+    """Return groups of sinks that are written together: those of one database; others alone."""
+    joint = [hasattr(sink, "joint") for _, sink in pairs]
+    if sum(joint) < 2:
+        return [[pair] for pair in pairs]
+    groups: dict[Hashable, list[tuple[_End, Any]]] = {}
+    for number, (pair, is_joint) in enumerate(zip(pairs, joint, strict=True)):
+        groups.setdefault(pair[1].database if is_joint else number, []).append(pair)
+    return [*groups.values()]
+
+
+def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint: str) -> _Write:
+    """Return the writer of sinks that are written together."""
+    ends, sinks = [end for end, _ in pairs], [sink for _, sink in pairs]
+    title = ", ".join(sink.title for sink in sinks)
+    if len(pairs) > 1:
+        joint = [(sink, end.node) for end, sink in pairs]
+        return _Write(ends, title, sinks[0].joint(session, joint, checkpoint))
+    alone = sinks[0].batches(session, ends[0].node, checkpoint)
+    return _Write(ends, title, lambda batches, number: alone(batches[0], number))
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Sinks that are written together."""
+
+    ends: Sequence[_End]
+    """The results of the sinks."""
+    title: str
+    write: WriteBatches
+
+    def __call__(self, kept: DataFrame, number: int) -> None:
+        try:
+            self.write([end.rows(kept, number) for end in self.ends], number)
+        except DovetailError:
+            raise
+        except Exception as error:
+            results = ", ".join(end.node.name for end in self.ends)
+            raise TargetError(
+                self.title,
+                f"micro-batch {number} of {results} cannot be written: {line_of(error)}",
+                "Mend what it names and start the query again",
+            ) from error
+
+
+def _write_all(writes: Sequence[_Write], kept: DataFrame, number: int) -> None:
+    """Run all writers at the same time; when all are done, raise the first failure."""
+    failed: list[Exception] = []
+
+    def attempt(write: _Write) -> None:
+        try:
+            write(kept, number)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [
+        InheritableThread(target=attempt, args=(write,), session=kept.sparkSession)
+        for write in writes[1:]
+    ]
+    for thread in threads:
+        thread.start()
+    attempt(writes[0])
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _nullable(columns: StructType) -> StructType:
+    """Return the columns as they come out of Arrow blobs: all nullable."""
+    return spark_schema(Output(columns, {}).schema)

@@ -1,0 +1,381 @@
+"""Starts a topology as a streaming query, bound to its checkpoint."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.base.validation import Path, Rule
+from dovetail.engine.idle import Idle, idle_us
+from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning, PlanError
+from dovetail.physical.fragment import Emit
+from dovetail.physical.planner import plan_of
+from dovetail.physical.routing import Plan
+from dovetail.plan.begun_columns import as_began
+from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
+from dovetail.plan.nodes import Node
+from dovetail.plan.types.spans import Span, microseconds
+from dovetail.platform import delta_tables
+from dovetail.platform.spark_errors import reaching, refuse_stopped, refused
+from dovetail.spark import time_zone
+from dovetail.spark.checkpoints.checkpoint import (
+    AT,
+    BEGINNING,
+    RUNS,
+    SEEDED,
+    TIMED,
+    TIMEZONE,
+    binding_of,
+    refuse_other_stages,
+    refuse_repartitioning,
+    refuse_unfit,
+)
+from dovetail.spark.execution.buckets import bucket_labels
+from dovetail.spark.execution.delta_join import refuse_unreachable
+from dovetail.spark.execution.frames import Streaming, session_of
+from dovetail.spark.execution.static_frames import changelog as static_changelog
+from dovetail.spark.migration import first_batch, initial_rows
+from dovetail.spark.query import end_of_input, folders
+from dovetail.spark.query.empty_batches import wake
+from dovetail.spark.query.failures import explaining
+from dovetail.spark.query.query_sequence import followed
+from dovetail.spark.query.results import Outcome, Sink
+from dovetail.spark.query.writer import (
+    BUCKETS_DEFAULT,
+    PARTITIONS,
+    PROVIDER,
+    ROCKSDB,
+    STARTING,
+    TO_END,
+    Run,
+    has_timers,
+    rows_of,
+    settings,
+    several,
+    writer_of,
+)
+from dovetail.spark.session import refuse_strange_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ALL: Mapping[str, Any] = {"availableNow": True}
+ONCE: Mapping[str, Any] = {"once": True}
+"""Triggers: all available input, then stop; only the one micro-batch that is planned."""
+_RUNS_KEPT = 20
+"""The number of starts that a binding remembers. More may not pass before one repeats a micro-batch
+that another has planned."""
+A_SINK = "what dt.to_parquet(...), dt.to_delta(...) or another of dovetail's sinks returns"
+ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
+
+
+def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
+    """Return the node's changelog.
+
+    Streaming frames give a streaming one, under the session's own settings; static frames give one
+    batch. Raises ``ConfigurationError`` if the session's state store is not RocksDB.
+    """
+    session_of(node)
+    if at_rest(node):
+        return static_changelog(node, emit=emit, buckets=buckets)
+    session = streaming_session(node)
+    refuse_static("changelog", node)
+    if session.conf.get(PROVIDER) != ROCKSDB:
+        raise ConfigurationError(
+            node.name,
+            "the session's state store is not RocksDB, which the stage needs",
+            f"Set {PROVIDER} to {ROCKSDB}, or use write_stream, which does it for its query",
+        )
+    partitions = int(str(session.conf.get(PARTITIONS)))
+    count = BUCKETS_DEFAULT if buckets is None else buckets
+    plan = plan_of([node], buckets=count, emit=emit)
+    streaming = Streaming(bucket_labels(count), partitions, timers=False)
+    return rows_of(plan, session, streaming, packed=False)
+
+
+def at_rest(node: Node) -> bool:
+    """Say whether all inputs are frames that do not stream."""
+    frames = [source.frame for source in node.origins]
+    return all(frame is not None and not frame.isStreaming for frame in frames)
+
+
+def start(
+    operator: str,
+    outcomes: Sequence[Outcome],
+    *,
+    checkpoint: Path,
+    trigger: Mapping[str, Any],
+    emit: Emit,
+    buckets: int | None,
+    partitions: int | None,
+    name: str | None,
+    initial: Mapping[str, DataFrame] | str | PathLike[str] | None = None,
+    emit_initial: bool = False,
+    close_at_end: bool = False,
+    idle: Span | None = None,
+) -> StreamingQuery:
+    """Start the query of these results, bound to its checkpoint.
+
+    ``operator``: the call; ``trigger``: the result of ``trigger_of``. ``initial``: by name the
+    initial rows of tables, or the checkpoint whose state they go on with, for a new checkpoint.
+    ``emit_initial``: whether the results of the initial rows are written. ``close_at_end``: whether
+    all waiting ends when all available input is read. ``idle``: the time without input after which
+    stream time goes on.
+    """
+    _refuse_ends(operator, trigger, close_at_end, idle)
+    if emit_initial and initial is None:
+        raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
+    outcomes = _in_one_order(outcomes)
+    nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
+    session = streaming_session(*nodes)
+    refuse_strange_workers(session)
+    if close_at_end:
+        end_of_input.refuse_remote(operator, session)
+        outcomes = [one.across_runs() for one in outcomes]
+    run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle)
+    with reaching(operator, "checkpoint=", run.checkpoint):
+        bound = run.file.read(run.title)
+    _refuse_twice(run)
+    folders.refuse_overlaps(run)
+    folders.warn_of_old_files(run)
+    if bound is not None:
+        run = _as_began(run, bound)
+        nodes = [*run.nodes]
+    static = any(source.static for source in origins_of(nodes))
+    if bound is None and (static or initial is not None):
+        bound = first_batch.prepared(run, initial, emits=emit_initial)
+    if bound is not None and BEGINNING in bound:
+        run = replace(run, outcomes=[one.across_runs() for one in run.outcomes])
+        bound = first_batch.finished(run, bound)
+    if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
+        return _started(run, bound, ONCE, name, closes=True)
+    query = _started(run, bound, trigger, name)
+    if not close_at_end:
+        return query
+
+    def close() -> StreamingQuery | None:
+        if not end_of_input.plan_end(run):
+            return None
+        return _started(run, run.file.read(run.title), ONCE, name, closes=True)
+
+    return followed(query, close)
+
+
+def _as_began(run: Run, bound: Mapping[str, Any]) -> Run:
+    """Return the run with the columns that its checkpoint began with.
+
+    Columns that a registry has got since are left out, with a warning.
+    """
+    made, new = as_began(run.nodes, bound["topology"], bound["plan"])
+    if not new:
+        return run
+    warnings.warn(
+        f"{run.title}: the checkpoint began without {', '.join(new)}, so it goes on without. Go on "
+        "in a new checkpoint, with initial= this one, to have what is new.",
+        DovetailWarning,
+        stacklevel=2,
+    )
+    outcomes = _in_one_order(
+        [replace(one, node=made.get(one.node, one.node)) for one in run.outcomes]
+    )
+    nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
+    return replace(run, nodes=nodes, outcomes=outcomes)
+
+
+def _refuse_ends(
+    operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
+) -> None:
+    """Raise ``PlanError`` for arguments that contradict the end of the query."""
+    if close_at_end and trigger != ALL:
+        raise PlanError(
+            operator,
+            "close_at_end= is given without availableNow=True, so there is no end",
+            "Give both, or neither",
+        )
+    if idle is not None and trigger == ALL:
+        raise PlanError(
+            operator,
+            "idle= is given with availableNow=True, which does not wait for what may come",
+            "Leave it out; close_at_end=True ends all waiting",
+        )
+
+
+def _started(
+    run: Run,
+    bound: Mapping[str, Any] | None,
+    trigger: Mapping[str, Any],
+    name: str | None,
+    *,
+    closes: bool = False,
+) -> StreamingQuery:
+    """Start the query and return it.
+
+    ``bound``: the binding of a checkpoint that has begun. ``closes``: whether to run the last
+    micro-batch, which is planned.
+    """
+    if bound is None:
+        count, partitions = run.numbers()
+        plan = run.plan(count)
+    else:
+        refuse_repartitioning(bound, run.title)
+        asked = {"buckets": run.buckets, "partitions": run.partitions}
+        refuse_unfit(bound, run.nodes, run.title, asked)
+        count, partitions = bound["buckets"], bound["partitions"]
+        plan = run.plan(count)
+        refuse_other_stages(bound, plan, run.title)
+    timed = run.idle is not None if bound is None else TIMED in bound
+    timers, ends = has_timers(plan, timed=timed), trigger in (ALL, ONCE)
+    idle = _idle(run, bound, plan, timed=timed)
+    if idle is not None:
+        plan = replace(plan, idles=True)
+    refuse_unreachable(run.session, plan)
+    found = _binding_of_places(run, bound)
+    used = settings(partitions) | (TO_END if ends and timers else {})
+    used |= time_zone.setting(run.session, found[TIMEZONE])
+    # Queries that start at the same time take turns, so that each sees the session unchanged.
+    with STARTING, delta_tables.setting(run.session, used | run.file.settings()):
+        _refuse_running(run.operator, run.session, name)
+        if idle is not None:
+            found[RUNS] = idle.runs
+        if bound is not None and any(bound.get(name) != one for name, one in found.items()):
+            run.file.write({**bound, **found})
+        if bound is not None and not ends and timers:
+            wake(run)
+        blobs = first_batch.taken_over(run) if bound is not None and SEEDED in bound else {}
+        sources = initial_rows.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
+        streaming = Streaming(
+            bucket_labels(count),
+            partitions,
+            timers=True,
+            initial=blobs,
+            sources=sources,
+            closing=closes,
+            timed=timed,
+            idle=idle,
+        )
+        writer = writer_of(run.outcomes, plan, streaming, run.checkpoint).trigger(**trigger)
+        if name is not None:
+            writer = writer.queryName(name)
+        if bound is None:
+            # Before Spark writes anything there, so that no state is ever unbound.
+            with reaching(run.operator, "checkpoint=", run.checkpoint):
+                more = {} if idle is None else {TIMED: True}
+                run.file.write(binding_of(run.nodes, plan, partitions=partitions, **found, **more))
+        with refused(run.title, "Spark does not start its query", "Mend what it names"):
+            return explaining(writer.start(), run.title)
+
+
+def _binding_of_places(run: Run, bound: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the folders and the time zone of a query, for a binding."""
+    zone = time_zone.zone_of(run, bound)
+    return {
+        AT: run.file.place(),
+        TIMEZONE: zone,
+        folders.READ: folders.read_from(run, bound),
+        folders.WRITTEN: folders.written(run, bound, alone=not several(run.outcomes)),
+    }
+
+
+def _idle(run: Run, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool) -> Idle | None:
+    """Return the behavior of stages when no input comes, with this start; None without timers.
+
+    Raises ``CheckpointError`` for ``idle=`` if the query has begun without it.
+    """
+    if run.idle is not None and not timed:
+        raise CheckpointError(
+            run.title,
+            f"idle= is given, and the query of {run.checkpoint} has begun without",
+            "Leave it out, or go on in a new checkpoint: initial= the former one, with idle=",
+        )
+    if not timed:
+        return None
+    span_us = None if run.idle is None else idle_us(run.operator, run.idle, plan)
+    before = [tuple(one) for one in (bound or {}).get(RUNS, [])]
+    return Idle((*before[1 - _RUNS_KEPT :], (time.time_ns() // 1000, span_us)))
+
+
+def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes in the order of their results in a checkpoint, the dead letters last."""
+    letters = [one for one in outcomes if isinstance(one.node, DeadLetters)]
+    by_node = {one.node: one for one in outcomes if one not in letters}
+    return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
+
+
+def _refuse_twice(run: Run) -> None:
+    """Raise ``CheckpointError`` for a second query on a checkpoint. Spark would silently stop the
+    first.
+    """
+    if run.file.is_running():
+        raise CheckpointError(
+            run.title,
+            f"a query of the checkpoint {run.checkpoint} is running",
+            "Stop it first, or give this one another checkpoint=",
+        )
+
+
+def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
+    """Raise ``PlanError`` for the name of a query that runs in the session."""
+    if name is not None and any(query.name == name for query in session.streams.active):
+        raise PlanError(
+            operator,
+            f"name={name!r} is that of a query that runs",
+            "Stop that one, or give this one another name",
+        )
+
+
+def streaming_session(*nodes: Node) -> SparkSession:
+    """Return the session of nodes with streaming inputs, or static ones beside streaming ones.
+
+    Raises ``PlanError`` for other inputs, and for inputs that cannot be told apart.
+    """
+    sources = origins_of(nodes)
+    for source in sources:
+        if source.frame is not None:
+            refuse_stopped(source.title, source.frame.sparkSession)
+    changing = [source for source in sources if not source.static] or sources
+    for source in changing:
+        if source.frame is None or not source.frame.isStreaming:
+            raise PlanError(
+                source.title,
+                "its frame is not a streaming one",
+                "Read it with spark.readStream; over frames that all are static, use changelog()",
+            )
+    refuse_alike(*nodes)
+    return session_of(nodes[0])
+
+
+def refuse_static(operator: str, node: Node) -> None:
+    """Raise ``PlanError`` for a static table beside streaming frames if no checkpoint keeps its
+    rows.
+    """
+    for source in node.origins:
+        if source.static and not at_rest(node):
+            raise PlanError(
+                operator,
+                f"{source.name} is static, so its rows must be kept in a query's checkpoint",
+                "Use write_stream, or dt.run, where dt.dead_letters is a result",
+            )
+
+
+def trigger_of(
+    operator: str, processing_time: Span | None, available_now: bool
+) -> Mapping[str, Any]:
+    """Return the arguments of Spark's ``trigger``; raise ``PlanError`` for two triggers."""
+    if available_now:
+        if processing_time is not None:
+            raise PlanError(
+                operator,
+                "processingTime= and availableNow= are both given",
+                "Give one, or neither to run as fast as data comes",
+            )
+        return ALL
+    interval = "0 s" if processing_time is None else processing_time
+    interval_us = microseconds(operator, "processingTime=", interval)
+    return {"processingTime": f"{interval_us // 1000} milliseconds"}

@@ -1,0 +1,202 @@
+"""A topology's results as a streaming query: its settings, its output, and the writer to its
+sinks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import TIMESTAMP
+from dovetail.base.validation import Positive, validated
+from dovetail.engine import flow
+from dovetail.errors import DovetailWarning, PlanError
+from dovetail.physical.fragment import Emit
+from dovetail.physical.planner import plan_of
+from dovetail.physical.routing import Plan
+from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.nodes import Node
+from dovetail.plan.types.spans import Span
+from dovetail.platform.sessions import cores
+from dovetail.spark.checkpoints.checkpoint import CheckpointFile
+from dovetail.spark.execution import projection
+from dovetail.spark.execution.frames import Streaming, session_of
+from dovetail.spark.query.results import Outcome
+from dovetail.spark.query.results import writer as fan_out
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+BUCKETS_DEFAULT = 8
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+"""Further settings of a query with timers that is to end by itself. Without them Spark would run
+micro-batches without end. (The stages have timers all the same: Spark refuses state that is read
+with timers at one time and without at another.)"""
+STARTING = Lock()
+"""Held while a query starts: its session has the query's settings meanwhile."""
+_WARNED: WeakSet[SparkSession] = WeakSet()
+"""The sessions that have been warned of Spark's leak."""
+
+
+@validated
+def settings(partitions: Positive) -> dict[str, str]:
+    """Return the Spark SQL settings under which a query runs."""
+    return {
+        PROVIDER: ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        PARTITIONS: str(partitions),
+    }
+
+
+def has_timers(plan: Plan, *, timed: bool) -> bool:
+    """Say whether stages have timers: all if ``timed``, else those whose rows may wait for a
+    source.
+    """
+    return timed or any(stage.fragment.align_us is not None for stage in plan.stages)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The request of a call that starts a query."""
+
+    operator: str
+    """The name of the call, for errors."""
+    nodes: Sequence[Node]
+    """The results, in the order of a checkpoint."""
+    outcomes: Sequence[Outcome]
+    """The results with their sinks; empty if there are none."""
+    checkpoint: str
+    """The folder of the checkpoint."""
+    emit: Emit
+    buckets: int | None
+    """The number of buckets; None for the default."""
+    partitions: int | None
+    """The number of partitions; None for the default."""
+    idle: Span | None = None
+    """The time without input after which stream time goes on; None for never."""
+
+    @property
+    def title(self) -> str:
+        """The results' name in errors."""
+        return " and ".join(node.name for node in self.nodes)
+
+    @cached_property
+    def session(self) -> SparkSession:
+        """The session of the inputs."""
+        return session_of(self.nodes[0])
+
+    @cached_property
+    def file(self) -> CheckpointFile:
+        """The file that binds the checkpoint."""
+        return CheckpointFile(self.session, self.checkpoint)
+
+    def numbers(self, buckets: int | None = None) -> tuple[int, int]:
+        """Return the numbers of buckets and partitions for a new checkpoint.
+
+        ``buckets``: the number in the checkpoint that the query goes on from. Raises ``PlanError``
+        for more partitions than buckets.
+        """
+        asked = buckets if self.buckets is None else self.buckets
+        count = BUCKETS_DEFAULT if asked is None else asked
+        partitions = min(count, cores(self.session)) if self.partitions is None else self.partitions
+        refuse_idle(self.operator, partitions, count)
+        return count, partitions
+
+    def plan(self, buckets: int) -> Plan:
+        """Return the plan of the results."""
+        letters = any(isinstance(one.node, DeadLetters) for one in self.outcomes)
+        return plan_of(self.nodes, buckets=buckets, emit=self.emit, dead_letters=letters)
+
+
+def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
+    """Raise ``PlanError`` if some partitions would have no bucket."""
+    if partitions > buckets:
+        raise PlanError(
+            operator,
+            f"partitions={partitions} is more than the {buckets} buckets, of which each is in one",
+            "Give buckets= as many, or a multiple",
+        )
+
+
+def writer_of(
+    outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
+) -> DataStreamWriter:
+    """Return the writer of a plan's results to their sinks; without outcomes it writes nothing."""
+    session = session_of(plan.results[0].stage.node)
+    if not outcomes:
+        rows = rows_of(plan, session, streaming, packed=True)
+        writer = rows.writeStream.format("noop")
+    elif several(outcomes):
+        rows = rows_of(plan, session, streaming, packed=True)
+        writer = fan_out(rows, plan, outcomes, folder)
+    else:
+        rows = rows_of(plan, session, streaming, packed=False)
+        writer = outcomes[0].sinks[0].writer(rows, outcomes[0].node, folder)
+    return writer.option("checkpointLocation", folder)
+
+
+def several(outcomes: Sequence[Outcome]) -> bool:
+    """Say whether rows go to several sinks, which Spark's own way cannot do."""
+    return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
+
+
+def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool) -> DataFrame:
+    """Return the changelog of a plan's single result; or if ``packed``, the union of all its
+    results.
+    """
+    if packed:
+        rows = reduce(DataFrame.union, flow.results(plan, streaming))
+        place = "reader"
+    else:
+        (result,) = plan.results
+        rows = reduce(projection.viewed, result.views, flow.changes(plan, streaming))
+        place = TIMESTAMP
+    if streaming.silent:
+        # Not a constant condition: Spark would optimize the stages away.
+        own = F.col(place).isNull()
+        if plan.dead_letters:
+            own |= F.col(place) == plan.addresses[-1]
+        rows = rows.where(own)
+    _warn_of_leak(session, streaming.stateful * streaming.partitions)
+    return rows
+
+
+def spark_version(session: SparkSession) -> str:
+    """Return the version of the session's JVM; that of the installed package may differ."""
+    return session.version
+
+
+def leaks_sockets(session: SparkSession) -> bool:
+    """Say whether the session's Spark never closes a socket of each task with state
+    (SPARK-58932).
+    """
+    return spark_version(session).startswith("4.2.0")
+
+
+def _warn_of_leak(session: SparkSession, tasks: int) -> None:
+    """Warn once per session if its Spark leaks sockets: ``tasks`` of them in each micro-batch."""
+    if session in _WARNED or tasks == 0 or not leaks_sockets(session):
+        return
+    _WARNED.add(session)
+    warnings.warn(
+        f"Spark 4.2.0 never closes a socket of each task with state: {tasks} per micro-batch of "
+        "this query, until the process may open no more. Run it on Spark 4.2.1 or later",
+        DovetailWarning,
+        stacklevel=6,
+    )

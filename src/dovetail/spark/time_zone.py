@@ -1,0 +1,84 @@
+"""The time zone in which a query's expressions are computed: the session's when it began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import CheckpointError
+from dovetail.plan.fingerprint import origins_of
+from dovetail.platform.sessions import is_remote
+from dovetail.spark.checkpoints.checkpoint import TIMEZONE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dovetail.spark.query.writer import Run
+
+SETTING = "spark.sql.session.timeZone"
+
+_AWARE = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
+
+
+def setting(session: SparkSession, zone: str) -> dict[str, str]:
+    """Return the setting of a query that does not run in the session's time zone; else nothing."""
+    return {} if session.conf.get(SETTING) == zone else {SETTING: zone}
+
+
+def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
+    """Return the time zone of a query: the one in which its checkpoint began.
+
+    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone.
+    """
+    now = str(run.session.conf.get(SETTING))
+    zone = now if bound is None else str(bound.get(TIMEZONE, now))
+    if zone == now or is_remote(run.session):
+        return zone  # Spark Connect resolves a frame only when its query starts
+    for source in origins_of(run.nodes):
+        for said, own in () if source.frame is None or source.static else _zoned(source.frame):
+            if own != zone:
+                raise CheckpointError(
+                    source.title,
+                    f"the checkpoint began in the time zone {zone}, and {said} is computed in "
+                    f"{own} now",
+                    f"Set {SETTING} to {zone} before its frame is made, or start with a new "
+                    "checkpoint",
+                )
+    return zone
+
+
+def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield the expressions of a frame that depend on a time zone, each with its zone."""
+    given: Any = frame
+    plan = given._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
+    aware = plan.getClass().getClassLoader().loadClass(_AWARE)
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        waiting += _each(node.children())
+        yield from _within(_each(node.expressions()), aware)
+
+
+def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
+    """Yield the zone-dependent ones of expressions and their children, each with its zone."""
+    waiting = [*expressions]
+    while waiting:
+        expression = waiting.pop()
+        waiting += _each(expression.children())
+        if aware.isInstance(expression) and expression.timeZoneId().isDefined():
+            name = str(expression.getClass().getSimpleName())
+            if name == "Cast" and not expression.needsTimeZone():
+                continue
+            if name.endswith(("ToStructs", "ToJson", "ToCsv", "ToXml")) and _says_zone(expression):
+                continue
+            yield str(expression.sql()), str(expression.timeZoneId().get())
+
+
+def _says_zone(expression: Any) -> bool:
+    """Say whether a reader or writer of text has a time zone of its own."""
+    return any(expression.options().contains(name) for name in ("timeZone", "timezone"))
+
+
+def _each(sequence: Any) -> list[Any]:
+    """Return the items of a Scala sequence."""
+    return [sequence.apply(number) for number in range(sequence.size())]
