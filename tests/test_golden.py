@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dovetail.spark.changelog_files import Unknown, changes
-from dovetail.spark.stored import Stored
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail import cli
+from dovetail.spark.checkpoints.changelog_files import Unknown, changes
+from dovetail.spark.checkpoints.stores import Stored
 from dovetail.state import manifest as manifests
 
 GOLDEN = Path(__file__).parent / "golden"
