@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,28 +51,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for the process, with the jars that ``tools/jars/fetch`` has fetched."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    jars = small_session.CACHE / "jars"
-    groups = ("kafka", "delta", "avro")
-    kafka, delta, avro = (sorted((jars / group).glob("*.jar")) for group in groups)
-    builder = (
-        small_session.builder()
-        .appName("dovetail tests")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        .config("spark.jars", ",".join(str(jar) for jar in (*kafka, *delta, *avro)))
-    )
-    if delta:
-        builder = builder.config(
-            "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
-        ).config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session = small_session.session()
     yield session
     session.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
@@ -66,6 +67,33 @@ def builder() -> SparkSession.Builder:
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "5s")
     )
+
+
+def session() -> SparkSession:
+    """The session of this process, with the jars that ``tools/jars/fetch`` has fetched."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    jars = CACHE / "jars"
+    groups = ("kafka", "delta", "avro")
+    kafka, delta, avro = (sorted((jars / group).glob("*.jar")) for group in groups)
+    settings = (
+        builder()
+        .appName("dovetail tests")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        .config("spark.jars", ",".join(str(jar) for jar in (*kafka, *delta, *avro)))
+    )
+    if delta:
+        settings = settings.config(
+            "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
+        ).config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+    session = settings.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
 
 
 def archive() -> Path:

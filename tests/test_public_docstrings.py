@@ -1,0 +1,109 @@
+"""The docstring of each public name has numpy's sections, and they fit the signature."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import griffe
+import pytest
+
+import dovetail as dt
+from dovetail import testing
+
+SUMMARY_MAX = 100
+"""The longest summary, in characters: it is one line in an index."""
+SELF_EVIDENT = {"driver", "read", "settings"}
+"""Calls that no argument can make fail: they need no section ``Raises``."""
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Each public name with its object, and each public method and property of a class once."""
+    for module in (dt, testing):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
+                continue
+            yield f"{module.__name__}.{name}", value
+            if inspect.isclass(value) and not issubclass(value, Exception | Warning):
+                yield from members(f"{module.__name__}.{name}", value)
+
+
+def members(owner: str, class_: type) -> Iterator[tuple[str, Any]]:
+    for base in class_.__mro__:
+        if not base.__module__.startswith("dovetail") or base.__name__.startswith("Hinted"):
+            continue
+        for name, value in vars(base).items():
+            if name.startswith("_") or getattr(class_, name, None) is not getattr(base, name):
+                continue
+            value = getattr(value, "__func__", value)
+            if inspect.isfunction(value) or isinstance(value, property):
+                yield f"{owner}.{name}", value
+
+
+NAMES: dict[int, tuple[str, Any]] = {}
+for full, found in public():
+    NAMES.setdefault(id(found), (full, found))
+CALLS = [pytest.param(value, id=name) for name, value in NAMES.values()]
+
+
+def sections(value: Any) -> dict[str, Any]:
+    """The parts of a docstring by their titles, in order; the text before them is ``summary``."""
+    parts: dict[str, Any] = {}
+    for part in griffe.parse_numpy(griffe.Docstring(inspect.getdoc(value) or ""), warnings=False):
+        kind = part.kind.value
+        title = (part.title or kind).lower() if kind == "admonition" else kind
+        parts["summary" if kind == "text" and not parts else title] = part.value
+    return parts
+
+
+def parameters(value: Any) -> list[str]:
+    if isinstance(value, property):
+        return []
+    names = [*inspect.signature(value).parameters.values()]
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return [stars.get(p.kind, "") + p.name for p in names if p.name not in ("self", "cls")]
+
+
+def is_class(value: Any) -> bool:
+    return inspect.isclass(value)
+
+
+@pytest.mark.parametrize("value", CALLS)
+def test_the_sections_fit_the_signature(value: Any) -> None:
+    found = sections(value)
+    summary = str(found.get("summary", "")).split("\n\n")[0]
+    assert summary.endswith((".", ":")), "a summary is a sentence"
+    assert "\n" not in summary, "a summary is one line"
+    assert len(summary) <= SUMMARY_MAX
+    if inspect.isclass(value) and issubclass(value, Exception | Warning):
+        return
+    names = parameters(value)
+    made_by_calls = is_class(value) and "parameters" not in found
+    if names and not made_by_calls:
+        given = [name for one in found["parameters"] for name in str(one.name).split(", ")]
+        assert given == names, "Parameters lists each one, in the order of the signature"
+    if not is_class(value) and not isinstance(value, property):
+        if inspect.signature(value).return_annotation not in ("None", None):
+            assert "returns" in found
+        if names and value.__name__ not in SELF_EVIDENT:
+            assert "raises" in found
+    assert "see also" in found
+
+
+@pytest.mark.parametrize("value", CALLS)
+def test_there_is_an_example(value: Any) -> None:
+    if inspect.isclass(value) and issubclass(value, Exception | Warning):
+        return
+    text = inspect.getdoc(value) or ""
+    assert "Examples\n--------\n" in text
+    assert doctest.DocTestParser().get_examples(text.partition("Examples\n--------\n")[2])
+
+
+@pytest.mark.parametrize("value", [v for v in CALLS if ".join" in str(v.id) or ".agg" in str(v.id)])
+def test_notes_cite_the_source(value: Any) -> None:
+    """A join and an aggregate say where their law is written."""
+    notes = str(sections(value)["notes"].contents)
+    assert any(source in notes for source in ("KIP-", "FLIP-", "Kafka Streams", "spec/"))
