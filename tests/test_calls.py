@@ -47,10 +47,13 @@ class World:
         self.records = spark.createDataFrame([], "key string, value string, timestamp timestamp")
         self.orders = self.table("orders", self.live)
         self.payments = self.table("payments", self.live)
+        self.visits = self.visited("visits", self.live)
         self.past = self.table("past", self.live, versioned="1 day")
         self.clicks = self.stream("clicks", self.live)
         self.views = self.stream("views", self.live)
         self.hours = self.clicks.group_by("id").window(dt.tumbling("1 hour")).agg(n=dt.count())
+        week = dt.tumbling("1 hour", retention="8 days")
+        self.weekly = self.clicks.group_by("id").window(week).agg(n=dt.count())
         self.days = self.clicks.group_by("id").window(dt.tumbling("1 hour")).agg(m=dt.count())
         schema = {"id": pa.int64(), "amount": pa.int64()}
         self.fed = testing.table("fed", key="id", schema=schema)
@@ -59,6 +62,10 @@ class World:
     def table(self, name: str, frame: DataFrame, **options: Any) -> dt.Table:
         frame = frame.select("id", F.col("amount").alias(name), F.col("n").alias(f"{name}_n"), "at")
         return dt.Table.from_changelog(frame, key="id", timestamp="at", name=name, **options)
+
+    def visited(self, name: str, frame: DataFrame) -> dt.Table:
+        frame = frame.select("id", F.col("amount").alias(name), F.col("at").alias("t"), "at")
+        return dt.Table.from_changelog(frame, key="id", timestamp="at", name=name)
 
     def stream(self, name: str, frame: DataFrame) -> dt.Stream:
         frame = frame.select("id", F.col("amount").alias(name), F.col("at").alias("t"), "at")
@@ -275,7 +282,7 @@ SELECT = line(
 ITEM = line("column", "expression", wrong=("nope", FOREIGN, *BEYOND_A_ROW))
 ERRORS = line(wrong=("drop", "raise"))
 AS_ORDERS = {"payments": "orders", "payments_n": "orders_n"}
-HOW = line(wrong=("full", "cross", "LEFT"))
+HOW = line("None", wrong=("full", "cross", "LEFT"))
 UNREPEATABLE = tuple(
     Given(lambda _, text=text: {"x": F.expr(text)})
     for text in (
@@ -425,6 +432,15 @@ CALLS: dict[str, Call] = {
         delta=line("None", wrong=(dt.delta(strategy="force"),), says="limitations are broken"),
         name=NAME,
     ),
+    "Table.join (windows)": call(
+        lambda w: partial(w.visits.join, right=w.hours, window_of="t"),
+        on=line("None", "column", "names", wrong=("n", {"id": "n"})),
+        how=line("None", wrong=("inner", "outer", "right")),
+        window_of=line(wrong=("nope", "id", "visits", FOREIGN, *BEYOND_A_ROW)),
+        late=line(wrong=("history",)),
+        align=line("None"),
+        delta=line("None", wrong=(dt.delta(),)),
+    ),
     "Table.join (look-ups)": call(
         lambda w: partial(
             w.looked_up("a").join, right=w.looked_up("b"), delta=dt.delta(strategy="force")
@@ -573,20 +589,31 @@ CALLS: dict[str, Call] = {
         within=line(),
         on=line("None", "column", "names", wrong=("t", {"id": "t"})),
         unmatched=line(wrong=("later",)),
+        how=line("None", wrong=("right",)),
     ),
     "Stream.join (windows)": call(
-        lambda w: partial(w.clicks.join, right=w.hours, how="left", window_of="t"),
-        how=line(wrong=("inner",)),
+        lambda w: partial(w.clicks.join, right=w.hours, window_of="t"),
+        how=line("None", wrong=("inner", "outer", "right")),
         window_of=line(wrong=("nope", "id", "clicks", FOREIGN, *BEYOND_A_ROW)),
     ),
     "WindowedTable.join": call(
         lambda w: partial(w.hours.join, right=w.days),
-        right=line(wrong=(Given(lambda w: w.hours),)),
+        right=line("table", wrong=(Given(lambda w: w.hours),)),
         on=line("None", "column", "names", wrong=("n", {"id": "m"})),
         how=HOW,
         shift=line("None", wrong=(*SPAN.wrong, "5 min")),
         select=SELECT,
         name=NAME,
+    ),
+    "WindowedTable.join (shifted)": call(
+        lambda w: partial(w.weekly.join, right=w.weekly, shift="-1 day", select=["left.n"]),
+        how=line("None", wrong=("inner", "outer", "right")),
+        shift=line("None", wrong=(*SPAN.wrong, "5 min")),
+    ),
+    "WindowedTable.join (table)": call(
+        lambda w: partial(w.hours.join, right=w.orders),
+        how=line("None", wrong=("inner", "outer", "right")),
+        shift=line("None", wrong=("1 hour",)),
     ),
     "WindowedTable.to_table": call(lambda w: w.hours.to_table, windows=line(wrong=("batch",))),
     "WindowedTable.to_stream": call(
@@ -881,7 +908,7 @@ CALLS: dict[str, Call] = {
         jar="delta",
         right=line(),
         on=line("None", "column", "names", wrong=("nope", ["id", "a"], {"id": "nope"}, {"a": 3})),
-        how=HOW,
+        how=line(wrong=("full", "cross", "LEFT")),
         select=line(
             *("None", "empty list", "empty mapping", "names"),
             wrong=(

@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"shift='last week' is not a span of time. Write it as",
     ),
     "an inner join with a shift": (
-        lambda: clicked.join(viewed, shift="-1 hour"),
+        lambda: clicked.join(viewed, how="inner", shift="-1 hour"),
         r"how='inner' is not a join of these. Use 'left', and leave out .* with a filter",
     ),
     "a shift between windows": (
@@ -226,7 +226,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"the right side keeps windows for 1 hour, and they are asked for after 25 hours",
     ),
     "an inner join with a table": (
-        lambda: clicked.join(pages),
+        lambda: clicked.join(pages, how="inner"),
         r"^inner join of aggregate of clicks by page and pages: how='inner' is not a join of these",
     ),
     "a shift with a table": (
@@ -269,7 +269,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"the key of clicks is \(id bigint\), of aggregate of clicks by page \(page string\)",
     ),
     "an inner join of a stream": (
-        lambda: asks.join(clicked, window_of="at"),
+        lambda: asks.join(clicked, how="inner", window_of="at"),
         r"^inner join of asks and .*: how='inner' is not a join of these. Use 'left'",
     ),
     "another join's argument": (

@@ -32,6 +32,30 @@ def seen(clicks: dt.Stream, customers: dt.Table) -> dt.Stream:
     return clicks.join(customers, how="left", on="customer", name="seen")
 
 
+def paid(orders: dt.Table, payments: dt.Table) -> dt.Table:
+    """Orders beside their payments, by the key that both have."""
+    return orders.join(payments, how="outer", align="1 min")
+
+
+def answered(requests: dt.Stream, replies: dt.Stream) -> dt.Stream:
+    """Requests beside their replies, and those that had none within ten seconds."""
+    within = dt.within(after="10 s", grace="2 s")
+    return requests.join(replies, how="left", within=within, unmatched="eager")
+
+
+def trend(clicks: dt.Stream, pages: dt.Table) -> dt.WindowedTable:
+    """The clicks of each page and hour, those of a week before, and the page."""
+    hours = dt.tumbling("1 hour", retention="8 days")
+    clicked = clicks.group_by("page").window(hours).agg(clicks=dt.count())
+    select = {"clicks": "left.clicks", "before": "right.clicks"}
+    return clicked.join(clicked, shift="-7 days", select=select).join(pages)
+
+
+def visited(visits: dt.Table, clicked: dt.WindowedTable) -> dt.Table:
+    """Visits beside the clicks of their hour."""
+    return visits.join(clicked, window_of=F.date_trunc("hour", "at"))
+
+
 def start(spark: SparkSession, orders: Path, customers: Path, out: Path) -> StreamingQuery:
     """Both tables kept by one query."""
 

@@ -6,6 +6,7 @@ The DSL checks arguments and builds plan nodes; it runs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 from dovetail.api.store_lookups import LooksUp
 from dovetail.api.table_methods import TableRows
@@ -42,13 +43,67 @@ class Table(TableRows):
     joins and aggregates. Equivalent to a Kafka Streams KTable.
     """
 
+    @overload  # by key
+    def join(
+        self,
+        right: Table,
+        *,
+        on: OnComputed | None = None,
+        how: Literal["inner", "left", "outer"] | None = None,
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        late: Late = "ignore",
+        align: Span | None = None,
+        name: Text | None = None,
+    ) -> Table: ...
+
+    @overload  # by foreign key
+    def join(
+        self,
+        right: Table,
+        *,
+        on: OnComputed,
+        how: How | None = None,
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        name: Text | None = None,
+    ) -> Table: ...
+
+    @overload  # by look-ups, or in state if the options say so
+    def join(
+        self,
+        right: Table,
+        *,
+        on: OnComputed | None = None,
+        how: How | None = None,
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        late: Late = "ignore",
+        align: Span | None = None,
+        delta: ADelta,
+        name: Text | None = None,
+    ) -> Table: ...
+
+    @overload
+    def join(
+        self,
+        right: WindowedTable,
+        *,
+        on: On | None = None,
+        how: Literal["left"] | None = None,
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        window_of: Given,
+        name: Text | None = None,
+    ) -> Table: ...
+
     @validated
     def join(
         self,
         right: Table | AWindowedTable,
         *,
         on: OnComputed | None = None,
-        how: How = "inner",
+        how: How | None = None,
         select: Selection | None = None,
         errors: Errors = "fail",
         late: Late = "ignore",
@@ -182,13 +237,55 @@ class Stream(LooksUp):
 
     _stream = True
 
+    @overload
+    def join(
+        self,
+        right: Table,
+        *,
+        on: On | None = None,
+        how: Literal["inner", "left"] | None = None,
+        grace: Span | None = None,
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        align: Span | None = None,
+        name: Text | None = None,
+    ) -> Stream: ...
+
+    @overload
+    def join(
+        self,
+        right: Stream,
+        *,
+        on: On | None = None,
+        how: Literal["inner", "left", "outer"] | None = None,
+        within: AWithin,
+        unmatched: Unmatched = "on_close",
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        align: Span | None = None,
+        name: Text | None = None,
+    ) -> Stream: ...
+
+    @overload
+    def join(
+        self,
+        right: WindowedTable,
+        *,
+        on: On | None = None,
+        how: Literal["left"] | None = None,
+        select: Selection | None = None,
+        errors: Errors = "fail",
+        window_of: Given,
+        name: Text | None = None,
+    ) -> Stream: ...
+
     @validated
     def join(
         self,
         right: Table | Stream | AWindowedTable,
         *,
         on: On | None = None,
-        how: How = "inner",
+        how: How | None = None,
         within: AWithin | None = None,
         unmatched: Unmatched = "on_close",
         grace: Span | None = None,
@@ -369,13 +466,47 @@ class WindowedTable(Windowed):
     written itself. Equivalent to a windowed KTable of Kafka Streams.
     """
 
+    @overload  # on the same window
+    def join(
+        self,
+        right: WindowedTable,
+        *,
+        on: On | None = None,
+        how: Literal["inner", "left", "outer"] | None = None,
+        select: Selection | None = None,
+        name: Text | None = None,
+    ) -> WindowedTable: ...
+
+    @overload  # on a shifted window
+    def join(
+        self,
+        right: WindowedTable,
+        *,
+        on: On | None = None,
+        how: Literal["left"] | None = None,
+        shift: Span,
+        select: Selection | None = None,
+        name: Text | None = None,
+    ) -> WindowedTable: ...
+
+    @overload
+    def join(
+        self,
+        right: Table,
+        *,
+        on: On | None = None,
+        how: Literal["left"] | None = None,
+        select: Selection | None = None,
+        name: Text | None = None,
+    ) -> WindowedTable: ...
+
     @validated
     def join(
         self,
         right: Table | AWindowedTable,
         *,
         on: On | None = None,
-        how: How = "inner",
+        how: How | None = None,
         shift: Span | None = None,
         select: Selection | None = None,
         name: Text | None = None,

@@ -53,14 +53,21 @@ class Call:
     """The right side."""
     on: OnComputed | None
     """The columns that are equal; None for the keys of both sides."""
-    how: How
-    """The kind of join, such as ``"left"``."""
+    requested: How | None
+    """The kind of join that the user names, such as ``"left"``; None for ``default``."""
     select: Selection | None
     """The selected value columns; None for all."""
     align: Span | None = None
     """The time that a side waits for the other side to catch up; None for no wait."""
     label: str | None = None
     """The user's name for the join, or None."""
+    default: How = "inner"
+    """The kind of join if the user names none: left for sides that have no inner join."""
+
+    @property
+    def how(self) -> How:
+        """The kind of join."""
+        return self.requested or self.default
 
     @property
     def name(self) -> str:

@@ -108,15 +108,21 @@ def window_join(
 ) -> WindowJoin:
     """Join two sides of which at least one has windows.
 
+    Without a requested kind, windowed tables on the same window join inner, all others left.
+
     ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
     such arguments, for other keys, and for windows that do not fit together.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")
-    name, left, right = call.name, call.left, call.right
+    left, right = call.left, call.right
     ours, theirs = left.windows, right.windows
-    shift_us = 0 if shift is None else microseconds(name, "shift=", shift, negative=True)
+    call = replace(call, default="left")
+    shift_us = 0 if shift is None else microseconds(call.name, "shift=", shift, negative=True)
     same = ours is not None and theirs is not None and shift_us == 0
+    if same:
+        call = replace(call, default="inner")
+    name = call.name
     _refuse_how(name, call.how, both=same)
     refuse_other_keys(name, _Partitioned(left), _Partitioned(right), call.on)
     if ours is not None and theirs is not None:
