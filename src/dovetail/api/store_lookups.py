@@ -36,33 +36,85 @@ class LooksUp(Topology):
     ) -> Self:
         """Join with a store that has no changelog: each record beside the store's rows for it.
 
-        Law: a record is answered by the rows that the store has at some moment while the record's
-        micro-batch is processed. With ``cache``, it may be the rows of up to ``max_age`` before.
-        Nothing waits, nothing is stored, and nothing comes when the store changes. A micro-batch
-        that is run again may be answered otherwise; only joins with tables are repeatable. Records
-        keep their order, their key and their time.
+        Parameters
+        ----------
+        source : LookupSource
+            The store, made by ``dt.postgres``, ``dt.dbapi``, ``dt.sqlite`` or ``dt.delta_files``.
+        columns : str, StructType, Schema or mapping
+            The store's columns that may be read, and their types; its key is among them. A text in
+            SQL (``"id long, city string"``), a ``StructType``, a pyarrow schema, or a mapping of
+            names to types.
+        on : str, sequence or mapping, optional
+            Columns of this stream that equal the store's key, in its order. Or a mapping of this
+            stream's columns to the store's, which are or include its key or one of its indexes. By
+            default both keys, which then have the same names. A null equals nothing.
+        how : {"inner", "left"}, default "inner"
+            ``"inner"`` leaves out a record that meets no row. ``"left"`` gives it nulls.
+        select : sequence or mapping, optional
+            The value columns of the result, as ``"left.x"`` of the record, ``"right.y"`` of the
+            store's row, or ``"x"`` if only one of them has the column. Or Spark expressions over
+            both. A mapping gives new names. By default the values of both, without the store's
+            columns in ``on``.
+        errors : {"fail", "dead_letter"}, default "fail"
+            The effect of a row on which an expression in ``select`` fails. ``"fail"`` stops the
+            query. ``"dead_letter"`` leaves the row out, counts it in the metric ``<name>.failed``,
+            and makes it a dead letter (see ``dead_letters``).
+        cache : LookupCache, optional
+            Answers that are kept beyond a micro-batch, made by ``dt.cache``. By default none are: a
+            task asks for each key once in a micro-batch.
+        name : str, optional
+            The name of the look-up in errors and in the metric ``<name>.lookups``.
 
-        ``source``: ``dt.postgres(...)``, ``dt.dbapi(...)``, ``dt.sqlite(...)`` or
-        ``dt.delta_files(...)``. ``columns``: the store's columns that may be read and their types,
-        its key among them: a text as in SQL (``"id long, city string"``), a ``StructType``, a
-        pyarrow schema, or a mapping of names to types.
+        Returns
+        -------
+        Stream
+            The records with their order, their key and their time. By an index, a record may meet
+            several rows: it comes once with each, in the order of the store's primary key.
 
-        ``on``: columns of this stream that equal the source's key, in its order. Or a mapping of
-        this stream's columns to the source's, which are or include its key or one of its indexes.
-        Left out, both keys, which then have the same names. A null equals nothing.
+        Raises
+        ------
+        PlanError
+            If types differ, if a name is unknown or ambiguous, or if no index of the store is among
+            the columns in ``on``.
 
-        A record that meets several rows, by an index, comes once with each, in the order of the
-        store's primary key. ``how``: ``"inner"`` leaves a record out that meets none, ``"left"``
-        gives it nulls. A record without a value is dropped and counted, and with ``"inner"`` one
-        with a null in ``on``.
+        See Also
+        --------
+        Stream.join : Join with a table, in state and repeatably.
+        dovetail.cache : Keep answers of a store.
+        dovetail.sqlite : A store in a SQLite file.
 
-        ``select``, ``errors``: as in ``Table.join``; the row of the store is ``right``. By default
-        the values of both, but for the store's columns in ``on``. ``cache``: as ``dt.cache``
-        describes; by default a task asks for each key once in a micro-batch. ``name``: the
-        look-up's name in errors and the metric ``<name>.lookups``.
+        Notes ----- A record is answered by the rows that the store has at some moment while the
+        record's micro-batch is processed. With ``cache``, they may be the rows of up to
+        ``max_age`` before. Nothing waits, nothing is stored, and nothing comes when the store
+        changes. A micro-batch that is run again may be answered otherwise; only joins with tables
+        are repeatable.
 
-        Raises ``PlanError`` where types differ, names are unknown or ambiguous, and no index is
-        among the columns. Source: Flink, "Lookup Join".
+        A record without a value is dropped and counted in ``<name>.lookups``, and with
+        ``"inner"`` a record with a null in ``on``.
+        Source: Flink, "Lookup Join".
+
+        Examples
+        --------
+        >>> import sqlite3
+        >>> import tempfile
+        >>> import pyarrow as pa
+        >>> import dovetail as dt
+        >>> from dovetail import testing
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with sqlite3.connect(f"{folder.name}/shop.db") as store:
+        ...     _ = store.execute("CREATE TABLE users (name TEXT PRIMARY KEY, city TEXT)")
+        ...     _ = store.execute("INSERT INTO users VALUES ('ann', 'Oslo')")
+        >>> store.close()
+        >>> schema = {"id": pa.int64(), "user": pa.string()}
+        >>> clicks = testing.stream("clicks", key="id", schema=schema)
+        >>> users = dt.sqlite(f"{folder.name}/shop.db", "users", key="name")
+        >>> columns = {"name": pa.string(), "city": pa.string()}
+        >>> driver = testing.Driver(clicks.look_up(users, columns=columns, on="user", how="left"))
+        >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+        [<id=1: user='ann', city='Oslo' @1>]
+        >>> driver.pipe(clicks, {"id": 2, "user": "bob"}, timestamp=2)
+        [<id=2: user='bob', city=None @2>]
+        >>> folder.cleanup()
         """
         plan = look_up(
             self.plan,

@@ -33,131 +33,349 @@ class TableRows(TableSources):
         errors: Errors = "fail",
         **named: Item,
     ) -> Self:
-        """Return the rows under another key: columns, and Spark expressions under names of their
-        own.
+        """Return the rows under another key.
 
-        The former key's columns are values. A row with a null in the key is left out.
+        Parameters
+        ----------
+        *columns : str
+            Columns that become the key, in this order.
+        duplicates : {"error", "last"}, default "error"
+            The effect of several rows with one key after a micro-batch. ``"error"`` fails the
+            query. ``"last"`` has the row that came last, and when it leaves, the one before it.
+        errors : {"fail", "dead_letter"}, default "fail"
+            The effect of a row on which an expression fails. ``"fail"`` stops the query.
+            ``"dead_letter"`` leaves the row out as if it had never come, counts it in the metric
+            ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+        **named : str or Column
+            Further key columns by their names: a column under a new name, or a Spark expression.
 
-        ``duplicates``: the effect of several rows with one key. ``"error"`` fails the query.
-        ``"last"`` has the row that came last, and when it leaves, the one before it. ``errors``: as
-        in ``where``.
+        Returns
+        -------
+        Table
+            The rows under the new key. The columns of the former key that are not in the new one
+            are values. A row with a null in the new key is left out.
+
+        Raises
+        ------
+        PlanError
+            If no column is named, if one is named twice, or if a name is unknown.
+
+        See Also
+        --------
+        Stream.key_by : Give records another key.
+        Table.group_by : Aggregate the rows that share a value.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "mail": pa.string()}
+        >>> users = testing.table("users", key="id", schema=schema)
+        >>> driver = testing.Driver(users.rekey("mail"))
+        >>> driver.pipe(users, {"id": 1, "mail": "ann@a"}, timestamp=1)
+        [<mail='ann@a': id=1 @1>]
+        >>> driver.pipe(users, {"id": 1, "mail": "ann@b"}, timestamp=2)
+        [<mail='ann@a': deleted @2>, <mail='ann@b': id=1 @2>]
+        >>> driver.pipe(users, {"id": 1, "mail": None}, timestamp=3)
+        [<mail='ann@b': deleted @3>]
         """
         return type(self)(rekeyed(self.plan, columns, named, duplicates, errors))
 
     @validated
     def explode(self, column: ColumnName, *, position: Text | None = None) -> Self:
-        """Return a row for each element of an array, as long as the table's row has it.
+        """Return a row for each element of an array, for as long as the table's row has it.
 
-        The row ``items=["a", "b"]`` is two. As it becomes ``["b", "c"]``, the row of ``a`` leaves
-        and one of ``c`` comes. A row whose array is null or empty has none.
+        The row ``items=["a", "b"]`` becomes two rows. When it changes to ``["b", "c"]``, the row of
+        ``a`` leaves and one of ``c`` comes.
 
         Parameters
         ----------
-        column
-            The array, a value column. Its elements take its place.
-        position
-            By default a row's key is the table's key and the element. So an element that an array
-            has twice is one row, and a null is none; the observed metrics ``<name>.repeated`` and
-            ``<name>.null_element`` count them. With a name for ``position``, the key is the table's
-            key and the element's position, an int from 0. The element is a value. Then an
-            array's elements are rows as they are, and an element that moves is another row.
+        column : str
+            The array, a value column. Its elements take its place. A row whose array is null or
+            empty has no row in the result.
+        position : str, optional
+            The name of a key column with the element's position, an int from 0. By default the
+            element is part of the key instead.
+
+        Returns
+        -------
+        Table
+            Without ``position``, the key is the table's key and the element. An element that an
+            array has twice is one row, and a null element is none. The metrics ``<name>.repeated``
+            and ``<name>.null_element`` count them. With ``position``, the key is the table's key
+            and the position, and the element is a value. Each element is then a row, and an
+            element that moves is another row.
 
         Raises
         ------
         PlanError
             If the column is no array or, without ``position``, its elements cannot be a key.
 
+        See Also
+        --------
+        Stream.explode : Make a record of each element of an array.
+
         Notes
         -----
         Each change of the table's row comes as a change of each of its elements' rows, under its
         time. The table's last rows are kept. The result has no history.
         Source: Spark, ``explode`` and ``posexplode``; spec/view/rows.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "tags": pa.list_(pa.string())}
+        >>> articles = testing.table("articles", key="id", schema=schema)
+        >>> driver = testing.Driver(articles.explode("tags"))
+        >>> driver.pipe(articles, {"id": 1, "tags": ["a", "b"]}, timestamp=1)
+        [<id=1, tags='a':  @1>, <id=1, tags='b':  @1>]
+        >>> for change in driver.pipe(articles, {"id": 1, "tags": ["b", "c"]}, timestamp=2):
+        ...     print(change.key, change.change)
+        {'id': 1, 'tags': 'a'} delete
+        {'id': 1, 'tags': 'b'} upsert
+        {'id': 1, 'tags': 'c'} upsert
         """
         return type(self)(exploded(self.plan, column, position))
 
     @validated
     def keep_former(self, unsent: ColumnName, *, missing: Missing = "fail") -> Self:
-        """Return the rows with the former values of the columns that a record does not bring.
+        """Fill in the values that a record does not bring with those of its key's row before.
 
-        They are the values of the key's row before. So ``note="long", city="Rome"``, then
-        ``city="Oslo", unsent=["note"]``, is ``note="long", city="Oslo"``.
+        A record ``city="Oslo", unsent=["note"]`` keeps the ``note`` of the row that it replaces.
 
         Parameters
         ----------
-        unsent
+        unsent : str
             The column with the names of the value columns that a record leaves out, an array of
-            texts. It is no column of the result. Null and names of no value column say nothing.
-            missing The effect of a value that was not sent where the key has no row: ``"fail"``
-            stops the query with the key and the column; ``"null"`` has null, counted by the
-            observed metric ``<name>.unsent``.
+            texts. It is no column of the result. A null, and names of no value column, have no
+            effect.
+        missing : {"fail", "null"}, default "fail"
+            The effect of a value that was not sent if the key has no row. ``"fail"`` stops the
+            query with the key and the column. ``"null"`` has null, counted in the metric
+            ``<name>.unsent``.
+
+        Returns
+        -------
+        Table
+            The rows with all values, without the column ``unsent``.
 
         Raises
         ------
         PlanError
-            If the column is no array of texts, or the table is versioned.
+            If the column is no array of texts, or if the table is versioned.
+
+        See Also
+        --------
+        dovetail.debezium : A format whose values may be left out (``unsent="keep"``).
 
         Notes
         -----
         Records count in the order in which they arrive. After a delete there is no row before. The
         table's last rows are kept.
         Source: spec/view/former.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> text = pa.string()
+        >>> schema = {"id": pa.int64(), "note": text, "city": text, "unsent": pa.list_(text)}
+        >>> people = testing.table("people", key="id", schema=schema)
+        >>> driver = testing.Driver(people.keep_former("unsent"))
+        >>> driver.pipe(people, {"id": 1, "note": "long", "city": "Rome"}, timestamp=1)
+        [<id=1: note='long', city='Rome' @1>]
+        >>> driver.pipe(people, {"id": 1, "city": "Oslo", "unsent": ["note"]}, timestamp=2)
+        [<id=1: note='long', city='Oslo' @2>]
         """
         return type(self)(filled(self.plan, unsent, missing))
 
     def materialize(self) -> Self:
-        """Keep this table's rows in a stage of their own; the result emits real changes only.
+        """Keep this table's rows in state; the result emits real changes only.
 
-        It emits no row that is as it was, and no tombstone where there was no row. It has no
-        history.
+        Returns
+        -------
+        Table
+            The same rows. It emits no row that is as it was, and no tombstone (a change that
+            deletes a row) for a key without a row. It has no history.
 
-        Raises ``PlanError`` for a join of histories (``late="history"``).
+        Raises
+        ------
+        PlanError
+            For a join of histories (``late="history"``).
+
+        See Also
+        --------
+        Table.to_changes : Real changes as a stream of rows before and after.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders.materialize())
+        >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        [<id=1: amount=40 @1>]
+        >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=2)
+        []
+        >>> driver.pipe(orders, {"id": 2}, timestamp=3, deleted=True)
+        []
         """
         return type(self)(materialized(self.plan))
 
     @validated
     def expire(self, *, after: Span) -> Self:
-        """Delete a row once stream time is more than ``after`` past its timestamp.
+        """Delete a row once stream time is more than a span past the row's timestamp.
 
-        A tombstone deletes the row, here and in all that is made of it. A change of a row gives it
-        a new life. A change that comes later than that is counted (``<name>.late``). The result has
-        no history. Source: spec/view/expire.
+        Stream time is the largest event time so far. The wall clock has no effect, unless the query
+        has ``idle=``.
+
+        Parameters
+        ----------
+        after : str or timedelta
+            The span, such as ``"30 days"``. A row that is exactly as old stays.
+
+        Returns
+        -------
+        Table
+            The rows that have not expired. A row that expires is deleted by a tombstone, here and
+            in all that is made of the table. The tombstone's time is the row's timestamp plus
+            ``after``. A change of a row gives it a new life. The result has no history.
+
+        Raises
+        ------
+        PlanError
+            If ``after`` is no span of time, for a versioned table, and for a join of histories
+            (``late="history"``).
+
+        See Also
+        --------
+        Table.retire : Delete the rows that a feed's latest snapshot lacks.
+
+        Notes
+        -----
+        A change that comes later than the span has expired at once. It is counted in the metric
+        ``<name>.late``.
+        Source: spec/view/expire.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "page": pa.string()}
+        >>> visits = testing.table("visits", key="id", schema=schema)
+        >>> driver = testing.Driver(visits.expire(after="30 us"))
+        >>> driver.pipe(visits, {"id": 1, "page": "home"}, timestamp=0)
+        [<id=1: page='home' @0>]
+        >>> driver.pipe(visits, {"id": 2, "page": "home"}, timestamp=30)
+        [<id=2: page='home' @30>]
+        >>> driver.pipe(visits, {"id": 3, "page": "home"}, timestamp=31)
+        [<id=1: deleted @30>, <id=3: page='home' @31>]
         """
         return type(self)(expired(self.plan, after))
 
     @validated
     def retire(self, *, snapshot: ColumnName, at: ColumnName) -> Self:
-        """Return the table's rows without those that its feed's latest whole snapshot does not
-        have.
+        """Leave out the rows that the feed's latest whole snapshot does not have.
 
         A feed that has lost its place reads all rows again. Rows that were deleted in between are
         not among them. They leave when the snapshot's last row has come, under its timestamp.
 
-        ``snapshot``: the column that marks a snapshot's rows, as Debezium's ``source.snapshot``
-        does: the first is ``"first"`` or ``"first_in_data_collection"``, the last ``"last"`` or
-        ``"last_in_data_collection"``. A last row without a first one is a snapshot of one row.
+        Parameters
+        ----------
+        snapshot : str
+            The text column that marks a snapshot's rows, such as Debezium's ``source.snapshot``.
+            The first row has ``"first"`` or ``"first_in_data_collection"``, the last row ``"last"``
+            or ``"last_in_data_collection"``. A last row without a first one is a snapshot of one
+            row.
+        at : str
+            The column with the time at which the feed read a row or a change, such as Debezium's
+            ``ts_ms``. It is a long that never falls along the log. A row leaves if its time is
+            smaller than that of the snapshot's first row.
 
-        ``at``: the column with the time at which the feed read a row or a change. It is a whole
-        number that never falls along the log, as Debezium's ``ts_ms``. A row leaves if its own is
-        smaller than that of the first row.
+        Returns
+        -------
+        Table
+            The rows that were read since the latest whole snapshot began. Without a whole snapshot,
+            all rows.
 
-        Raises ``PlanError`` for unknown columns and types that cannot serve.
+        Raises
+        ------
+        PlanError
+            If a column is unknown, or if its type cannot serve.
+
+        See Also
+        --------
+        Table.expire : Delete rows that are older than a span.
+        dovetail.debezium : A format for Debezium's change events.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "snapshot": pa.string(), "at": pa.int64()}
+        >>> feed = testing.table("feed", key="id", schema=schema)
+        >>> driver = testing.Driver(feed.retire(snapshot="snapshot", at="at"), spark=spark)
+        >>> first = {"id": 1, "snapshot": "first", "at": 10}
+        >>> last = {"id": 2, "snapshot": "last", "at": 11}
+        >>> changes = driver.pipe(feed, [first, last], timestamp=1)
+        >>> first = {"id": 2, "snapshot": "first", "at": 20}
+        >>> last = {"id": 3, "snapshot": "last", "at": 21}
+        >>> changes = driver.pipe(feed, [first, last], timestamp=2)
+        >>> [change.key for change in changes if change.change == "delete"]
+        [{'id': 1}]
         """
         return type(self)(retired(self.plan, snapshot, at))
 
     @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Self:
-        """Add a store of the same rows to this table, in which delta joins look them up.
+        """Give this table a store of the same rows, in which delta joins look them up.
 
-        ``source``: ``dt.postgres(...)``, ``dt.sqlite(...)`` or ``dt.delta_files(...)``, with this
-        table's key and columns of the same names and types. Law: at any time it has at least the
-        changes that the changelog has brought. So write it first, or read the changelog from its
-        own log. Where its ``where=`` names constants, the changelog is restricted to them, too.
+        A delta join is a join without state. It answers each change of one table by a look-up in
+        the store of the other.
 
-        ``changes``: the changes that may come: ``"insert"`` (a key's row comes once and stays),
-        ``"upsert"`` (or is replaced), ``"all"`` (or deleted). By default ``"all"`` where
-        ``deleted=`` is given, else ``"upsert"``. A tombstone against it fails the batch.
+        Parameters
+        ----------
+        source : LookupSource
+            The store, made by ``dt.postgres``, ``dt.sqlite`` or ``dt.delta_files``. It has this
+            table's key, and columns of the same names and types. If its ``where=`` names constants,
+            the changelog is restricted to them, too.
+        changes : {"insert", "upsert", "all"}, optional
+            The changes that may come. ``"insert"``: a key's row comes once and stays. ``"upsert"``:
+            it may also be replaced. ``"all"``: it may also be deleted. By default ``"all"`` if the
+            reader has ``deleted=``, else ``"upsert"``.
 
-        Raises ``PlanError`` where keys or columns do not fit, and on the result of a join.
+        Returns
+        -------
+        Table
+            This table with its store.
+
+        Raises
+        ------
+        PlanError
+            If keys or columns do not fit, or if the table is the result of a join.
+
+        See Also
+        --------
+        dovetail.delta : Choose between look-ups and state in a join.
+        Table.join : Join two tables, by look-ups, too.
+
+        Notes
+        -----
+        At any time, the store must have at least the changes that the changelog has brought. So
+        write the store first, or read the changelog from the store's own log. A tombstone, a change
+        that deletes a row, fails the batch if ``changes`` excludes it.
         Source: FLIP-486 "Limitations".
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> import dovetail as dt
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> orders.with_lookup(dt.sqlite("shop.db", "orders", key="id"), changes="insert")
+        Table[orders; key id]
         """
         return type(self)(with_lookup(self.plan, source, changes))

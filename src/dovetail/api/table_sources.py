@@ -53,35 +53,89 @@ class TableSources(Topology):
         streaming: bool = True,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """Read the Delta table at ``path``, or called ``table`` in a catalog, with its changes.
+        """Read a Delta table with its changes.
 
         The present content comes first, then the changes, commit by commit. The table must have its
-        change data feed enabled.
+        change data feed enabled. The session needs Delta's jar and settings.
 
-        ``key``: the columns that tell its rows apart. ``version``: instead of the content, the
-        changes of this version and those after it. ``streaming=False`` reads what there is now, for
-        a batch run: the content, or the changes from ``version`` on.
+        Parameters
+        ----------
+        spark : SparkSession
+            The session.
+        path : str or path, optional
+            The folder of the table. Give this or ``table``.
+        table : str, optional
+            The name of the table in a catalog.
+        key : str or sequence of str
+            The columns that tell the table's rows apart.
+        version : int, optional
+            Read the changes of this version and of those after it, instead of the content.
+        key_updates : bool, default True
+            False promises that no update changes the key, so that former rows need not be read.
+        timestamp : str or Column, optional
+            The event time of the rows: a column, which is used up, or an expression over the
+            table's columns and ``_commit_timestamp``. By default the time of the commit.
+        malformed : {"fail", "drop", "dead_letter"}, default "fail"
+            The effect of a row that has no event time, or one further ahead than ``max_ahead``.
+            ``"fail"`` stops the query. ``"drop"`` leaves the row out and counts it in the metric
+            ``<name>.malformed``. ``"dead_letter"`` also keeps it for ``dead_letters``.
+        max_ahead : str or timedelta, optional
+            The span by which an event time may be ahead of the time of reading, such as
+            ``"1 day"``. By default there is no limit.
+        columns : str or sequence of str, optional
+            The value columns that are read; by default all. Other columns may be added, dropped and
+            altered as if they were not there.
+        versioned : str or timedelta, optional
+            Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
+            ``from_changelog``). By default the table has its latest rows alone.
+        name : str, optional
+            The name in errors, metrics and checkpoints; by default the last part of the path or of
+            the table's name.
+        streaming : bool, default True
+            False reads what there is now, for a batch run: the content, or the changes from
+            ``version`` on.
+        options : mapping of str to str, optional
+            Options of the Delta source itself.
 
-        A commit is one change of each key at most. Rows that it rewrites as they are change
-        nothing, and a row that it replaces is an upsert. So is an update, unless it changes the
-        key: then the former key's row is deleted. ``key_updates=False``: no update does, so that
-        former rows need not be read.
+        Returns
+        -------
+        Table
+            The rows under ``key``.
 
-        ``timestamp``: the event time of the rows, a column, which is used up, or an expression over
-        the table's columns and ``_commit_timestamp``; by default the time of the commit. A deleted
-        row ends at the commit's time, or at its own where that is later. One whose key has changed
-        ends when its new key's row begins. ``columns``: the value columns that are read, all by
-        default; others may be added, dropped and altered as if they were not there.
+        Raises
+        ------
+        PlanError
+            If neither or both of ``path`` and ``table`` are given, or if a column is unknown.
+        ConfigurationError
+            If the session does not know Delta, or if the table has no change data feed or cannot be
+            read.
 
-        ``malformed``, ``max_ahead``: as in ``from_changelog``.
+        See Also
+        --------
+        Table.from_static : Read rows that do not change.
+        SnapshotTable.from_delta : Join Delta tables at one version each.
+        dovetail.to_delta : Keep a Delta table equal to a table.
 
-        ``versioned``: as in ``from_changelog``. A row that is not later than its key's history
-        takes effect where the history ends. So the table's present row is always the latest
-        version. ``name``: by default the last part of the path or name. ``options``: the Delta
-        source's own.
+        Notes ----- A commit is one change of each key at most. Rows that it rewrites as they are
+        change nothing. A row that it replaces is an upsert. So is an update, unless it changes
+        the key: then the former key's row is deleted.
 
-        Raises ``PlanError`` for unknown columns, ``ConfigurationError`` where the table has no
-        change data feed or cannot be read.
+        A deleted row ends at the commit's time, or at the row's own time if that is later. A row
+        whose key has changed ends when its new key's row begins.
+
+        With ``versioned``, a row that is not later than its key's history takes effect at the end
+        of that history. So the table's present row is always the latest version.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> def read_orders(spark):
+        ...     return dt.Table.from_delta(spark, "data/orders", key="id", versioned="7 days")
+        >>> try:
+        ...     dt.Table.from_delta(spark, key="id")
+        ... except dt.PlanError as error:
+        ...     print(error)
+        from_delta: it needs a path or table=. Give one of them.
         """
         delta_tables.refuse_but_one("from_delta", path, table)
         delta_tables.refuse_without_delta(spark, "from_delta")
@@ -115,20 +169,52 @@ class TableSources(Topology):
         duplicates: Duplicates = "error",
         name: Text | None = None,
     ) -> Self:
-        """Return a table that does not change, from the rows of a frame that is not a streaming
-        one.
+        """Read a table that does not change, from the rows of a static frame.
 
-        Law: its rows come before all records of other inputs, as upserts of 1970. A query reads
-        them once, when it begins, and keeps them in its checkpoint; started again, it goes on with
-        those. They may give results without another input, such as the rows of a table that is
-        their aggregate. The sinks get these as a first micro-batch; with ``initial=``, where
-        ``emit_initial`` is set. An input that changes is ``from_changelog``.
+        An input that changes is read with ``from_changelog``.
 
-        ``key``: the columns that tell its rows apart. ``duplicates``: the effect of a key that is
-        there twice: ``"error"`` refuses the rows as they are read, ``"last"`` takes the row that
-        Spark reads last, which may be another one each time. ``name``: as in ``from_changelog``.
+        Parameters
+        ----------
+        frame : DataFrame
+            The rows. A streaming frame is refused.
+        key : str or sequence of str
+            The columns that tell the rows apart. A row with a null among them is dropped.
+        duplicates : {"error", "last"}, default "error"
+            The effect of a key that is there twice. ``"error"`` refuses the rows as they are read.
+            ``"last"`` takes the row that Spark reads last, which may be another one each time.
+        name : str, optional
+            The name in errors, metrics and checkpoints; by default ``table[<key>]``.
 
-        Raises ``PlanError`` for a streaming frame and as ``from_changelog`` does.
+        Returns
+        -------
+        Table
+            The rows, as upserts of 1970.
+
+        Raises
+        ------
+        PlanError
+            For a streaming frame, if a column is unknown or occurs twice, and if a type cannot
+            serve.
+
+        See Also
+        --------
+        Table.from_changelog : Read a table that changes.
+
+        Notes ----- The rows come before all records of other inputs. A query reads them once,
+        when it begins, and keeps them in its checkpoint. Started again, it goes on with those.
+        They may give results without another input, such as the rows of an aggregate of the
+        table. The sinks get these as a first micro-batch. With ``initial=``, they get them only
+        if ``emit_initial`` is set.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> rows = spark.createDataFrame([("NO", "Norway")], "code string, land string")
+        >>> lands = dt.Table.from_static(rows, key="code", name="lands")
+        >>> lands
+        Table[lands; key code]
+        >>> lands.schema.names
+        ['code', 'land', '_change', '_timestamp', '_position']
         """
         if frame.isStreaming:
             raise PlanError(

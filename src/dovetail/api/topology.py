@@ -58,7 +58,33 @@ class Planned(Hinted):
         return self.plan.row.names
 
     def explain(self) -> None:
-        """Print the topology: its joins, its stages, their shuffles and their state."""
+        """Print the topology: its joins, its stages, their shuffles and their state.
+
+        Nothing runs. A topology is a table, a stream or a windowed table with all its inputs.
+
+        See Also
+        --------
+        dovetail.explain : The same of several results of one query.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+        >>> payments = testing.table("payments", key="id", schema=schema)
+        >>> orders.join(payments, how="left").explain()
+        Topology
+        left join by key  (key id; amount, paid)
+        ├─ orders  (key id; amount)
+        └─ payments  (key id; paid)
+        <BLANKLINE>
+        Stage 1
+          shuffle  orders, payments by key (id bigint)
+          state    orders: last row per key
+                   payments: last row per key
+        """
         print(explain(self.plan))
 
     def __repr__(self) -> str:
@@ -97,38 +123,84 @@ class Topology(Planned):
     ) -> Self:
         """Read a table or a stream from the rows of a frame.
 
-        Each row of ``frame`` replaces or deletes the row of its key in a table. In a stream each
-        row is a record.
+        Each row replaces or deletes the row of its key in a table. In a stream each row is a
+        record.
 
-        ``key``: the primary key's columns; a table's row with a null among them is dropped and
-        counted (metric ``<name>.dropped``). ``timestamp``: the event time, a column or an
-        expression of type timestamp; a null fails the query. ``deleted``: a boolean, true for a
-        tombstone (a row that deletes its key's row). A column named in ``timestamp``, ``deleted``,
-        ``sequence`` or ``log_partition`` is used up; every other column is a value.
+        Parameters
+        ----------
+        frame : DataFrame
+            The rows: a streaming frame in a query, a static frame in a batch run.
+        key : str or sequence of str
+            The columns of the key. A table's row with a null among them is dropped and counted in
+            the metric ``<name>.dropped``.
+        timestamp : str or Column
+            The event time: a column or an expression of type timestamp. For nulls see
+            ``malformed``.
+        deleted : str or Column, optional
+            A boolean column or expression. In a table, true marks a tombstone: a row that deletes
+            its key's row. In a stream, true marks a record without a value. By default none is.
+        sequence : str or Column, optional
+            A whole number, the row's position in a log. Alone, it is a position in the one log of
+            this source. By default files are read in their order, and other rows as the engine
+            reads each partition.
+        log_partition : str or Column, optional
+            A whole number, the log that ``sequence`` belongs to, such as Kafka's partition.
+        shared_log : bool, default False
+            True if ``sequence`` is a position in one log that all inputs of the topology share.
+            Rows of all inputs are then ordered together.
+        malformed : {"fail", "drop", "dead_letter"}, default "fail"
+            The effect of a row that has no event time, or one further ahead than ``max_ahead``.
+            ``"fail"`` stops the query. ``"drop"`` leaves the row out and counts it in the metric
+            ``<name>.malformed``. ``"dead_letter"`` also keeps it for ``dead_letters``.
+        max_ahead : str or timedelta, optional
+            The span by which an event time may be ahead of the time of reading, such as
+            ``"1 day"``. By default there is no limit.
+        versioned : str or timedelta, optional
+            For tables: keep the history of rows for this span of stream time, such as ``"7 days"``.
+            Stream time is the largest event time so far. A stream then joins the version of its
+            record's own time. Rows may come out of order; one older than the history is ignored.
+            By default a table has its latest rows alone.
+        name : str, optional
+            The name in errors, metrics and checkpoints. By default ``table[<key>]`` or
+            ``stream[<key>]``.
 
-        ``sequence``: a whole number, the row's position in a log:
+        Returns
+        -------
+        Table or Stream
+            The class that the call is made on. A column named in ``timestamp``, ``deleted``,
+            ``sequence`` or ``log_partition`` is used up. An expression uses nothing up. All columns
+            but these and the key are values.
 
-        - alone, in the one log of this source;
-        - with ``log_partition``, in that of its partition (Kafka: offset and partition);
-        - with ``shared_log``, in one log that all inputs of the topology share, whose rows it
-        orders together.
+        Raises
+        ------
+        PlanError
+            If a column is unknown or occurs twice, if a type cannot serve, or if arguments
+            contradict each other.
 
-        Without it, files are read in their order, and other rows as Spark reads each partition.
+        See Also
+        --------
+        Table.from_records : Read records of bytes, such as JSON or Avro.
+        Table.from_topic : Read a Kafka topic.
+        Table.from_delta : Read a Delta table with its changes.
+        Table.from_static : Read rows that do not change.
 
-        ``max_ahead``: how far a row's event time may be ahead of the time of reading (``"1 day"``);
-        without it there is no limit. ``malformed``: the effect of a row that is further ahead, or
-        that has no event time. ``"fail"`` stops the query; ``"drop"`` leaves it out and counts it
-        (metric ``<name>.malformed``); ``"dead_letter"`` also keeps it for ``dead_letters()``.
-
-        ``versioned``, for tables: keep the history so long, in stream time (``"7 days"``). A stream
-        then joins the version of its record's own time, records may come out of order, and one
-        older than the history is ignored.
-
-        ``name``: its name in errors, metrics and checkpoints, ``table[<key>]`` or
-        ``stream[<key>]`` by default.
-
-        Raises ``PlanError`` for unknown or duplicate columns and for types that cannot serve.
+        Notes
+        -----
         Source: Kafka Streams join design, "KTable", "KStream"; KIP-914.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> rows = spark.createDataFrame(
+        ...     [(1, 40, False, 1), (1, 55, False, 2), (1, None, True, 3)],
+        ...     "id long, amount long, gone boolean, time long",
+        ... ).selectExpr("id", "amount", "gone", "timestamp_micros(time) AS at")
+        >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", deleted="gone")
+        >>> orders.schema.names
+        ['id', 'amount', '_change', '_timestamp', '_position']
+        >>> changes = orders.changelog().orderBy("_position").select("id", "amount", "_change")
+        >>> [tuple(row) for row in changes.collect()]
+        [(1, 40, 'upsert'), (1, 55, 'upsert'), (1, None, 'delete')]
         """
         roles = {
             "timestamp=": timestamp,
@@ -172,13 +244,95 @@ class Topology(Planned):
     ) -> Self:
         """Read a table or a stream from a Kafka topic.
 
-        A table's record replaces the row of its key; one whose value is null deletes it.
+        In a table, a record replaces the row of its key, and a null value deletes it. Records keep
+        their order within a partition. The session needs Kafka's jar.
 
-        ``servers``: the brokers. ``starting``: ``"earliest"``, ``"latest"`` or Kafka's JSON of
-        offsets. ``max_per_trigger``: the most records of a micro-batch. ``streaming=False`` reads
-        the present content of the topic, for a batch run. ``options``: the Kafka source's own.
-        ``name``: the topic's by default. All else is as in ``from_records``. Records keep their
-        order within a partition.
+        Parameters
+        ----------
+        spark : SparkSession
+            The session.
+        topic : str
+            The name of one topic.
+        servers : str
+            The brokers as ``host:port``, separated by commas.
+        key : str, schema or format, optional
+            The format of a record's key; as ``value``. By default ``"string"`` without
+            ``key_columns``; with them, the record's own key is not read.
+        value : str, schema or format, default "string"
+            The format of a record's value. ``"string"`` or ``"bytes"``: one column, named ``key``
+            or ``value``. The schema of a JSON object: its fields become columns. Or a format, made
+            by ``dt.json``, ``dt.avro``, ``dt.protobuf`` or ``dt.debezium``.
+        key_columns : str or sequence of str, optional
+            The columns of the key, of the value, of ``metadata`` or of the record's key.
+        timestamp : str or Column, optional
+            The event time: a column, which is used up, or an expression. By default the record's
+            own time.
+        deleted : str or Column, optional
+            A boolean column, which is used up, or a condition. Where it is true, the record deletes
+            its key's row, as a null value does.
+        metadata : mapping of str to str, optional
+            Further columns by their part of the record, such as ``{"op": "headers.__op"}``.
+        name : str, optional
+            The name in errors, metrics and checkpoints; by default the topic's.
+        starting : str, default "earliest"
+            The first offsets of a new query: ``"earliest"``, ``"latest"`` or Kafka's JSON of
+            offsets.
+        max_per_trigger : int, optional
+            The largest number of records of a micro-batch. By default there is no limit.
+        malformed : {"fail", "drop", "dead_letter"}, default "fail"
+            The effect of a record that cannot be read, that has no event time, or one further
+            ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the problem.
+            ``"drop"`` leaves it out and counts it in the metric ``<name>.malformed``.
+            ``"dead_letter"`` also keeps it for ``dead_letters``.
+        max_ahead : str or timedelta, optional
+            The span by which an event time may be ahead of the time of reading, such as
+            ``"1 day"``. By default there is no limit.
+        versioned : str or timedelta, optional
+            For tables: keep the history of rows for this span of stream time, such as ``"7 days"``
+            (see ``from_changelog``). By default a table has its latest rows alone.
+        streaming : bool, default True
+            False reads the present content of the topic, for a batch run.
+        options : mapping of str to str, optional
+            Options of the Kafka source itself.
+
+        Returns
+        -------
+        Table or Stream
+            The class that the call is made on.
+
+        Raises
+        ------
+        PlanError
+            If ``topic`` is not the name of one topic, if a format does not fit, or if a column is
+            unknown or occurs twice.
+        ConfigurationError
+            If the session lacks Kafka's jar.
+
+        See Also
+        --------
+        Table.from_records : The same arguments in detail, for records from anywhere.
+        dovetail.to_topic : Write changes to a Kafka topic.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> def read_orders(spark):
+        ...     return dt.Table.from_topic(
+        ...         spark,
+        ...         "orders",
+        ...         servers="localhost:9092",
+        ...         value=dt.json("id long, amount long, at timestamp"),
+        ...         key_columns="id",
+        ...         timestamp="at",
+        ...     )
+
+        ``from_records`` reads a frame of such records in the same way:
+
+        >>> records = spark.createDataFrame([('{"id": 1, "amount": 40}',)], "value string")
+        >>> records = records.selectExpr("value", "current_timestamp() AS timestamp")
+        >>> value = dt.json("id long, amount long")
+        >>> dt.Table.from_records(records, value=value, key_columns="id", name="orders")
+        Table[orders; key id]
         """
         frame = topic_records(
             "from_topic",
@@ -224,43 +378,89 @@ class Topology(Planned):
         versioned: Span | None = None,
         name: Text | None = None,
     ) -> Self:
-        """Read a table or a stream from records of bytes, whatever has brought them.
+        """Read a table or a stream from a frame of records of bytes, from any system.
 
-        A table's record replaces the row of its key; one whose value is null deletes it.
+        In a table, a record replaces the row of its key. A record without a value is a tombstone:
+        it deletes its key's row.
 
-        ``frame``: its columns have the names of Spark's Kafka source: ``value``, binary or
-        text, and where there are any ``key``, ``topic``, ``partition``, ``offset``, ``timestamp``
-        and ``headers``. So text files are records, too, one a line.
+        Parameters
+        ----------
+        frame : DataFrame
+            The records. Its columns have the names of Spark's Kafka source: ``value``, binary or
+            text. It may also have ``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
+            ``headers``. So text files are records, too, one a line.
+        key : str, schema or format, optional
+            The format of a record's key; as ``value``. By default ``"string"`` without
+            ``key_columns``; with them, the record's own key is not read.
+        value : str, schema or format, default "string"
+            The format of a record's value. ``"string"`` or ``"bytes"``: one column, named ``key``
+            or ``value``. The schema of a JSON object: its fields become columns. Or a format, made
+            by ``dt.json``, ``dt.avro``, ``dt.protobuf`` or ``dt.debezium``.
+        key_columns : str or sequence of str, optional
+            The columns of the key. They may be of the value, of ``metadata`` and, if ``key`` is
+            given, of the record's key. By default all columns of the record's key. If they are the
+            value's, a record without a value cannot be read.
+        timestamp : str or Column, optional
+            The event time: a column of the rows, which is used up, or an expression over them. By
+            default, and for deletes that have none, the record's own time. It is the time of a
+            Debezium change, else the header ``dovetail.timestamp_us``, else the column
+            ``timestamp``.
+        deleted : str or Column, optional
+            A boolean column, which is used up, or a condition over the columns. Where it is true,
+            a record deletes its key's row, as a record without a value does.
+        metadata : mapping of str to str, optional
+            Further columns by their part of the record: ``"topic"``, ``"partition"``,
+            ``"offset"``, ``"timestamp"`` or ``"headers.<name>"``. A header is the last one of its
+            name, as text. For instance ``{"shard": "topic", "op": "headers.__op"}``.
+        sequence : str or Column, optional
+            A whole number over the rows, the position in a log; by default the record's offset.
+        log_partition : str or Column, optional
+            A whole number over the rows, the log that ``sequence`` belongs to; by default the
+            record's partition.
+        malformed : {"fail", "drop", "dead_letter"}, default "fail"
+            The effect of a record that cannot be read, that has no event time, or one further
+            ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the problem.
+            ``"drop"`` leaves it out and counts it in the metric ``<name>.malformed``.
+            ``"dead_letter"`` also keeps it for ``dead_letters``.
+        max_ahead : str or timedelta, optional
+            The span by which an event time may be ahead of the time of reading, such as
+            ``"1 day"``. By default there is no limit.
+        versioned : str or timedelta, optional
+            For tables: keep the history of rows for this span of stream time, such as ``"7 days"``
+            (see ``from_changelog``). By default a table has its latest rows alone.
+        name : str, optional
+            The name in errors, metrics and checkpoints. By default ``table[<key>]`` or
+            ``stream[<key>]``.
 
-        ``key``, ``value``: ``"string"`` (the default) or ``"bytes"`` (one column, named ``key`` or
-        ``value``), the schema of a JSON object, whose fields become columns, or a format:
-        ``dt.json(...)``, ``dt.avro(...)``, ``dt.protobuf(...)``, ``dt.debezium(...)``.
+        Returns
+        -------
+        Table or Stream
+            The class that the call is made on.
 
-        ``key_columns``: the columns that are the key. They may be of the value, of ``metadata``
-        and, where ``key`` is given, of the record's key; without ``key`` the record's own is not
-        read. A record without a value is a tombstone. It cannot be read where key columns are the
-        value's.
+        Raises
+        ------
+        PlanError
+            If a format does not fit, or if a column is unknown or occurs twice.
 
-        ``metadata``: further columns, by their part of the record: ``{"shard": "topic", "op":
-        "headers.__op"}``, or ``"partition"``, ``"offset"``, ``"timestamp"``. A header is the last
-        one of its name, as text. ``deleted``: a boolean column, which is used up, or a condition
-        over the columns. Where it is true, a record deletes its key's row, as tombstones do.
+        See Also
+        --------
+        Table.from_topic : Read a Kafka topic.
+        Table.from_changelog : Read rows whose columns need no decoding.
+        dovetail.json : A format for JSON with options.
+        dovetail.debezium : A format for Debezium's change events.
 
-        ``timestamp``: the event time, a column of the rows, which is used up, or an expression over
-        them. Without it, and for deletes that have none, it is the record's own: that of a Debezium
-        change, else the header ``dovetail.timestamp_us``, else the record's timestamp.
-        ``sequence``, ``log_partition``: as in ``from_changelog``, over the rows; by default the
-        record's offset and partition.
-
-        ``max_ahead``: how far an event time may be ahead of the time of reading (``"1 day"``);
-        without it there is no limit. ``malformed``: the effect of a record that cannot be read, is
-        further ahead, or has no event time. ``"fail"`` stops the query with its place and the
-        problem; ``"drop"`` leaves it out and counts it (metric ``<name>.malformed``);
-        ``"dead_letter"`` also keeps it for ``dead_letters()``.
-
-        ``versioned``, ``name``: as in ``from_changelog``.
-
-        Raises ``PlanError`` for formats that do not fit, unknown or duplicate columns.
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> rows = [("A1", '{"state": "open", "at": "2024-05-01T10:00:00Z"}')]
+        >>> records = spark.createDataFrame(rows, "key string, value string")
+        >>> accounts = dt.Table.from_records(
+        ...     records, key="string", value=dt.json("state string, at timestamp"), timestamp="at"
+        ... )
+        >>> accounts
+        Table[table[key]; key key]
+        >>> accounts.schema.names
+        ['key', 'state', '_change', '_timestamp', '_position']
         """
         return cls._of_records(
             frame,
@@ -350,78 +550,284 @@ class Topology(Planned):
 
     @validated
     def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:
-        """Return the rows that meet a condition.
+        """Keep the rows that meet a condition.
 
-        ``condition``: a boolean column's name, a Spark expression or SQL over the key, the values
-        and ``_timestamp``; a null does not meet it.
+        Parameters
+        ----------
+        condition : str or Column
+            The name of a boolean column, a Spark expression or a text in SQL. It is over the key,
+            the values and ``_timestamp``, the event time. A row for which it is null does not meet
+            it.
+        errors : {"fail", "dead_letter"}, default "fail"
+            The effect of a row on which the expression fails, as a cast or a division may.
+            ``"fail"`` stops the query. ``"dead_letter"`` leaves the row out as if it had never
+            come, so a table's former row of the key stays. The row is counted in the metric
+            ``<name>.failed``, and is a dead letter for ``dt.run`` and ``dead_letters``.
 
-        A table's row that ceases to meet it is deleted by a tombstone; one that never met it emits
-        nothing. A stream's other records are left out, and those without a value.
+        Returns
+        -------
+        Table or Stream
+            The rows that meet the condition. A table's row that ceases to meet it is deleted by a
+            tombstone: a change with the key and no values. A row that never met it emits nothing. A
+            stream's other records are left out, and so are records without a value.
 
-        ``errors``: the effect of a row on which the expression fails, as a cast or a division may:
+        Raises
+        ------
+        PlanError
+            If the condition names an unknown column, is not boolean, or is random.
 
-        - ``"fail"`` stops the query;
-        - ``"dead_letter"`` leaves the row out as if it had never come, so that a table's former row
-        of the key stays. The row is counted (metric ``<name>.failed``) and is a dead letter, for
-        ``dt.run`` and ``dead_letters()``.
+        See Also
+        --------
+        Table.select : Choose value columns.
 
-        Nothing is computed for a tombstone. (A Python function must catch its own errors.)
+        Notes
+        -----
+        Nothing is computed for a tombstone. A Python function must catch its own errors.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "open": pa.bool_()}
+        >>> doors = testing.table("doors", key="id", schema=schema)
+        >>> driver = testing.Driver(doors.where("open"))
+        >>> driver.pipe(doors, {"id": 1, "open": None}, timestamp=1)
+        []
+        >>> driver.pipe(doors, {"id": 1, "open": True}, timestamp=2)
+        [<id=1: open=True @2>]
+        >>> driver.pipe(doors, {"id": 1, "open": False}, timestamp=3)
+        [<id=1: deleted @3>]
         """
         return type(self)(views.where(self.plan, condition, errors))
 
     @validated
     def select(self, *columns: Item, errors: Errors = "fail", **named: Item) -> Self:
-        """Return these value columns, by name or as Spark expressions.
+        """Choose value columns, by name or as Spark expressions; the key stays.
 
-        Expressions are over the key, the values and ``_timestamp``; ``name=`` gives another name.
-        The key stays, whether named or not. ``errors``: as in ``where``.
+        Parameters
+        ----------
+        *columns : str or Column
+            Names of columns, and Spark expressions over the key, the values and ``_timestamp``, the
+            event time. A key column may be named; it stays anyway.
+        errors : {"fail", "dead_letter"}, default "fail"
+            The effect of a row on which an expression fails. ``"fail"`` stops the query.
+            ``"dead_letter"`` leaves the row out as if it had never come, counts it in the metric
+            ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+        **named : str or Column
+            Columns and expressions under other names: ``name=...``.
+
+        Returns
+        -------
+        Table or Stream
+            The rows with these value columns, in this order. Without any, the key alone.
+
+        Raises
+        ------
+        PlanError
+            If a column is unknown, occurs twice, or has a reserved name, or if an expression does
+            not resolve.
+
+        See Also
+        --------
+        Table.with_columns : Add or replace some columns.
+        Table.drop : Leave out some columns.
+        Table.rename : Rename columns, of the key, too.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64(), "note": pa.string()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders.select("note", total="amount"))
+        >>> driver.pipe(orders, {"id": 1, "amount": 40, "note": "new"}, timestamp=1)
+        [<id=1: note='new', total=40 @1>]
         """
         return type(self)(views.selected(self.plan, columns, named, errors))
 
     @validated
     def with_columns(self, *, errors: Errors = "fail", **named: Item) -> Self:
-        """Return all columns, with further computed ones, or ones that replace those of their
-        names.
+        """Add computed columns, or replace columns by computed ones.
 
-        ``errors``: as in ``where``.
+        Parameters
+        ----------
+        errors : {"fail", "dead_letter"}, default "fail"
+            The effect of a row on which an expression fails. ``"fail"`` stops the query.
+            ``"dead_letter"`` leaves the row out as if it had never come, counts it in the metric
+            ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+        **named : str or Column
+            The columns by their names: a column's name, or a Spark expression over the key, the
+            values and ``_timestamp``, the event time. A name of a value column replaces it.
+
+        Returns
+        -------
+        Table or Stream
+            The rows with all columns. New columns come last; replaced ones keep their places.
+
+        Raises
+        ------
+        PlanError
+            If a name is that of a key column, if a column is unknown, or if an expression does not
+            resolve.
+
+        See Also
+        --------
+        Table.select : Choose value columns.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from pyspark.sql import functions as F
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> doubled = orders.with_columns(twice=F.col("amount") * 2)
+        >>> driver = testing.Driver(doubled, spark=spark)
+        >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        [<id=1: amount=40, twice=80 @1>]
         """
         return type(self)(views.with_columns(self.plan, named, errors))
 
     @validated
     def drop(self, *columns: ColumnName) -> Self:
-        """Return all columns but these; those of the key cannot be dropped."""
+        """Leave out some value columns.
+
+        Parameters
+        ----------
+        *columns : str
+            The columns to leave out. Columns of the key cannot be dropped.
+
+        Returns
+        -------
+        Table or Stream
+            The rows with all other columns.
+
+        Raises
+        ------
+        PlanError
+            If a column is unknown or belongs to the key.
+
+        See Also
+        --------
+        Table.select : Choose value columns.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64(), "note": pa.string()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> orders.drop("note").schema.names
+        ['id', 'amount', '_change', '_timestamp', '_position']
+        """
         return type(self)(views.dropped(self.plan, columns))
 
     @validated
     def rename(self, names: Mapping[str, Text]) -> Self:
-        """Return all columns, some under new names: ``{"old": "new"}``, of key and values."""
+        """Give columns of the key and of the values new names.
+
+        Parameters
+        ----------
+        names : mapping of str to str
+            The new names by the old ones: ``{"old": "new"}``.
+
+        Returns
+        -------
+        Table or Stream
+            The rows with all columns, in the same order.
+
+        Raises
+        ------
+        PlanError
+            If a column is unknown, or if a new name is reserved or another column's.
+
+        See Also
+        --------
+        Table.select : Choose value columns, under other names, too.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> orders.rename({"id": "order", "amount": "total"}).schema.names
+        ['order', 'total', '_change', '_timestamp', '_position']
+        """
         return type(self)(views.renamed(self.plan, names))
 
     @property
     def schema(self) -> StructType:
-        """The columns of this node's changelog."""
+        """The columns of the changelog.
+
+        See Also
+        --------
+        Table.changelog : The changes as a frame, with a description of these columns.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> orders.schema.simpleString()
+        'struct<id:bigint,amount:bigint,_change:string,_timestamp:timestamp,_position:bigint>'
+        """
         return changelog_schema(self.plan)
 
     @validated
     def changelog(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
         """Return the changes as a frame.
 
-        Over streaming frames any Spark sink takes it, in append mode. Over static frames the same
-        topology is one batch, in which the end of the input ends all waiting: windows close, grace
+        Over streaming frames, any Spark sink takes it in append mode. Over static frames the same
+        topology is one batch. The end of the input then ends all waiting: windows close, grace
         periods are over.
 
-        Columns: the key, the values, ``_change`` (``upsert`` or ``delete``), ``_timestamp``, and
-        ``_position``, which orders the changes of a key. A stream's records are all upserts, but
-        for the rows that a join with ``unmatched="retract"`` withdraws: a ``delete`` with the row's
-        own values.
+        Parameters
+        ----------
+        emit : {"change", "batch"}, default "change"
+            ``"change"``: every record's own result. ``"batch"``, for tables: the last result per
+            key and micro-batch, and none if nothing changed. Of static frames these are the rows of
+            the final table.
+        buckets : int, optional
+            The number of parts of the key space. By default 8; of static frames, the session's
+            number of shuffle partitions.
 
-        ``emit="change"``: every record's own result. ``emit="batch"``, for tables: per key and
-        micro-batch the last one, and none where nothing changed; of static frames these are the
-        rows of the final table. ``buckets``: the number of parts of the key space, 8 by default
-        and of static frames the session's number of shuffle partitions.
+        Returns
+        -------
+        DataFrame
+            The key, the values, ``_change``, ``_timestamp`` and ``_position``. ``_change`` is
+            ``"upsert"`` or ``"delete"``. ``_position`` orders the changes of a key. A stream's
+            record is an upsert; a record without a value is a delete. The rows that a join with
+            ``unmatched="retract"`` withdraws are deletes with the row's own values.
 
-        For a streaming frame the session must have the settings of ``dovetail.settings``;
+        Raises
+        ------
+        PlanError
+            If ``emit="batch"`` is given for a stream, or if an input cannot be run.
+        ConfigurationError
+            If the session lacks a setting that a query needs.
+
+        See Also
+        --------
+        Table.write_stream : Start a query that keeps a sink up to date.
+        dovetail.settings : The settings for a session.
+
+        Notes
+        -----
+        For a streaming frame, the session must have the settings of ``dt.settings``.
         ``write_stream`` sets them.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> rows = spark.createDataFrame(
+        ...     [(1, "Oslo", 1), (2, "Oslo", 2)], "id long, city string, time long"
+        ... ).selectExpr("id", "city", "timestamp_micros(time) AS at")
+        >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+        >>> cities = orders.group_by("city").agg(orders=dt.count())
+        >>> cities.changelog(emit="batch").select("city", "orders", "_change").collect()
+        [Row(city='Oslo', orders=2, _change='upsert')]
         """
         return start.changelog(self.plan, emit=emit, buckets=buckets)
 
@@ -442,36 +848,98 @@ class Topology(Planned):
         close_at_end: bool = False,
         idle: Span | None = None,
     ) -> StreamingQuery:
-        """Start a query that keeps ``sink`` up to date; an ordinary ``StreamingQuery``.
+        """Start a query that keeps a sink up to date.
 
-        ``checkpoint``: a directory for the query's state. Started again with it, the query goes on
-        where it stopped, having lost and doubled nothing.
+        Parameters
+        ----------
+        sink : Sink
+            The sink, such as ``dt.to_delta(path)`` or ``dt.to_topic(...)``.
+        checkpoint : str or path
+            A directory for the query's state. Started again with it, the query goes on where it
+            stopped, and has lost and doubled nothing.
+        processingTime : str or timedelta, optional
+            Run a micro-batch every so long, such as ``"10 seconds"``. With neither this nor
+            ``availableNow``, micro-batches run as fast as data comes.
+        availableNow : bool, default False
+            True processes all there is, and then stops.
+        emit : {"change", "batch"}, default "change"
+            ``"change"``: every record's own result. ``"batch"``, for tables: the last result per
+            key and micro-batch, and none if nothing changed.
+        buckets : int, optional
+            The number of parts of the key space; by default 8. The checkpoint fixes it.
+        partitions : int, optional
+            The number of tasks over which the parts are spread. By default as many as there are
+            cores, and at most as many as buckets. The checkpoint fixes it.
+        name : str, optional
+            The name of the query.
+        initial : mapping of str to DataFrame, str or path, optional
+            The rows with which tables begin: static frames by the tables' names, one row a key.
+            Frames have the columns of key and values, and ``_timestamp`` or the columns that
+            ``timestamp=`` of the reader reads. Or the checkpoint of a query that stands still: this
+            query goes on with its state and its sources, as in ``dt.upgrade``.
+        emit_initial : bool, default False
+            True writes the results of ``initial`` to the sink, as a first micro-batch.
+        close_at_end : bool, default False
+            True, with ``availableNow=True``: once all that there is has been read, a last
+            micro-batch ends all waiting. Windows close, and grace periods are over.
+        idle : str or timedelta, optional
+            Once nothing has come for this span by the wall clock, stream time goes on with the
+            clock, until something comes. Stream time is the largest event time so far. So windows
+            close, grace periods end and rows expire. By default stream time waits for records.
 
-        ``processingTime``, ``availableNow``: as in ``DataStreamWriter.trigger``, a micro-batch
-        every so long (``"10 seconds"``), or all there is and then stop; with neither of them as
-        fast as data comes. ``buckets``: the number of parts of the key space (8 by default).
-        ``partitions``: the number of tasks over which they are spread, by default as many as there
-        are cores, and at most as many as buckets. The checkpoint fixes both.
+        Returns
+        -------
+        StreamingQuery
+            The running query, an ordinary one of Spark.
 
-        ``initial``: by name the static frames with which tables begin, one row a key: their columns
-        of key and values, and ``_timestamp`` or what ``timestamp=`` reads. Or the checkpoint of a
-        query that stands still, whose state and sources this one goes on with, as in
-        ``dt.upgrade``. The call stores what the query begins with before it starts it.
-        ``emit_initial``: the sink gets its results, as a first micro-batch. A checkpoint that has
-        begun ignores both.
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint is another topology's, or that of a query that was closed.
+        PlanError
+            If two inputs have one name and the same columns, or if arguments contradict each other.
+        ConfigurationError
+            If the session lacks a setting that the query needs.
+        TargetError
+            If the sink refuses its target.
 
-        ``close_at_end``, with ``availableNow=True``: once all that there is has been read, a last
-        micro-batch ends all waiting: windows close, grace periods are over. Over all of its input
-        the result is then that of ``changelog()`` over static frames, however it was cut. The
-        query has ended for good: its checkpoint is refused when it is started again.
+        See Also
+        --------
+        dovetail.run : Start one query for several results and sinks.
+        Table.changelog : The changes as a frame, for any Spark sink.
 
-        ``idle``: once nothing has come for so long, by the wall clock, stream time goes on with
-        it, until something comes: windows close, grace periods end, rows expire. Each stage waits
-        for its own inputs, all of them. Given when a query starts for the first time, it may be
-        left out, or be another, later.
+        Notes
+        -----
+        The call stores ``initial`` before it starts the query. A checkpoint that has begun ignores
+        ``initial`` and ``emit_initial``.
 
-        Raises ``CheckpointError`` where the checkpoint is another topology's, ``PlanError`` where
-        two inputs have one name and the same columns.
+        With ``close_at_end=True``, the result over all of the input is that of ``changelog`` over
+        static frames, wherever micro-batches end. The query has ended for good. Its checkpoint is
+        refused when it is started again.
+
+        With ``idle``, each stage waits for all of its own inputs. If ``idle`` is given when a query
+        starts for the first time, later starts may leave it out or give another span.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> rows = spark.createDataFrame([(1, 40)], "id long, amount long")
+        >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(1) AS at")
+        >>> rows.write.parquet(f"{folder.name}/orders")
+        >>> live = spark.readStream.schema(rows.schema).parquet(f"{folder.name}/orders")
+        >>> orders = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
+        >>> query = orders.write_stream(
+        ...     dt.to_memory("written_orders"),
+        ...     checkpoint=f"{folder.name}/checkpoint",
+        ...     availableNow=True,
+        ...     buckets=1,
+        ... )
+        >>> query.awaitTermination()
+        >>> spark.table("written_orders").select("id", "amount", "_change").collect()
+        [Row(id=1, amount=40, _change='upsert')]
+        >>> folder.cleanup()
         """
         return start.start(
             "write_stream",
@@ -491,20 +959,41 @@ class Topology(Planned):
     def dead_letters(self) -> DataFrame:
         """Return the rows that the topology leaves out, as a frame for a query of its own.
 
-        They are records that cannot be read, of sources with ``malformed="dead_letter"``, and rows
-        on which an expression fails: a foreign key's, or one with ``errors="dead_letter"``. The
-        frame is streaming where the inputs are. ``dt.run`` writes dead letters beside the results,
-        without reading or computing them again.
+        They are records that cannot be read, and rows on which an expression fails. The records are
+        those of sources with ``malformed="dead_letter"``. The expressions are those of foreign keys
+        and of calls with ``errors="dead_letter"``.
 
-        Columns:
+        Returns
+        -------
+        DataFrame
+            A row for each dead letter; a streaming frame if the inputs are. Its columns:
 
-        - ``_operator``: the source, view or join;
-        - ``_problem``: the expression that fails, or what is wrong with a record and its place;
-        - ``_timestamp``: the row's own or the record's;
-        - ``row``: the row as JSON, of a record its ``key`` and ``value`` (``key_base64``,
-          ``value_base64`` where they are no text).
+            - ``_operator``: the source, view or join;
+            - ``_problem``: the expression that fails, or the problem with a record and its place;
+            - ``_timestamp``: the time of the row or the record;
+            - ``row``: the row as JSON. Of a record it has ``key`` and ``value``, or ``key_base64``
+              and ``value_base64`` if they are no text.
 
-        Raises ``PlanError`` where the topology leaves nothing out in these ways.
+        Raises
+        ------
+        PlanError
+            If the topology leaves nothing out in these ways.
+
+        See Also
+        --------
+        dovetail.run : Writes dead letters beside results, without reading or computing them again.
+        dovetail.dead_letters : The dead letters of a query, as one of its results.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> from pyspark.sql import functions as F
+        >>> rows = spark.createDataFrame([(1, "40"), (2, "many")], "id long, amount string")
+        >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(1) AS at")
+        >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+        >>> numbers = orders.select(amount=F.col("amount").cast("long"), errors="dead_letter")
+        >>> numbers.dead_letters().select("_operator", "row").collect()
+        [Row(_operator='select of orders', row='{"id":2,"amount":"many"}')]
         """
         return dead_letters(self.plan)
 
