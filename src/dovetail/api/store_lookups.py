@@ -39,43 +39,47 @@ class LooksUp(Topology):
         Parameters
         ----------
         source : LookupSource
-            The store, made by ``dt.postgres``, ``dt.dbapi``, ``dt.sqlite`` or ``dt.delta_files``.
+            The store, made by ``dt.postgres``, ``dt.dbapi``, ``dt.sqlite`` or
+            ``dt.delta_files``.
         columns : str, StructType, Schema or mapping
-            The store's columns that may be read, and their types; its key is among them. A text in
-            SQL (``"id long, city string"``), a ``StructType``, a pyarrow schema, or a mapping of
-            names to types.
+            The store's columns that may be read, and their types; its key is among them.
+            A text in SQL (``"id long, city string"``), a ``StructType``, a pyarrow
+            schema, or a mapping of names to types.
         on : str, sequence or mapping, optional
-            Columns of this stream that equal the store's key, in its order. Or a mapping of this
-            stream's columns to the store's, which are or include its key or one of its indexes. By
-            default both keys, which then have the same names. A null equals nothing.
+            Columns of this stream that equal the store's key, in its order. Or a mapping
+            of this stream's columns to the store's, which are or include its key or one
+            of its indexes. By default both keys, which then have the same names. A null
+            equals nothing.
         how : {"inner", "left"}, default "inner"
             ``"inner"`` leaves out a record that meets no row. ``"left"`` gives it nulls.
         select : sequence or mapping, optional
-            The value columns of the result, as ``"left.x"`` of the record, ``"right.y"`` of the
-            store's row, or ``"x"`` if only one of them has the column. Or Spark expressions over
-            both. A mapping gives new names. By default the values of both, without the store's
-            columns in ``on``.
+            The value columns of the result. By default the values of both, without the
+            store's columns in ``on``. An item is ``"left.x"`` of the record,
+            ``"right.y"`` of the store's row, or ``"x"`` if only one of them has the
+            column. It may be a Spark expression over both. A mapping gives new names.
         errors : {"fail", "dead_letter"}, default "fail"
-            The effect of a row on which an expression in ``select`` fails. ``"fail"`` stops the
-            query. ``"dead_letter"`` leaves the row out, counts it in the metric ``<name>.failed``,
-            and makes it a dead letter (see ``dead_letters``).
+            The effect of a row on which an expression in ``select`` fails. ``"fail"``
+            stops the query. ``"dead_letter"`` leaves the row out as if it had never come.
+            The row is counted in the metric ``<name>.failed``, and becomes a dead letter
+            (see ``dead_letters``).
         cache : LookupCache, optional
-            Answers that are kept beyond a micro-batch, made by ``dt.cache``. By default none are: a
-            task asks for each key once in a micro-batch.
+            Answers that are kept beyond a micro-batch, made by ``dt.cache``. By default
+            none are: a task asks for each key once in a micro-batch.
         name : str, optional
             The name of the look-up in errors and in the metric ``<name>.lookups``.
 
         Returns
         -------
         Stream
-            The records with their order, their key and their time. By an index, a record may meet
-            several rows: it comes once with each, in the order of the store's primary key.
+            The records with their order, their key and their time. By an index, a record
+            may meet several rows: it comes once with each, in the order of the store's
+            primary key.
 
         Raises
         ------
         PlanError
-            If types differ, if a name is unknown or ambiguous, or if no index of the store is among
-            the columns in ``on``.
+            If types differ, or if a name is unknown or ambiguous. If no index of the
+            store is among the columns in ``on``.
 
         See Also
         --------
@@ -83,11 +87,13 @@ class LooksUp(Topology):
         dovetail.cache : Keep answers of a store.
         dovetail.sqlite : A store in a SQLite file.
 
-        Notes ----- A record is answered by the rows that the store has at some moment while the
+        Notes
+        -----
+        A record is answered by the rows that the store has at some moment while the
         record's micro-batch is processed. With ``cache``, they may be the rows of up to
-        ``max_age`` before. Nothing waits, nothing is stored, and nothing comes when the store
-        changes. A micro-batch that is run again may be answered otherwise; only joins with tables
-        are repeatable.
+        ``max_age`` before. Nothing waits, nothing is stored, and nothing comes when the
+        store changes. A micro-batch that is run again may be answered otherwise; only
+        joins with tables are repeatable.
 
         A record without a value is dropped and counted in ``<name>.lookups``, and with
         ``"inner"`` a record with a null in ``on``.

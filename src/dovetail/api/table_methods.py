@@ -40,20 +40,24 @@ class TableRows(TableSources):
         *columns : str
             Columns that become the key, in this order.
         duplicates : {"error", "last"}, default "error"
-            The effect of several rows with one key after a micro-batch. ``"error"`` fails the
-            query. ``"last"`` has the row that came last, and when it leaves, the one before it.
+            The effect of several rows with one key after a micro-batch. ``"error"`` fails
+            the query. ``"last"`` has the row that came last, and when it leaves, the one
+            before it.
         errors : {"fail", "dead_letter"}, default "fail"
             The effect of a row on which an expression fails. ``"fail"`` stops the query.
-            ``"dead_letter"`` leaves the row out as if it had never come, counts it in the metric
-            ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+            ``"dead_letter"`` leaves the row out as if it had never come. The row is
+            counted in the metric ``<name>.failed``, and becomes a dead letter (see
+            ``dead_letters``).
         **named : str or Column
-            Further key columns by their names: a column under a new name, or a Spark expression.
+            Further key columns by their names: a column under a new name, or a Spark
+            expression.
 
         Returns
         -------
         Table
-            The rows under the new key. The columns of the former key that are not in the new one
-            are values. A row with a null in the new key is left out.
+            The rows under the new key. The columns of the former key that are not in the
+            new one are values. A row with a null in the new key is left out, and counted
+            in the metric ``<name>.null_group``.
 
         Raises
         ------
@@ -85,31 +89,32 @@ class TableRows(TableSources):
     def explode(self, column: ColumnName, *, position: Text | None = None) -> Self:
         """Return a row for each element of an array, for as long as the table's row has it.
 
-        The row ``items=["a", "b"]`` becomes two rows. When it changes to ``["b", "c"]``, the row of
-        ``a`` leaves and one of ``c`` comes.
+        The row ``items=["a", "b"]`` becomes two rows. When it changes to ``["b", "c"]``,
+        the row of ``a`` leaves and one of ``c`` comes.
 
         Parameters
         ----------
         column : str
-            The array, a value column. Its elements take its place. A row whose array is null or
-            empty has no row in the result.
+            The array, a value column. Its elements take its place. A row whose array is
+            null or empty has no row in the result.
         position : str, optional
-            The name of a key column with the element's position, an int from 0. By default the
-            element is part of the key instead.
+            The name of a key column with the element's position, an int from 0. By
+            default the element is part of the key instead.
 
         Returns
         -------
         Table
-            Without ``position``, the key is the table's key and the element. An element that an
-            array has twice is one row, and a null element is none. The metrics ``<name>.repeated``
-            and ``<name>.null_element`` count them. With ``position``, the key is the table's key
-            and the position, and the element is a value. Each element is then a row, and an
-            element that moves is another row.
+            Without ``position``, the key is the table's key and the element. An element
+            that an array has twice is one row, and a null element is none. The metrics
+            ``<name>.repeated`` and ``<name>.null_element`` count them. With ``position``,
+            the key is the table's key and the position, and the element is a value. Each
+            element is then a row, and an element that moves is another row.
 
         Raises
         ------
         PlanError
-            If the column is no array or, without ``position``, its elements cannot be a key.
+            If the column is no array or, without ``position``, its elements cannot be a
+            key.
 
         See Also
         --------
@@ -117,8 +122,8 @@ class TableRows(TableSources):
 
         Notes
         -----
-        Each change of the table's row comes as a change of each of its elements' rows, under its
-        time. The table's last rows are kept. The result has no history.
+        Each change of the table's row comes as a change of each of its elements' rows,
+        under its time. The table's last rows are kept. The result has no history.
         Source: Spark, ``explode`` and ``posexplode``; spec/view/rows.
 
         Examples
@@ -142,18 +147,19 @@ class TableRows(TableSources):
     def keep_former(self, unsent: ColumnName, *, missing: Missing = "fail") -> Self:
         """Fill in the values that a record does not bring with those of its key's row before.
 
-        A record ``city="Oslo", unsent=["note"]`` keeps the ``note`` of the row that it replaces.
+        A record ``city="Oslo", unsent=["note"]`` keeps the ``note`` of the row that it
+        replaces.
 
         Parameters
         ----------
         unsent : str
-            The column with the names of the value columns that a record leaves out, an array of
-            texts. It is no column of the result. A null, and names of no value column, have no
-            effect.
+            The column with the names of the value columns that a record leaves out, an
+            array of texts. It is no column of the result. A null, and names of no value
+            column, have no effect.
         missing : {"fail", "null"}, default "fail"
-            The effect of a value that was not sent if the key has no row. ``"fail"`` stops the
-            query with the key and the column. ``"null"`` has null, counted in the metric
-            ``<name>.unsent``.
+            The effect of a value that was not sent if the key has no row. ``"fail"``
+            stops the query with the key and the column. ``"null"`` has null, counted in
+            the metric ``<name>.unsent``.
 
         Returns
         -------
@@ -171,8 +177,8 @@ class TableRows(TableSources):
 
         Notes
         -----
-        Records count in the order in which they arrive. After a delete there is no row before. The
-        table's last rows are kept.
+        Records count in the order in which they arrive. After a delete there is no row
+        before. The table's last rows are kept.
         Source: spec/view/former.
 
         Examples
@@ -196,8 +202,8 @@ class TableRows(TableSources):
         Returns
         -------
         Table
-            The same rows. It emits no row that is as it was, and no tombstone (a change that
-            deletes a row) for a key without a row. It has no history.
+            The same rows. It emits no row that is as it was, and no tombstone (a change
+            that deletes a row) for a key without a row. It has no history.
 
         Raises
         ------
@@ -228,8 +234,8 @@ class TableRows(TableSources):
     def expire(self, *, after: Span) -> Self:
         """Delete a row once stream time is more than a span past the row's timestamp.
 
-        Stream time is the largest event time so far. The wall clock has no effect, unless the query
-        has ``idle=``.
+        Stream time is the largest event time so far. The wall clock has no effect, unless
+        the query has ``idle=``.
 
         Parameters
         ----------
@@ -239,15 +245,16 @@ class TableRows(TableSources):
         Returns
         -------
         Table
-            The rows that have not expired. A row that expires is deleted by a tombstone, here and
-            in all that is made of the table. The tombstone's time is the row's timestamp plus
-            ``after``. A change of a row gives it a new life. The result has no history.
+            The rows that have not expired. A row that expires is deleted by a tombstone,
+            here and in all that is made of the table. The tombstone's time is the row's
+            timestamp plus ``after``. A change of a row gives it a new life. The result
+            has no history.
 
         Raises
         ------
         PlanError
-            If ``after`` is no span of time, for a versioned table, and for a join of histories
-            (``late="history"``).
+            If ``after`` is no span of time, for a versioned table, and for a join of
+            histories (``late="history"``).
 
         See Also
         --------
@@ -255,8 +262,8 @@ class TableRows(TableSources):
 
         Notes
         -----
-        A change that comes later than the span has expired at once. It is counted in the metric
-        ``<name>.late``.
+        A change that comes later than the span has expired at once. It is counted in the
+        metric ``<name>.late``.
         Source: spec/view/expire.
 
         Examples
@@ -279,26 +286,28 @@ class TableRows(TableSources):
     def retire(self, *, snapshot: ColumnName, at: ColumnName) -> Self:
         """Leave out the rows that the feed's latest whole snapshot does not have.
 
-        A feed that has lost its place reads all rows again. Rows that were deleted in between are
-        not among them. They leave when the snapshot's last row has come, under its timestamp.
+        A feed that has lost its place reads all rows again. Rows that were deleted in
+        between are not among them. They leave when the snapshot's last row has come,
+        under its timestamp.
 
         Parameters
         ----------
         snapshot : str
-            The text column that marks a snapshot's rows, such as Debezium's ``source.snapshot``.
-            The first row has ``"first"`` or ``"first_in_data_collection"``, the last row ``"last"``
-            or ``"last_in_data_collection"``. A last row without a first one is a snapshot of one
-            row.
+            The text column that marks a snapshot's rows, such as Debezium's
+            ``source.snapshot``. The first row has ``"first"`` or
+            ``"first_in_data_collection"``, the last row ``"last"`` or
+            ``"last_in_data_collection"``. A last row without a first one is a snapshot of
+            one row.
         at : str
-            The column with the time at which the feed read a row or a change, such as Debezium's
-            ``ts_ms``. It is a long that never falls along the log. A row leaves if its time is
-            smaller than that of the snapshot's first row.
+            The column with the time at which the feed read a row or a change, such as
+            Debezium's ``ts_ms``. It is a long that never falls along the log. A row
+            leaves if its time is smaller than that of the snapshot's first row.
 
         Returns
         -------
         Table
-            The rows that were read since the latest whole snapshot began. Without a whole snapshot,
-            all rows.
+            The rows that were read since the latest whole snapshot began. Without a whole
+            snapshot, all rows.
 
         Raises
         ------
@@ -332,19 +341,19 @@ class TableRows(TableSources):
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Self:
         """Give this table a store of the same rows, in which delta joins look them up.
 
-        A delta join is a join without state. It answers each change of one table by a look-up in
-        the store of the other.
+        A delta join is a join without state. It answers each change of one table by a
+        look-up in the store of the other.
 
         Parameters
         ----------
         source : LookupSource
-            The store, made by ``dt.postgres``, ``dt.sqlite`` or ``dt.delta_files``. It has this
-            table's key, and columns of the same names and types. If its ``where=`` names constants,
-            the changelog is restricted to them, too.
+            The store, made by ``dt.postgres``, ``dt.sqlite`` or ``dt.delta_files``. It
+            has this table's key, and columns of the same names and types. If its
+            ``where=`` names constants, the changelog is restricted to them, too.
         changes : {"insert", "upsert", "all"}, optional
-            The changes that may come. ``"insert"``: a key's row comes once and stays. ``"upsert"``:
-            it may also be replaced. ``"all"``: it may also be deleted. By default ``"all"`` if the
-            reader has ``deleted=``, else ``"upsert"``.
+            The changes that may come. ``"insert"``: a key's row comes once and stays.
+            ``"upsert"``: it may also be replaced. ``"all"``: it may also be deleted. By
+            default ``"all"`` if the reader has ``deleted=``, else ``"upsert"``.
 
         Returns
         -------
@@ -363,9 +372,10 @@ class TableRows(TableSources):
 
         Notes
         -----
-        At any time, the store must have at least the changes that the changelog has brought. So
-        write the store first, or read the changelog from the store's own log. A tombstone, a change
-        that deletes a row, fails the batch if ``changes`` excludes it.
+        At any time, the store must have at least the changes that the changelog has
+        brought. So write the store first, or read the changelog from the store's own log.
+        A tombstone, a change that deletes a row, fails the batch if ``changes`` excludes
+        it.
         Source: FLIP-486 "Limitations".
 
         Examples

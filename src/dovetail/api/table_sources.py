@@ -55,8 +55,9 @@ class TableSources(Topology):
     ) -> Self:
         """Read a Delta table with its changes.
 
-        The present content comes first, then the changes, commit by commit. The table must have its
-        change data feed enabled. The session needs Delta's jar and settings.
+        The present content comes first, then the changes, commit by commit. The table
+        must have its change data feed enabled. The session needs Delta's jar and
+        settings.
 
         Parameters
         ----------
@@ -71,26 +72,29 @@ class TableSources(Topology):
         version : int, optional
             Read the changes of this version and of those after it, instead of the content.
         key_updates : bool, default True
-            False promises that no update changes the key, so that former rows need not be read.
+            False promises that no update changes the key, so that former rows need not be
+            read.
         timestamp : str or Column, optional
-            The event time of the rows: a column, which is used up, or an expression over the
-            table's columns and ``_commit_timestamp``. By default the time of the commit.
+            The event time of the rows: a column, which is used up, or an expression over
+            the table's columns and ``_commit_timestamp``. By default the time of the
+            commit.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
-            The effect of a row that has no event time, or one further ahead than ``max_ahead``.
-            ``"fail"`` stops the query. ``"drop"`` leaves the row out and counts it in the metric
-            ``<name>.malformed``. ``"dead_letter"`` also keeps it for ``dead_letters``.
+            The effect of a row that has no event time, or one further ahead than
+            ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
+            counts it in the metric ``<name>.malformed``. ``"dead_letter"`` also keeps it
+            for ``dead_letters``.
         max_ahead : str or timedelta, optional
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         columns : str or sequence of str, optional
-            The value columns that are read; by default all. Other columns may be added, dropped and
-            altered as if they were not there.
+            The value columns that are read; by default all. Other columns may be added,
+            dropped and altered as if they were not there.
         versioned : str or timedelta, optional
             Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
             ``from_changelog``). By default the table has its latest rows alone.
         name : str, optional
-            The name in errors, metrics and checkpoints; by default the last part of the path or of
-            the table's name.
+            The name in errors, metrics and checkpoints; by default the last part of the
+            path or of the table's name.
         streaming : bool, default True
             False reads what there is now, for a batch run: the content, or the changes from
             ``version`` on.
@@ -105,10 +109,11 @@ class TableSources(Topology):
         Raises
         ------
         PlanError
-            If neither or both of ``path`` and ``table`` are given, or if a column is unknown.
+            If neither or both of ``path`` and ``table`` are given, or if a column is
+            unknown.
         ConfigurationError
-            If the session does not know Delta, or if the table has no change data feed or cannot be
-            read.
+            If the session does not know Delta, or if the table has no change data feed or
+            cannot be read.
 
         See Also
         --------
@@ -116,15 +121,17 @@ class TableSources(Topology):
         SnapshotTable.from_delta : Join Delta tables at one version each.
         dovetail.to_delta : Keep a Delta table equal to a table.
 
-        Notes ----- A commit is one change of each key at most. Rows that it rewrites as they are
-        change nothing. A row that it replaces is an upsert. So is an update, unless it changes
-        the key: then the former key's row is deleted.
+        Notes
+        -----
+        A commit is one change of each key at most. Rows that it rewrites as they are
+        change nothing. A row that it replaces is an upsert. So is an update, unless it
+        changes the key: then the former key's row is deleted.
 
-        A deleted row ends at the commit's time, or at the row's own time if that is later. A row
-        whose key has changed ends when its new key's row begins.
+        A deleted row ends at the commit's time, or at the row's own time if that is
+        later. A row whose key has changed ends when its new key's row begins.
 
-        With ``versioned``, a row that is not later than its key's history takes effect at the end
-        of that history. So the table's present row is always the latest version.
+        With ``versioned``, a row that is not later than its key's history takes effect at
+        the end of that history. So the table's present row is always the latest version.
 
         Examples
         --------
@@ -180,8 +187,9 @@ class TableSources(Topology):
         key : str or sequence of str
             The columns that tell the rows apart. A row with a null among them is dropped.
         duplicates : {"error", "last"}, default "error"
-            The effect of a key that is there twice. ``"error"`` refuses the rows as they are read.
-            ``"last"`` takes the row that Spark reads last, which may be another one each time.
+            The effect of a key that is there twice. ``"error"`` refuses the rows as they
+            are read. ``"last"`` takes the row that Spark reads last, which may be another
+            one each time.
         name : str, optional
             The name in errors, metrics and checkpoints; by default ``table[<key>]``.
 
@@ -193,18 +201,20 @@ class TableSources(Topology):
         Raises
         ------
         PlanError
-            For a streaming frame, if a column is unknown or occurs twice, and if a type cannot
-            serve.
+            For a streaming frame, if a column is unknown or occurs twice, and if a type
+            cannot serve.
 
         See Also
         --------
         Table.from_changelog : Read a table that changes.
 
-        Notes ----- The rows come before all records of other inputs. A query reads them once,
-        when it begins, and keeps them in its checkpoint. Started again, it goes on with those.
-        They may give results without another input, such as the rows of an aggregate of the
-        table. The sinks get these as a first micro-batch. With ``initial=``, they get them only
-        if ``emit_initial`` is set.
+        Notes
+        -----
+        The rows come before all records of other inputs. A query reads them once, when it
+        begins, and keeps them in its checkpoint. Started again, it goes on with those.
+        They may give results without another input, such as the rows of an aggregate of
+        the table. The sinks get these as a first micro-batch. With ``initial=``, they get
+        them only if ``emit_initial`` is set.
 
         Examples
         --------

@@ -39,9 +39,9 @@ from dovetail.plan.views import Errors, Item, of_join
 class Table(TableRows):
     """A table that changes: at any time, it has one row per key.
 
-    Readers make tables (``from_changelog``, ``from_topic``, ``from_records``, ``from_delta``,
-    ``from_static``), and so do joins and aggregates. A table is an immutable plan and holds no
-    rows. It is equivalent to a Kafka Streams KTable.
+    Readers make tables (``from_changelog``, ``from_topic``, ``from_records``,
+    ``from_delta``, ``from_static``), and so do joins and aggregates. A table is an
+    immutable plan and holds no rows. It is equivalent to a Kafka Streams KTable.
 
     See Also
     --------
@@ -139,7 +139,8 @@ class Table(TableRows):
 
         The sides decide the way in which rows match:
 
-        - **by key**: ``on`` names this table's key. A left and a right row make one row.
+        - **by key**: ``on`` names this table's key, or is left out. A left and a right row make
+          one row.
         - **by foreign key**: ``on`` names other columns. Many left rows refer to one right row.
         - **by look-ups**: both tables have stores of their rows (``with_lookup``). The join keeps
           no state.
@@ -150,54 +151,59 @@ class Table(TableRows):
         right : Table or WindowedTable
             The right side.
         on : str, Column, sequence or mapping, optional
-            Columns of this table that equal the right side's key, in the key's order. By default
-            both keys, which then have the same names. By foreign key, Spark expressions over this
-            table's row are possible, too. A mapping pairs columns of this table with the columns
-            of that key; by look-ups, with any right columns that an index finds. With a windowed
-            table, both keys. A null equals nothing.
+            Columns of this table that equal the right side's key, in the key's order. By
+            default both keys, which then have the same names. By foreign key, Spark
+            expressions over this table's row are possible, too. A mapping pairs columns
+            of this table with the columns of that key; by look-ups, with any right
+            columns that an index finds. With a windowed table, both keys. A null equals
+            nothing.
         how : {"inner", "left", "right", "outer"}, optional
-            The rows without a match that the result keeps, with nulls for the missing side:
-            ``"inner"`` none, ``"left"`` the left ones, ``"right"`` the right ones, ``"outer"``
-            both. By default ``"inner"``. By key there is no ``"right"``. With a windowed table
-            ``"left"`` is the only kind, and the default.
+            The rows without a match that the result keeps, with nulls for the missing
+            side: ``"inner"`` none, ``"left"`` the left ones, ``"right"`` the right ones,
+            ``"outer"`` both. By default ``"inner"``. By key there is no ``"right"``. With
+            a windowed table ``"left"`` is the only kind, and the default.
         select : sequence or mapping, optional
-            The value columns of the result; by default all of both sides. An item is ``"left.x"``,
-            ``"right.x"``, or ``"x"`` if only one side has the column. It may be a Spark expression
-            over the joined row, such as ``F.col("left.x") + F.col("right.y")``. A mapping gives
-            new names.
+            The value columns of the result; by default all of both sides. An item is
+            ``"left.x"``, ``"right.x"``, or ``"x"`` if only one side has the column. It
+            may be a Spark expression over the joined row, such as
+            ``F.col("left.x") + F.col("right.y")``. A mapping gives new names.
         errors : {"fail", "dead_letter"}, default "fail"
-            The effect of a row on which an expression in ``select`` fails. ``"fail"`` stops the
-            query. ``"dead_letter"`` leaves the row out as if it had never come, counts it in the
-            metric ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+            The effect of a row on which an expression in ``select`` fails. ``"fail"``
+            stops the query. ``"dead_letter"`` leaves the row out as if it had never come.
+            The row is counted in the metric ``<name>.failed``, and becomes a dead letter
+            (see ``dead_letters``).
         late : {"ignore", "history"}, default "ignore"
-            By key only: the effect of a late record, one that is older than its key's latest
-            version. Only tables read with ``versioned=`` have versions. ``"ignore"``: a late
-            record emits nothing. ``"history"``, for two versioned tables: it corrects the past.
-            Such a result can only be written.
+            By key only: the effect of a late record, one that is older than its key's
+            latest version. Only tables read with ``versioned=`` have versions.
+            ``"ignore"``: a late record emits nothing. ``"history"``, for two versioned
+            tables: it corrects the past. Such a result can only be written.
         align : str or timedelta, optional
-            By key only: let rows that are ahead of the other side's stream time wait, in state.
-            Stream time is the largest event time so far. Rows wait until the other side has caught
-            up, or has brought nothing for this span by the clock. By default they do not wait.
+            By key only: let rows that are ahead of the other side's stream time wait, in
+            state. Stream time is the largest event time so far. Rows wait until the other
+            side has caught up, or has brought nothing for this span by the clock. By
+            default they do not wait.
         window_of : str or Column, optional
-            Only for a windowed table, and required there: the start of the window that a row
-            meets. A timestamp column, or a Spark expression over the row.
+            Only for a windowed table, and required there: the start of the window that a
+            row meets. A timestamp column, or a Spark expression over the row.
         delta : Delta, optional
-            The choice between look-ups and state, made by ``dt.delta``. By default look-ups, if
-            both tables have look-up sources and no limitation of look-ups is broken.
+            The choice between look-ups and state, made by ``dt.delta``. By default
+            look-ups, if both tables have look-up sources and no limitation of look-ups is
+            broken.
         name : str, optional
             The name of the join in errors and ``explain``.
 
         Returns
         -------
         Table
-            The joined rows, under this table's key. By foreign key and by look-ups, ``"right"``
-            and ``"outer"`` add the right key's columns to the key, as ``right_<column>``.
+            The joined rows, under this table's key. By foreign key and by look-ups,
+            ``"right"`` and ``"outer"`` add the right key's columns to the key, as
+            ``right_<column>``.
 
         Raises
         ------
         PlanError
-            If an argument does not fit the sides, if types differ, or if a name is unknown or
-            ambiguous. The message says what to write instead.
+            If an argument does not fit the sides, if types differ, or if a name is
+            unknown or ambiguous. The message says what to write instead.
 
         See Also
         --------
@@ -208,28 +214,31 @@ class Table(TableRows):
 
         Notes
         -----
-        *By key.* Each record of either table gives its own result. A result that ceases is deleted
-        by a tombstone: a change with the key and no values. The timestamp of a result is the larger
-        one of both rows. The record of an unversioned table replaces its key's row, whatever its
-        time.
+        *By key.* Each record of either table gives its own result. A result that ceases
+        is deleted by a tombstone: a change with the key and no values. The timestamp of a
+        result is the larger one of both rows. The record of an unversioned table replaces
+        its key's row, whatever its time.
 
-        *By foreign key.* The result has one row for each left row. A right record gives a result
-        for each left row that refers to it, under the right record's timestamp. A left record's
-        result has the larger timestamp of both rows. A left row whose foreign key is null, or names
-        no row, has no match. The rows that ``"right"`` and ``"outer"`` keep alone are those to
-        which no left row refers. The result's key then has both tables' key columns, and one
-        table's are null. A left row for which an expression in ``on`` fails is left out. It is
-        counted in the metric ``<left name>.failed``.
+        *By foreign key.* The result has one row for each left row. A right record gives a
+        result for each left row that refers to it, under the right record's timestamp. A
+        left record's result has the larger timestamp of both rows. A left row whose
+        foreign key is null, or names no row, has no match. The rows that ``"right"`` and
+        ``"outer"`` keep alone are those to which no left row refers. The result's key
+        then has both tables' key columns, and one table's are null. A left row for which
+        an expression in ``on`` fails is left out. It is counted in the metric
+        ``<left name>.failed``.
 
-        *By look-ups.* If ``on`` names the right table's key in full, the result has this table's
-        key. ``"right"`` and ``"outer"`` add the right key's columns, unless both keys are joined.
-        If ``on`` does not name the right key in full, the result has both keys.
+        *By look-ups.* If ``on`` names the right table's key in full, the result has this
+        table's key. ``"right"`` and ``"outer"`` add the right key's columns, unless both
+        keys are joined. If ``on`` does not name the right key in full, the result has
+        both keys.
 
-        *With a windowed table.* Records of both sides give results. The window's columns are null
-        if there is no such window, or if it is no longer kept.
+        *With a windowed table.* Records of both sides give results. The window's columns
+        are null if there is no such window, or if it is no longer kept.
 
-        *With late="history".* Each result is stamped with the time from which it holds. So the last
-        result of each key and time is the history of the join, whatever the order of arrival.
+        *With late="history".* Each result is stamped with the time from which it holds.
+        So the last result of each key and time is the history of the join, whatever the
+        order of arrival.
 
         Source: KIP-77 "KTable-KTable"; KIP-213; KIP-914; FLIP-486; spec/table_table,
         spec/foreign_key, spec/versioned.
@@ -298,23 +307,25 @@ class Table(TableRows):
         Parameters
         ----------
         *tables : Table
-            The other tables, at least one, with the same columns. Columns are matched by name.
+            The other tables, at least one, with the same columns. Columns are matched by
+            name.
         source : str
-            The name of a further key column. It has the name of the table that a row is from, so
-            rows of two tables never share a key.
+            The name of a further key column. It has the name of the table that a row is
+            from, so rows of two tables never share a key.
         name : str, optional
             The name of the union in errors and ``explain``.
 
         Returns
         -------
         Table
-            The rows of all tables. A table's name in ``source`` is the one given to its reader.
+            The rows of all tables. The names in ``source`` are those given to the
+            readers; a join has its name in errors.
 
         Raises
         ------
         PlanError
-            If no other table is given, if columns differ, if ``source`` is the name of another
-            column, or if two tables have one name.
+            If no other table is given, or if columns differ. If ``source`` is the name of
+            another column, or if two tables have one name.
 
         See Also
         --------
@@ -342,9 +353,9 @@ class Table(TableRows):
         Returns
         -------
         Stream
-            A record for each change, under the table's key. A deleted row is a record without a
-            value, which joins and aggregates of the stream drop. Late rows of a versioned table are
-            left out.
+            A record for each change, under the table's key. A deleted row is a record
+            without a value, which joins and aggregates of the stream drop. Late rows of a
+            versioned table are left out.
 
         Raises
         ------
@@ -378,16 +389,16 @@ class Table(TableRows):
     def to_changes(self, *, column: Text = "kind", kinds: ChangeNames = KINDS) -> Stream:
         """Read the table's real changes as a stream: the rows before and after each change.
 
-        Audit trails and ledgers need both rows, and so do sinks that must take back what they have
-        added.
+        Audit trails and ledgers need both rows, and so do sinks that must take back what
+        they have added.
 
         Parameters
         ----------
         column : str, default "kind"
             The name of a further value column with the kind of the record.
         kinds : sequence of str, default ("insert", "update_before", "update_after", "delete")
-            Four different words: for a new row, a replaced one, its replacement and a deleted one.
-            Flink's are ``("+I", "-U", "+U", "-D")``.
+            Four different words: for a new row, a replaced one, its replacement and a
+            deleted one. Flink's are ``("+I", "-U", "+U", "-D")``.
 
         Returns
         -------
@@ -397,8 +408,8 @@ class Table(TableRows):
         Raises
         ------
         PlanError
-            If ``column`` is the name of another column, if ``kinds`` has a word twice, or for a
-            join with ``late="history"``.
+            If ``column`` is the name of another column, if ``kinds`` has a word twice, or
+            for a join with ``late="history"``.
 
         See Also
         --------
@@ -407,8 +418,8 @@ class Table(TableRows):
 
         Notes
         -----
-        A record that leaves the row as it was is no change. The table's last rows are kept in
-        state.
+        A record that leaves the row as it was is no change. The table's last rows are
+        kept in state.
         Source: spec/view/changes.
 
         Examples
@@ -436,7 +447,8 @@ class Table(TableRows):
         Parameters
         ----------
         *columns : str
-            The columns of the group, at least one. They become the key of the result of ``agg``.
+            The columns of the group, at least one. They become the key of the result of
+            ``agg``.
 
         Returns
         -------
@@ -499,8 +511,8 @@ class GroupedTable(HintedGroups):
         Parameters
         ----------
         **aggregates : Aggregate
-            The aggregates by the names of their result columns, such as ``n=dt.count()``; at least
-            one.
+            The aggregates by the names of their result columns, such as ``n=dt.count()``;
+            at least one.
 
         Returns
         -------
@@ -510,8 +522,8 @@ class GroupedTable(HintedGroups):
         Raises
         ------
         PlanError
-            If a column is unknown, if an aggregate does not take the type of its column, or if an
-            aggregate cannot take rows back (``dt.first``, ``dt.last``).
+            If a column is unknown, or if an aggregate does not take its type. If an
+            aggregate cannot take rows back, such as ``dt.first`` and ``dt.last``.
 
         See Also
         --------
@@ -520,11 +532,12 @@ class GroupedTable(HintedGroups):
 
         Notes
         -----
-        A record that changes a row takes the old row out of its group and puts the new row into its
-        group. These are two results, or one result if both are the same group. A group without rows
-        is deleted by a tombstone: a change with the key and no values. A row with a null among the
-        columns is in no group, and is counted in the metric ``<table>.null_group``. The timestamp
-        of a result is the largest one of the records that changed the group.
+        A record that changes a row takes the old row out of its group and puts the new
+        row into its group. These are two results, or one result if both are the same
+        group. A group without rows is deleted by a tombstone: a change with the key and
+        no values. A row with a null among the columns is in no group, and is counted in
+        the metric ``<table>.null_group``. The timestamp of a result is the largest one of
+        the records that changed the group.
         Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
 
         Examples
@@ -546,10 +559,10 @@ class GroupedTable(HintedGroups):
 class Stream(LooksUp):
     """Keyed records in time, none of which replaces another.
 
-    Readers make streams (``from_changelog``, ``from_topic``, ``from_records``), and so do joins,
-    ``Table.to_stream`` and ``Table.to_changes``. With ``from_changelog``, ``deleted`` is true for
-    a record without a value, which joins ignore. A stream is an immutable plan and holds no
-    records. It is equivalent to a Kafka Streams KStream.
+    Readers make streams (``from_changelog``, ``from_topic``, ``from_records``), and so do
+    joins, ``Table.to_stream`` and ``Table.to_changes``. With ``from_changelog``,
+    ``deleted`` is true for a record without a value, which joins ignore. A stream is an
+    immutable plan and holds no records. It is equivalent to a Kafka Streams KStream.
 
     See Also
     --------
@@ -643,55 +656,60 @@ class Stream(LooksUp):
         right : Table, Stream or WindowedTable
             The right side.
         on : str, sequence or mapping, optional
-            Columns of this stream that equal the right side's key, in the key's order. By default
-            both keys, which then have the same names. A mapping pairs this stream's columns with
-            those of that key. With streams and windowed tables, both whole keys are joined; of a
-            windowed table the key without its window. A null equals nothing.
+            Columns of this stream that equal the right side's key, in the key's order. By
+            default both keys, which then have the same names. A mapping pairs this
+            stream's columns with those of that key. With streams and windowed tables,
+            both whole keys are joined; of a windowed table the key without its window. A
+            null equals nothing.
         how : {"inner", "left", "right", "outer"}, optional
-            The records without a match that come out, with nulls for the missing side: ``"inner"``
-            none, ``"left"`` those of this stream, ``"outer"`` those of both streams. By default
-            ``"inner"``. ``"outer"`` is for two streams; ``"right"`` is refused. With a windowed
-            table ``"left"`` is the only kind, and the default.
+            The records without a match that come out, with nulls for the missing side:
+            ``"inner"`` none, ``"left"`` those of this stream, ``"outer"`` those of both
+            streams. By default ``"inner"``. ``"outer"`` is for two streams; ``"right"``
+            is refused. With a windowed table ``"left"`` is the only kind, and the
+            default.
         within : Within, optional
             Only for two streams, and required there: the window, made by ``dt.within``.
         unmatched : {"on_close", "eager", "retract"}, default "on_close"
-            Only for two streams: the time at which a record comes out that ``how`` keeps without
-            a match. ``"on_close"``: once its window and grace period have passed in stream time.
-            ``"eager"``: at once. ``"retract"``: at once, and withdrawn by a ``delete`` when a match
-            comes; such a result can only be written. Stream time is the largest event time so far.
+            Only for two streams: the time at which a record comes out that ``how`` keeps
+            without a match. ``"on_close"``: once its window and grace period have passed
+            in stream time. ``"eager"``: at once. ``"retract"``: at once, and withdrawn by
+            a ``delete`` when a match comes; such a result can only be written. Stream
+            time is the largest event time so far.
         grace : str or timedelta, optional
-            Only for versioned tables: a record waits until stream time has passed the record's
-            time by this span. The table's history must be at least as long. By default no wait.
+            Only for versioned tables: a record waits until stream time has passed the
+            record's time by this span. The table's history must be at least as long. By
+            default no wait.
         select : sequence or mapping, optional
-            The value columns of the result; by default all of both sides. An item is ``"left.x"``,
-            ``"right.x"``, or ``"x"`` if only one side has the column. It may be a Spark expression
-            over the joined row, such as ``F.col("left.x") + F.col("right.y")``. A mapping gives
-            new names.
+            The value columns of the result; by default all of both sides. An item is
+            ``"left.x"``, ``"right.x"``, or ``"x"`` if only one side has the column. It
+            may be a Spark expression over the joined row, such as
+            ``F.col("left.x") + F.col("right.y")``. A mapping gives new names.
         errors : {"fail", "dead_letter"}, default "fail"
-            The effect of a row on which an expression in ``select`` fails. ``"fail"`` stops the
-            query. ``"dead_letter"`` leaves the row out, counts it in the metric ``<name>.failed``,
-            and makes it a dead letter (see ``dead_letters``).
+            The effect of a row on which an expression in ``select`` fails. ``"fail"``
+            stops the query. ``"dead_letter"`` leaves the row out as if it had never come.
+            The row is counted in the metric ``<name>.failed``, and becomes a dead letter
+            (see ``dead_letters``).
         align : str or timedelta, optional
-            Let rows that are ahead of the other side's stream time wait, in state. They wait until
-            the other side has caught up, or has brought nothing for this span by the clock. By
-            default they do not wait. Not for windowed tables.
+            Let rows that are ahead of the other side's stream time wait, in state. They
+            wait until the other side has caught up, or has brought nothing for this span
+            by the clock. By default they do not wait. Not for windowed tables.
         window_of : str or Column, optional
-            Only for a windowed table, and required there: the start of the window that a record
-            meets. A timestamp column, or a Spark expression over the record.
+            Only for a windowed table, and required there: the start of the window that a
+            record meets. A timestamp column, or a Spark expression over the record.
         name : str, optional
             The name of the join in errors and ``explain``.
 
         Returns
         -------
         Stream
-            The joined records, under this stream's key. A record's time is its event time; of a
-            pair of two streams' records, the larger of both.
+            The joined records, under this stream's key. A record's time is its event
+            time; of a pair of two streams' records, the larger of both.
 
         Raises
         ------
         PlanError
-            If an argument does not fit the sides, if types differ, or if a name is unknown or
-            ambiguous. The message says what to write instead.
+            If an argument does not fit the sides, if types differ, or if a name is
+            unknown or ambiguous. The message says what to write instead.
 
         See Also
         --------
@@ -701,24 +719,26 @@ class Stream(LooksUp):
 
         Notes
         -----
-        *With a table.* A record older than the whole history of a versioned table finds no row,
-        unless its key's latest version is older still. With ``grace``, records come out
-        in order of time; a record that is later than the grace period comes out at once.
+        *With a table.* A record that is older than the whole history of a versioned table
+        finds no row. It does if its key's latest version is older still. With ``grace``,
+        records come out in order of time; a record that is later than the grace period
+        comes out at once.
 
         *With a stream.* A pair is emitted once, when its second record arrives. With
-        ``unmatched="on_close"``, a record that has come out without a match joins nothing after
-        that.
+        ``unmatched="on_close"``, a record that has come out without a match joins nothing
+        after that.
 
-        *With a windowed table.* A record meets the window as it stands when the record comes. Its
-        columns are null if there is no such window, or if it is no longer kept.
+        *With a windowed table.* A record meets the window as it stands when the record
+        comes. Its columns are null if there is no such window, or if it is no longer
+        kept.
 
-        *Nulls.* A record with a null in its key or in ``on`` matches nothing. It comes out at once
-        if ``how`` keeps it; otherwise it is dropped and counted in the metric
+        *Nulls.* A record with a null in its key or in ``on`` matches nothing. It comes
+        out at once if ``how`` keeps it; otherwise it is dropped and counted in the metric
         ``<stream>.dropped``. A record without a value is always dropped and counted.
 
         *Replays.* With ``align``, a replay gives what the live run gave. With
-        ``availableNow=True``, rows that wait at the end of the data wait for the next run. With
-        ``close_at_end=True`` besides, they come out.
+        ``availableNow=True``, rows that wait at the end of the data wait for the next
+        run. With ``close_at_end=True`` besides, they come out.
 
         Source: KIP-77; KIP-914; Kafka Streams join design; spec/stream_table, spec/stream_stream,
         spec/windowed.
@@ -797,8 +817,9 @@ class Stream(LooksUp):
         Returns
         -------
         Table
-            The latest record of each key. A record without a value deletes its key's row. A record
-            with a null in its key is dropped and counted in the metric ``<stream>.dropped``.
+            The latest record of each key. A record without a value deletes its key's row.
+            A record with a null in its key is dropped and counted in the metric
+            ``<stream>.dropped``.
 
         Raises
         ------
@@ -834,16 +855,20 @@ class Stream(LooksUp):
         *columns : str
             Columns that become the key, in this order.
         errors : {"fail", "dead_letter"}, default "fail"
-            The effect of a record on which an expression fails. ``"fail"`` stops the query.
-            ``"dead_letter"`` leaves the record out, counts it in the metric ``<name>.failed``, and
-            makes it a dead letter (see ``dead_letters``).
+            The effect of a record on which an expression fails. ``"fail"`` stops the
+            query. ``"dead_letter"`` leaves the record out as if it had never come. The
+            record is counted in the metric ``<name>.failed``, and becomes a dead letter
+            (see ``dead_letters``).
         **named : str or Column
-            Further key columns by their names: a column under a new name, or a Spark expression.
+            Further key columns by their names: a column under a new name, or a Spark
+            expression.
 
         Returns
         -------
         Stream
-            The same records. The columns of the former key that are not in the new one are values.
+            The same records. The columns of the former key that are not in the new one
+            are values. A record without a value has nulls in the new key columns that
+            were values.
 
         Raises
         ------
@@ -874,15 +899,16 @@ class Stream(LooksUp):
         Parameters
         ----------
         *streams : Stream
-            The other streams, at least one, with the same columns. Columns are matched by name.
+            The other streams, at least one, with the same columns. Columns are matched by
+            name.
         name : str, optional
             The name of the union in errors and ``explain``.
 
         Returns
         -------
         Stream
-            The records of all streams. Its stream time, the largest event time so far, is that of
-            all of them.
+            The records of all streams. Its stream time, the largest event time so far, is
+            that of all of them.
 
         Raises
         ------
@@ -916,19 +942,20 @@ class Stream(LooksUp):
     def deduplicate(self, *, within: Span) -> Stream:
         """Leave out the records that repeat another record of their key.
 
-        Records repeat each other by their key. ``key_by`` gives them the key that identifies them.
+        Records repeat each other by their key. ``key_by`` gives them the key that
+        identifies them.
 
         Parameters
         ----------
         within : str or timedelta
-            The largest distance in event time, to either side, at which a record repeats one of
-            its key that came out before.
+            The largest distance in event time, to either side, at which a record repeats
+            one of its key that came out before.
 
         Returns
         -------
         Stream
-            The first record of each key to arrive, at once. The others come out if they are further
-            than ``within`` from each record of the key that came out.
+            The first record of each key to arrive, at once. The others come out if they
+            are further than ``within`` from each record of the key that came out.
 
         Raises
         ------
@@ -942,11 +969,11 @@ class Stream(LooksUp):
 
         Notes
         -----
-        The metric ``<name>.repeated`` counts the records that repeat another. A record that is
-        further than ``within`` behind stream time, the largest event time so far, is left out, too:
-        the record that it repeats may be forgotten. The metric ``<name>.late`` counts it. A record
-        without a value is dropped and counted in ``<name>.dropped``. A record with a null in its
-        key comes out.
+        The metric ``<name>.repeated`` counts the records that repeat another. A record
+        that is further than ``within`` behind stream time, the largest event time so far,
+        is left out, too: the record that it repeats may be forgotten. The metric
+        ``<name>.late`` counts it. A record without a value is dropped and counted in
+        ``<name>.dropped``. A record with a null in its key comes out.
         Source: spec/view.
 
         Examples
@@ -977,8 +1004,8 @@ class Stream(LooksUp):
         Returns
         -------
         Stream
-            A record for each element, under the key and the time of its record. A record whose
-            array is null or empty gives none.
+            A record for each element, under the key and the time of its record. A record
+            whose array is null or empty gives none.
 
         Raises
         ------
@@ -1012,7 +1039,8 @@ class Stream(LooksUp):
         Parameters
         ----------
         *columns : str
-            The columns of the group, at least one. They become the key of the result of ``agg``.
+            The columns of the group, at least one. They become the key of the result of
+            ``agg``.
 
         Returns
         -------
@@ -1075,8 +1103,8 @@ class GroupedStream(HintedGroups):
         Parameters
         ----------
         **aggregates : Aggregate
-            The aggregates by the names of their result columns, such as ``n=dt.count()``; at least
-            one.
+            The aggregates by the names of their result columns, such as ``n=dt.count()``;
+            at least one.
 
         Returns
         -------
@@ -1095,9 +1123,9 @@ class GroupedStream(HintedGroups):
 
         Notes
         -----
-        Each record gives a result, under the largest timestamp of its group. A record with a null
-        among the columns, or without a value, is dropped and counted in the metric
-        ``<stream>.dropped``.
+        Each record gives a result, under the largest timestamp of its group. A record
+        with a null among the columns, or without a value, is dropped and counted in the
+        metric ``<stream>.dropped``.
         Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
 
         Examples
@@ -1122,7 +1150,8 @@ class GroupedStream(HintedGroups):
         Parameters
         ----------
         windows : Windows
-            The windows, made by ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or ``dt.session``.
+            The windows, made by ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or
+            ``dt.session``.
 
         Returns
         -------
@@ -1185,14 +1214,14 @@ class WindowedStream(HintedGroups):
         Parameters
         ----------
         **aggregates : Aggregate
-            The aggregates by the names of their result columns, such as ``n=dt.count()``; at least
-            one.
+            The aggregates by the names of their result columns, such as ``n=dt.count()``;
+            at least one.
 
         Returns
         -------
         WindowedTable
-            A row for each group and window that has records. Its key is the grouping columns,
-            ``window_start`` and ``window_end``.
+            A row for each group and window that has records. Its key is the grouping
+            columns, ``window_start`` and ``window_end``.
 
         Raises
         ------
@@ -1206,11 +1235,11 @@ class WindowedStream(HintedGroups):
 
         Notes
         -----
-        Each record gives a result for each of its windows. A window is closed once stream time, the
-        largest event time so far, has reached its end and its grace period. A record that comes for
-        a closed window is left out of that window, and counted in the metric ``<stream>.late``. A
-        record with a null among the columns, or without a value, is dropped and counted in
-        ``<stream>.dropped``.
+        Each record gives a result for each of its windows. A window is closed once stream
+        time, the largest event time so far, has reached its end and its grace period. A
+        record that comes for a closed window is left out of that window, and counted in
+        the metric ``<stream>.late``. A record with a null among the columns, or without a
+        value, is dropped and counted in ``<stream>.dropped``.
         Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 
         Examples
@@ -1237,10 +1266,11 @@ class WindowedStream(HintedGroups):
 class WindowedTable(Windowed):
     """A table whose rows belong to a key and a window of time.
 
-    ``WindowedStream.agg`` makes windowed tables, and so do their joins. The key ends with the
-    columns ``window_start`` and ``window_end``. A windowed table is joined by the key before
-    them, without a shuffle. It is not written itself: ``to_table`` and ``to_stream`` make a
-    table or a stream of it. It is equivalent to a windowed KTable of Kafka Streams.
+    ``WindowedStream.agg`` makes windowed tables, and so do their joins. The key ends with
+    the columns ``window_start`` and ``window_end``. A windowed table is joined by the key
+    before them, without a shuffle. It is not written itself: ``to_table`` and
+    ``to_stream`` make a table or a stream of it. It is equivalent to a windowed KTable of
+    Kafka Streams.
 
     See Also
     --------
@@ -1317,21 +1347,23 @@ class WindowedTable(Windowed):
         right : WindowedTable or Table
             The right side. A windowed table has windows of the same kind and size.
         on : str, sequence or mapping, optional
-            Columns of this table that equal the right side's key, in the key's order. Both whole
-            keys are joined, without their windows. By default both keys have the same names. A
-            mapping pairs columns of other names.
+            Columns of this table that equal the right side's key, in the key's order.
+            Both whole keys are joined, without their windows. By default both keys have
+            the same names. A mapping pairs columns of other names.
         how : {"inner", "left", "outer"}, optional
-            The rows without a match that the result keeps, with nulls for the missing side:
-            ``"inner"`` none, ``"left"`` the left ones, ``"outer"`` both. By default ``"inner"``.
-            With ``shift`` and with a table ``"left"`` is the only kind, and the default.
+            The rows without a match that the result keeps, with nulls for the missing
+            side: ``"inner"`` none, ``"left"`` the left ones, ``"outer"`` both. By default
+            ``"inner"``. With ``shift`` and with a table ``"left"`` is the only kind, and
+            the default.
         shift : str or timedelta, optional
-            Only for two windowed tables: the time from a left window's start to that of the right
-            window. ``"-7 days"`` is the same hour a week before. By default the same window.
+            Only for two windowed tables: the time from a left window's start to that of
+            the right window. ``"-7 days"`` is the same hour a week before. By default the
+            same window.
         select : sequence or mapping, optional
-            The value columns of the result; by default all of both sides. An item is ``"left.x"``,
-            ``"right.x"``, or ``"x"`` if only one side has the column. It may be a Spark expression
-            over the joined row, such as ``F.col("left.x") + F.col("right.y")``. A mapping gives
-            new names.
+            The value columns of the result; by default all of both sides. An item is
+            ``"left.x"``, ``"right.x"``, or ``"x"`` if only one side has the column. It
+            may be a Spark expression over the joined row, such as
+            ``F.col("left.x") + F.col("right.y")``. A mapping gives new names.
         name : str, optional
             The name of the join in errors and ``explain``.
 
@@ -1343,9 +1375,10 @@ class WindowedTable(Windowed):
         Raises
         ------
         PlanError
-            If keys or windows of the sides differ, if ``how`` or ``shift`` does not fit the sides,
-            or if a name is unknown or ambiguous. Also if a side would no longer keep a window that
-            the other side asks for; the message says how long its ``retention`` must be.
+            If keys or windows of the sides differ, or if an argument does not fit them.
+            If a name is unknown or ambiguous. If a side would no longer keep a window
+            that the other side asks for; the message says how long its ``retention`` must
+            be.
 
         See Also
         --------
@@ -1355,8 +1388,10 @@ class WindowedTable(Windowed):
 
         Notes
         -----
-        Records of both sides give results, so a late record corrects them. A record of a table
-        gives a result for each window of its key that is retained.
+        Records of both sides give results, so a late record corrects them. A record of a
+        table gives a result for each window of its key that is retained. If ``select``
+        computes, the result cannot be joined further, and is read with
+        ``windows="on_change"`` only.
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
 
         Examples
@@ -1408,9 +1443,10 @@ class WindowedTable(Windowed):
         Parameters
         ----------
         windows : {"on_change", "on_close"}, default "on_change"
-            ``"on_change"``: each change of a window's row. ``"on_close"``: only each window's last
-            row, once. It comes when stream time, the largest event time so far, has reached the
-            window's end and its grace period, even if the window's key has no record then.
+            ``"on_change"``: each change of a window's row. ``"on_close"``: only each
+            window's last row, once. It comes when stream time has reached the window's
+            end and its grace period, even if its key has no record then. Stream time is
+            the largest event time so far.
 
         Returns
         -------
@@ -1456,15 +1492,15 @@ class WindowedTable(Windowed):
         Parameters
         ----------
         key : str or sequence of str, optional
-            The columns of ``select`` that are the stream's key; by default the key without its
-            window.
+            The columns of ``select`` that are the stream's key; by default the key
+            without its window.
         select : sequence or mapping, optional
-            The stream's columns; by default all columns of key, window and row. They are names or
-            Spark expressions over these columns. A mapping gives new names.
+            The stream's columns; by default all columns of key, window and row. They are
+            names or Spark expressions over these columns. A mapping gives new names.
         windows : {"on_change", "on_close"}, default "on_change"
-            ``"on_change"``: each change of a window's row. ``"on_close"``: only each window's last
-            row, once. It comes when stream time, the largest event time so far, has reached the
-            window's end and its grace period.
+            ``"on_change"``: each change of a window's row. ``"on_close"``: only each
+            window's last row, once. It comes when stream time has reached the window's
+            end and its grace period. Stream time is the largest event time so far.
 
         Returns
         -------
@@ -1474,8 +1510,8 @@ class WindowedTable(Windowed):
         Raises
         ------
         PlanError
-            If a column is unknown or named twice, or if ``key`` names a column that ``select``
-            leaves out.
+            If a column is unknown or named twice, or if ``key`` names a column that
+            ``select`` leaves out.
 
         See Also
         --------

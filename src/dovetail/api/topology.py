@@ -60,7 +60,8 @@ class Planned(Hinted):
     def explain(self) -> None:
         """Print the topology: its joins, its stages, their shuffles and their state.
 
-        Nothing runs. A topology is a table, a stream or a windowed table with all its inputs.
+        Nothing runs. A topology is a table, a stream or a windowed table with all its
+        inputs.
 
         See Also
         --------
@@ -123,43 +124,46 @@ class Topology(Planned):
     ) -> Self:
         """Read a table or a stream from the rows of a frame.
 
-        Each row replaces or deletes the row of its key in a table. In a stream each row is a
-        record.
+        Each row replaces or deletes the row of its key in a table. In a stream each row
+        is a record.
 
         Parameters
         ----------
         frame : DataFrame
             The rows: a streaming frame in a query, a static frame in a batch run.
         key : str or sequence of str
-            The columns of the key. A table's row with a null among them is dropped and counted in
-            the metric ``<name>.dropped``.
+            The columns of the key. A table's row with a null among them is dropped and
+            counted in the metric ``<name>.dropped``.
         timestamp : str or Column
             The event time: a column or an expression of type timestamp. For nulls see
             ``malformed``.
         deleted : str or Column, optional
-            A boolean column or expression. In a table, true marks a tombstone: a row that deletes
-            its key's row. In a stream, true marks a record without a value. By default none is.
+            A boolean column or expression. In a table, true marks a tombstone: a row that
+            deletes its key's row. In a stream, true marks a record without a value. By
+            default none is.
         sequence : str or Column, optional
-            A whole number, the row's position in a log. Alone, it is a position in the one log of
-            this source. By default files are read in their order, and other rows as the engine
-            reads each partition.
+            A whole number, the row's position in a log. Alone, it is a position in the
+            one log of this source. By default files are read in their order, and other
+            rows as Spark reads each partition.
         log_partition : str or Column, optional
             A whole number, the log that ``sequence`` belongs to, such as Kafka's partition.
         shared_log : bool, default False
-            True if ``sequence`` is a position in one log that all inputs of the topology share.
-            Rows of all inputs are then ordered together.
+            True if ``sequence`` is a position in one log that all inputs of the topology
+            share. Rows of all inputs are then ordered together.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
-            The effect of a row that has no event time, or one further ahead than ``max_ahead``.
-            ``"fail"`` stops the query. ``"drop"`` leaves the row out and counts it in the metric
-            ``<name>.malformed``. ``"dead_letter"`` also keeps it for ``dead_letters``.
+            The effect of a row that has no event time, or one further ahead than
+            ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
+            counts it in the metric ``<name>.malformed``. ``"dead_letter"`` also keeps it
+            for ``dead_letters``.
         max_ahead : str or timedelta, optional
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         versioned : str or timedelta, optional
-            For tables: keep the history of rows for this span of stream time, such as ``"7 days"``.
-            Stream time is the largest event time so far. A stream then joins the version of its
-            record's own time. Rows may come out of order; one older than the history is ignored.
-            By default a table has its latest rows alone.
+            For tables: keep the history of rows for this span of stream time, such as
+            ``"7 days"``. Stream time is the largest event time so far. A stream then
+            joins the version of its record's own time. Rows may come out of order; one
+            older than the history is ignored. By default a table has its latest rows
+            alone.
         name : str, optional
             The name in errors, metrics and checkpoints. By default ``table[<key>]`` or
             ``stream[<key>]``.
@@ -167,9 +171,10 @@ class Topology(Planned):
         Returns
         -------
         Table or Stream
-            The class that the call is made on. A column named in ``timestamp``, ``deleted``,
-            ``sequence`` or ``log_partition`` is used up. An expression uses nothing up. All columns
-            but these and the key are values.
+            A table from ``Table.from_changelog``, a stream from
+            ``Stream.from_changelog``. A column named in ``timestamp``, ``deleted``,
+            ``sequence`` or ``log_partition`` is used up. An expression uses nothing up.
+            All columns but these and the key are values.
 
         Raises
         ------
@@ -244,8 +249,8 @@ class Topology(Planned):
     ) -> Self:
         """Read a table or a stream from a Kafka topic.
 
-        In a table, a record replaces the row of its key, and a null value deletes it. Records keep
-        their order within a partition. The session needs Kafka's jar.
+        In a table, a record replaces the row of its key, and a null value deletes it.
+        Records keep their order within a partition. The session needs Kafka's jar.
 
         Parameters
         ----------
@@ -256,40 +261,44 @@ class Topology(Planned):
         servers : str
             The brokers as ``host:port``, separated by commas.
         key : str, schema or format, optional
-            The format of a record's key; as ``value``. By default ``"string"`` without
-            ``key_columns``; with them, the record's own key is not read.
+            The format of a record's key, given as in ``value``. By default ``"string"``
+            without ``key_columns``; with them, the record's own key is not read.
         value : str, schema or format, default "string"
-            The format of a record's value. ``"string"`` or ``"bytes"``: one column, named ``key``
-            or ``value``. The schema of a JSON object: its fields become columns. Or a format, made
-            by ``dt.json``, ``dt.avro``, ``dt.protobuf`` or ``dt.debezium``.
+            The format of a record's value. ``"string"`` or ``"bytes"``: one column, named
+            ``key`` or ``value``. The schema of a JSON object: its fields become columns.
+            Or a format, such as ``dt.json``, ``dt.avro``, ``dt.protobuf`` or
+            ``dt.debezium`` make.
         key_columns : str or sequence of str, optional
-            The columns of the key, of the value, of ``metadata`` or of the record's key.
+            The columns of the key. They may be of the value, of ``metadata`` and, if
+            ``key`` is given, of the record's key. By default all columns of the record's
+            key.
         timestamp : str or Column, optional
-            The event time: a column, which is used up, or an expression. By default the record's
-            own time.
+            The event time: a column, which is used up, or an expression. By default the
+            record's own time (see ``from_records``).
         deleted : str or Column, optional
-            A boolean column, which is used up, or a condition. Where it is true, the record deletes
-            its key's row, as a null value does.
+            A boolean column, which is used up, or a condition. Where it is true, the
+            record deletes its key's row, as a null value does.
         metadata : mapping of str to str, optional
             Further columns by their part of the record, such as ``{"op": "headers.__op"}``.
         name : str, optional
             The name in errors, metrics and checkpoints; by default the topic's.
         starting : str, default "earliest"
-            The first offsets of a new query: ``"earliest"``, ``"latest"`` or Kafka's JSON of
-            offsets.
+            The first offsets of a new query: ``"earliest"``, ``"latest"`` or Kafka's JSON
+            of offsets.
         max_per_trigger : int, optional
             The largest number of records of a micro-batch. By default there is no limit.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
-            The effect of a record that cannot be read, that has no event time, or one further
-            ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the problem.
-            ``"drop"`` leaves it out and counts it in the metric ``<name>.malformed``.
-            ``"dead_letter"`` also keeps it for ``dead_letters``.
+            The effect of a record that cannot be read, has no event time, or is further
+            ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the
+            problem. ``"drop"`` leaves the record out and counts it in the metric
+            ``<name>.malformed``. ``"dead_letter"`` also keeps it for ``dead_letters``.
         max_ahead : str or timedelta, optional
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         versioned : str or timedelta, optional
-            For tables: keep the history of rows for this span of stream time, such as ``"7 days"``
-            (see ``from_changelog``). By default a table has its latest rows alone.
+            For tables: keep the history of rows for this span of stream time, such as
+            ``"7 days"`` (see ``from_changelog``). By default a table has its latest rows
+            alone.
         streaming : bool, default True
             False reads the present content of the topic, for a batch run.
         options : mapping of str to str, optional
@@ -298,13 +307,13 @@ class Topology(Planned):
         Returns
         -------
         Table or Stream
-            The class that the call is made on.
+            A table if the call is made on ``Table``, a stream if it is made on ``Stream``.
 
         Raises
         ------
         PlanError
-            If ``topic`` is not the name of one topic, if a format does not fit, or if a column is
-            unknown or occurs twice.
+            If ``topic`` is not the name of one topic. If a format does not fit, or if a
+            column is unknown or occurs twice.
         ConfigurationError
             If the session lacks Kafka's jar.
 
@@ -380,54 +389,59 @@ class Topology(Planned):
     ) -> Self:
         """Read a table or a stream from a frame of records of bytes, from any system.
 
-        In a table, a record replaces the row of its key. A record without a value is a tombstone:
-        it deletes its key's row.
+        In a table, a record replaces the row of its key. A record without a value is a
+        tombstone: it deletes its key's row.
 
         Parameters
         ----------
         frame : DataFrame
-            The records. Its columns have the names of Spark's Kafka source: ``value``, binary or
-            text. It may also have ``key``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
-            ``headers``. So text files are records, too, one a line.
+            The records. Its columns have the names of Spark's Kafka source: ``value``,
+            binary or text. It may also have ``key``, ``topic``, ``partition``,
+            ``offset``, ``timestamp`` and ``headers``. So text files are records, too, one
+            a line.
         key : str, schema or format, optional
-            The format of a record's key; as ``value``. By default ``"string"`` without
-            ``key_columns``; with them, the record's own key is not read.
+            The format of a record's key, given as in ``value``. By default ``"string"``
+            without ``key_columns``; with them, the record's own key is not read.
         value : str, schema or format, default "string"
-            The format of a record's value. ``"string"`` or ``"bytes"``: one column, named ``key``
-            or ``value``. The schema of a JSON object: its fields become columns. Or a format, made
-            by ``dt.json``, ``dt.avro``, ``dt.protobuf`` or ``dt.debezium``.
+            The format of a record's value. ``"string"`` or ``"bytes"``: one column, named
+            ``key`` or ``value``. The schema of a JSON object: its fields become columns.
+            Or a format, such as ``dt.json``, ``dt.avro``, ``dt.protobuf`` or
+            ``dt.debezium`` make.
         key_columns : str or sequence of str, optional
-            The columns of the key. They may be of the value, of ``metadata`` and, if ``key`` is
-            given, of the record's key. By default all columns of the record's key. If they are the
-            value's, a record without a value cannot be read.
+            The columns of the key. They may be of the value, of ``metadata`` and, if
+            ``key`` is given, of the record's key. By default all columns of the record's
+            key. If they are the value's, a record without a value cannot be read.
         timestamp : str or Column, optional
-            The event time: a column of the rows, which is used up, or an expression over them. By
-            default, and for deletes that have none, the record's own time. It is the time of a
-            Debezium change, else the header ``dovetail.timestamp_us``, else the column
-            ``timestamp``.
+            The event time: a column of the rows, which is used up, or an expression over
+            them. By default, and for deletes that have none, the record's own time. It is
+            the time of a Debezium change, else the header ``dovetail.timestamp_us``, else
+            the column ``timestamp``.
         deleted : str or Column, optional
-            A boolean column, which is used up, or a condition over the columns. Where it is true,
-            a record deletes its key's row, as a record without a value does.
+            A boolean column, which is used up, or a condition over the columns. Where it
+            is true, a record deletes its key's row, as a record without a value does.
         metadata : mapping of str to str, optional
             Further columns by their part of the record: ``"topic"``, ``"partition"``,
-            ``"offset"``, ``"timestamp"`` or ``"headers.<name>"``. A header is the last one of its
-            name, as text. For instance ``{"shard": "topic", "op": "headers.__op"}``.
+            ``"offset"``, ``"timestamp"`` or ``"headers.<name>"``. A header is the last
+            one of its name, as text. For instance
+            ``{"shard": "topic", "op": "headers.__op"}``.
         sequence : str or Column, optional
-            A whole number over the rows, the position in a log; by default the record's offset.
+            A whole number over the rows, the position in a log; by default the record's
+            offset.
         log_partition : str or Column, optional
-            A whole number over the rows, the log that ``sequence`` belongs to; by default the
-            record's partition.
+            A whole number over the rows, the log that ``sequence`` belongs to; by default
+            the record's partition.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
-            The effect of a record that cannot be read, that has no event time, or one further
-            ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the problem.
-            ``"drop"`` leaves it out and counts it in the metric ``<name>.malformed``.
-            ``"dead_letter"`` also keeps it for ``dead_letters``.
+            The effect of a record that cannot be read, has no event time, or is further
+            ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the
+            problem. ``"drop"`` leaves the record out and counts it in the metric
+            ``<name>.malformed``. ``"dead_letter"`` also keeps it for ``dead_letters``.
         max_ahead : str or timedelta, optional
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         versioned : str or timedelta, optional
-            For tables: keep the history of rows for this span of stream time, such as ``"7 days"``
-            (see ``from_changelog``). By default a table has its latest rows alone.
+            For tables: keep the history of rows for this span of stream time, such as
+            ``"7 days"`` (see ``from_changelog``). By default a table has its latest rows
+            alone.
         name : str, optional
             The name in errors, metrics and checkpoints. By default ``table[<key>]`` or
             ``stream[<key>]``.
@@ -435,7 +449,7 @@ class Topology(Planned):
         Returns
         -------
         Table or Stream
-            The class that the call is made on.
+            A table if the call is made on ``Table``, a stream if it is made on ``Stream``.
 
         Raises
         ------
@@ -555,21 +569,23 @@ class Topology(Planned):
         Parameters
         ----------
         condition : str or Column
-            The name of a boolean column, a Spark expression or a text in SQL. It is over the key,
-            the values and ``_timestamp``, the event time. A row for which it is null does not meet
-            it.
+            The name of a boolean column, a Spark expression or a text in SQL. It is over
+            the key, the values and ``_timestamp``, the event time. A row for which it is
+            null does not meet it.
         errors : {"fail", "dead_letter"}, default "fail"
-            The effect of a row on which the expression fails, as a cast or a division may.
-            ``"fail"`` stops the query. ``"dead_letter"`` leaves the row out as if it had never
-            come, so a table's former row of the key stays. The row is counted in the metric
-            ``<name>.failed``, and is a dead letter for ``dt.run`` and ``dead_letters``.
+            The effect of a row on which the expression fails, as a cast or a division
+            may. ``"fail"`` stops the query. ``"dead_letter"`` leaves the row out as if it
+            had never come, so a table's former row of the key stays. The row is counted
+            in the metric ``<name>.failed``, and is a dead letter for ``dt.run`` and
+            ``dead_letters``.
 
         Returns
         -------
         Table or Stream
-            The rows that meet the condition. A table's row that ceases to meet it is deleted by a
-            tombstone: a change with the key and no values. A row that never met it emits nothing. A
-            stream's other records are left out, and so are records without a value.
+            The rows that meet the condition. A table's row that ceases to meet it is
+            deleted by a tombstone: a change with the key and no values. A row that never
+            met it emits nothing. A stream's other records are left out, and so are
+            records without a value.
 
         Raises
         ------
@@ -607,12 +623,13 @@ class Topology(Planned):
         Parameters
         ----------
         *columns : str or Column
-            Names of columns, and Spark expressions over the key, the values and ``_timestamp``, the
-            event time. A key column may be named; it stays anyway.
+            Names of columns, and Spark expressions over the key, the values and
+            ``_timestamp``, the event time. A key column may be named; it stays anyway.
         errors : {"fail", "dead_letter"}, default "fail"
             The effect of a row on which an expression fails. ``"fail"`` stops the query.
-            ``"dead_letter"`` leaves the row out as if it had never come, counts it in the metric
-            ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+            ``"dead_letter"`` leaves the row out as if it had never come. The row is
+            counted in the metric ``<name>.failed``, and becomes a dead letter (see
+            ``dead_letters``).
         **named : str or Column
             Columns and expressions under other names: ``name=...``.
 
@@ -624,8 +641,8 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a column is unknown, occurs twice, or has a reserved name, or if an expression does
-            not resolve.
+            If a column is unknown, occurs twice, or has a reserved name, or if an
+            expression does not resolve.
 
         See Also
         --------
@@ -653,22 +670,25 @@ class Topology(Planned):
         ----------
         errors : {"fail", "dead_letter"}, default "fail"
             The effect of a row on which an expression fails. ``"fail"`` stops the query.
-            ``"dead_letter"`` leaves the row out as if it had never come, counts it in the metric
-            ``<name>.failed``, and makes it a dead letter (see ``dead_letters``).
+            ``"dead_letter"`` leaves the row out as if it had never come. The row is
+            counted in the metric ``<name>.failed``, and becomes a dead letter (see
+            ``dead_letters``).
         **named : str or Column
-            The columns by their names: a column's name, or a Spark expression over the key, the
-            values and ``_timestamp``, the event time. A name of a value column replaces it.
+            The columns by their names: a column's name, or a Spark expression over the
+            key, the values and ``_timestamp``, the event time. A name of a value column
+            replaces it.
 
         Returns
         -------
         Table or Stream
-            The rows with all columns. New columns come last; replaced ones keep their places.
+            The rows with all columns. New columns come last; replaced ones keep their
+            places.
 
         Raises
         ------
         PlanError
-            If a name is that of a key column, if a column is unknown, or if an expression does not
-            resolve.
+            If a name is that of a key column, if a column is unknown, or if an expression
+            does not resolve.
 
         See Also
         --------
@@ -779,27 +799,28 @@ class Topology(Planned):
     def changelog(self, *, emit: Emit = "change", buckets: Buckets | None = None) -> DataFrame:
         """Return the changes as a frame.
 
-        Over streaming frames, any Spark sink takes it in append mode. Over static frames the same
-        topology is one batch. The end of the input then ends all waiting: windows close, grace
-        periods are over.
+        Over streaming frames, any Spark sink takes it in append mode. Over static frames
+        the same topology is one batch. The end of the input then ends all waiting:
+        windows close, grace periods are over.
 
         Parameters
         ----------
         emit : {"change", "batch"}, default "change"
-            ``"change"``: every record's own result. ``"batch"``, for tables: the last result per
-            key and micro-batch, and none if nothing changed. Of static frames these are the rows of
-            the final table.
+            ``"change"``: every record's own result. ``"batch"``, for tables: the last
+            result per key and micro-batch, and none if nothing changed. Of static frames
+            these are the rows of the final table.
         buckets : int, optional
-            The number of parts of the key space. By default 8; of static frames, the session's
-            number of shuffle partitions.
+            The number of parts of the key space. By default 8; of static frames, the
+            session's number of shuffle partitions.
 
         Returns
         -------
         DataFrame
-            The key, the values, ``_change``, ``_timestamp`` and ``_position``. ``_change`` is
-            ``"upsert"`` or ``"delete"``. ``_position`` orders the changes of a key. A stream's
-            record is an upsert; a record without a value is a delete. The rows that a join with
-            ``unmatched="retract"`` withdraws are deletes with the row's own values.
+            The key, the values, ``_change``, ``_timestamp`` and ``_position``.
+            ``_change`` is ``"upsert"`` or ``"delete"``. ``_position`` orders the changes
+            of a key. A stream's record is an upsert; a record without a value is a
+            delete. The rows that a join with ``unmatched="retract"`` withdraws are
+            deletes with the row's own values.
 
         Raises
         ------
@@ -855,37 +876,39 @@ class Topology(Planned):
         sink : Sink
             The sink, such as ``dt.to_delta(path)`` or ``dt.to_topic(...)``.
         checkpoint : str or path
-            A directory for the query's state. Started again with it, the query goes on where it
-            stopped, and has lost and doubled nothing.
+            A directory for the query's state. Started again with it, the query goes on
+            where it stopped, and has lost and doubled nothing.
         processingTime : str or timedelta, optional
             Run a micro-batch every so long, such as ``"10 seconds"``. With neither this nor
             ``availableNow``, micro-batches run as fast as data comes.
         availableNow : bool, default False
             True processes all there is, and then stops.
         emit : {"change", "batch"}, default "change"
-            ``"change"``: every record's own result. ``"batch"``, for tables: the last result per
-            key and micro-batch, and none if nothing changed.
+            ``"change"``: every record's own result. ``"batch"``, for tables: the last
+            result per key and micro-batch, and none if nothing changed.
         buckets : int, optional
             The number of parts of the key space; by default 8. The checkpoint fixes it.
         partitions : int, optional
-            The number of tasks over which the parts are spread. By default as many as there are
-            cores, and at most as many as buckets. The checkpoint fixes it.
+            The number of tasks over which the parts are spread. By default as many as
+            there are cores, and at most as many as buckets. The checkpoint fixes it.
         name : str, optional
             The name of the query.
         initial : mapping of str to DataFrame, str or path, optional
-            The rows with which tables begin: static frames by the tables' names, one row a key.
-            Frames have the columns of key and values, and ``_timestamp`` or the columns that
-            ``timestamp=`` of the reader reads. Or the checkpoint of a query that stands still: this
-            query goes on with its state and its sources, as in ``dt.upgrade``.
+            The rows with which tables begin: static frames by the tables' names, one row
+            a key. Frames have the columns of key and values, and ``_timestamp`` or the
+            columns that ``timestamp=`` of the reader reads. Or the checkpoint of a query
+            that stands still: this query goes on with its state and its sources, as in
+            ``dt.upgrade``.
         emit_initial : bool, default False
             True writes the results of ``initial`` to the sink, as a first micro-batch.
         close_at_end : bool, default False
             True, with ``availableNow=True``: once all that there is has been read, a last
             micro-batch ends all waiting. Windows close, and grace periods are over.
         idle : str or timedelta, optional
-            Once nothing has come for this span by the wall clock, stream time goes on with the
-            clock, until something comes. Stream time is the largest event time so far. So windows
-            close, grace periods end and rows expire. By default stream time waits for records.
+            Once nothing has come for this span by the wall clock, stream time goes on
+            with the clock, until something comes. Stream time is the largest event time
+            so far. So windows close, grace periods end and rows expire. By default stream
+            time waits for records.
 
         Returns
         -------
@@ -897,7 +920,8 @@ class Topology(Planned):
         CheckpointError
             If the checkpoint is another topology's, or that of a query that was closed.
         PlanError
-            If two inputs have one name and the same columns, or if arguments contradict each other.
+            If two inputs have one name and the same columns, or if arguments contradict
+            each other.
         ConfigurationError
             If the session lacks a setting that the query needs.
         TargetError
@@ -910,15 +934,16 @@ class Topology(Planned):
 
         Notes
         -----
-        The call stores ``initial`` before it starts the query. A checkpoint that has begun ignores
-        ``initial`` and ``emit_initial``.
+        The call stores ``initial`` before it starts the query. A checkpoint that has
+        begun ignores ``initial`` and ``emit_initial``.
 
-        With ``close_at_end=True``, the result over all of the input is that of ``changelog`` over
-        static frames, wherever micro-batches end. The query has ended for good. Its checkpoint is
-        refused when it is started again.
+        With ``close_at_end=True``, the result over all of the input is that of
+        ``changelog`` over static frames, wherever micro-batches end. The query has ended
+        for good. Its checkpoint is refused when it is started again.
 
-        With ``idle``, each stage waits for all of its own inputs. If ``idle`` is given when a query
-        starts for the first time, later starts may leave it out or give another span.
+        With ``idle``, each stage waits for all of its own inputs. If ``idle`` is given
+        when a query starts for the first time, later starts may leave it out or give
+        another span.
 
         Examples
         --------
@@ -959,9 +984,9 @@ class Topology(Planned):
     def dead_letters(self) -> DataFrame:
         """Return the rows that the topology leaves out, as a frame for a query of its own.
 
-        They are records that cannot be read, and rows on which an expression fails. The records are
-        those of sources with ``malformed="dead_letter"``. The expressions are those of foreign keys
-        and of calls with ``errors="dead_letter"``.
+        They are records that cannot be read, and rows on which an expression fails. The
+        records are those of sources with ``malformed="dead_letter"``. The expressions are
+        those of foreign keys and of calls with ``errors="dead_letter"``.
 
         Returns
         -------
@@ -981,8 +1006,9 @@ class Topology(Planned):
 
         See Also
         --------
-        dovetail.run : Writes dead letters beside results, without reading or computing them again.
-        dovetail.dead_letters : The dead letters of a query, as one of its results.
+        dovetail.run : Writes dead letters beside results, without reading or computing
+        them again. dovetail.dead_letters : The dead letters of a query, as one of its
+        results.
 
         Examples
         --------
