@@ -97,6 +97,7 @@ class LooksUp(Topology):
 
         A record without a value is dropped and counted in ``<name>.lookups``, and with
         ``"inner"`` a record with a null in ``on``.
+
         Source: Flink, "Lookup Join".
 
         Examples

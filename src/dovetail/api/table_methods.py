@@ -124,6 +124,7 @@ class TableRows(TableSources):
         -----
         Each change of the table's row comes as a change of each of its elements' rows,
         under its time. The table's last rows are kept. The result has no history.
+
         Source: Spark, ``explode`` and ``posexplode``; spec/view/rows.
 
         Examples
@@ -179,6 +180,7 @@ class TableRows(TableSources):
         -----
         Records count in the order in which they arrive. After a delete there is no row
         before. The table's last rows are kept.
+
         Source: spec/view/former.
 
         Examples
@@ -264,6 +266,7 @@ class TableRows(TableSources):
         -----
         A change that comes later than the span has expired at once. It is counted in the
         metric ``<name>.late``.
+
         Source: spec/view/expire.
 
         Examples
@@ -376,6 +379,7 @@ class TableRows(TableSources):
         brought. So write the store first, or read the changelog from the store's own log.
         A tombstone, a change that deletes a row, fails the batch if ``changes`` excludes
         it.
+
         Source: FLIP-486 "Limitations".
 
         Examples

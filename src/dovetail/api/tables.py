@@ -420,6 +420,7 @@ class Table(TableRows):
         -----
         A record that leaves the row as it was is no change. The table's last rows are
         kept in state.
+
         Source: spec/view/changes.
 
         Examples
@@ -538,6 +539,7 @@ class GroupedTable(HintedGroups):
         no values. A row with a null among the columns is in no group, and is counted in
         the metric ``<table>.null_group``. The timestamp of a result is the largest one of
         the records that changed the group.
+
         Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
 
         Examples
@@ -719,10 +721,10 @@ class Stream(LooksUp):
 
         Notes
         -----
-        *With a table.* A record that is older than the whole history of a versioned table
-        finds no row. It does if its key's latest version is older still. With ``grace``,
-        records come out in order of time; a record that is later than the grace period
-        comes out at once.
+        *With a table.* A record older than a versioned table's whole history finds no
+        row, unless its key's latest version is older still. With ``grace``, records come
+        out in order of time; a record that is later than the grace period comes out at
+        once.
 
         *With a stream.* A pair is emitted once, when its second record arrives. With
         ``unmatched="on_close"``, a record that has come out without a match joins nothing
@@ -974,6 +976,7 @@ class Stream(LooksUp):
         is left out, too: the record that it repeats may be forgotten. The metric
         ``<name>.late`` counts it. A record without a value is dropped and counted in
         ``<name>.dropped``. A record with a null in its key comes out.
+
         Source: spec/view.
 
         Examples
@@ -1126,6 +1129,7 @@ class GroupedStream(HintedGroups):
         Each record gives a result, under the largest timestamp of its group. A record
         with a null among the columns, or without a value, is dropped and counted in the
         metric ``<stream>.dropped``.
+
         Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
 
         Examples
@@ -1240,6 +1244,7 @@ class WindowedStream(HintedGroups):
         record that comes for a closed window is left out of that window, and counted in
         the metric ``<stream>.late``. A record with a null among the columns, or without a
         value, is dropped and counted in ``<stream>.dropped``.
+
         Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 
         Examples
@@ -1392,6 +1397,7 @@ class WindowedTable(Windowed):
         table gives a result for each window of its key that is retained. If ``select``
         computes, the result cannot be joined further, and is read with
         ``windows="on_change"`` only.
+
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
 
         Examples

@@ -413,9 +413,9 @@ class Topology(Planned):
             key. If they are the value's, a record without a value cannot be read.
         timestamp : str or Column, optional
             The event time: a column of the rows, which is used up, or an expression over
-            them. By default, and for deletes that have none, the record's own time. It is
-            the time of a Debezium change, else the header ``dovetail.timestamp_us``, else
-            the column ``timestamp``.
+            them. By default, and for deletes that have none, the record's own time. The
+            own time is that of a Debezium change, else the header
+            ``dovetail.timestamp_us``, else the record's ``timestamp``.
         deleted : str or Column, optional
             A boolean column, which is used up, or a condition over the columns. Where it
             is true, a record deletes its key's row, as a record without a value does.
@@ -1006,9 +1006,8 @@ class Topology(Planned):
 
         See Also
         --------
-        dovetail.run : Writes dead letters beside results, without reading or computing
-        them again. dovetail.dead_letters : The dead letters of a query, as one of its
-        results.
+        dovetail.run : Write dead letters beside results, without computing them again.
+        dovetail.dead_letters : The dead letters of a query, as one of its results.
 
         Examples
         --------
