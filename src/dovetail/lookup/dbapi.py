@@ -263,22 +263,89 @@ def dbapi(
     keep_open: bool = True,
     retries: Natural = 5,
 ) -> DbapiLookup:
-    """Return a table or view of any database with a PEP 249 driver, in which rows are looked up.
+    """Declare a table or view of any database with a PEP 249 driver, in which rows are looked up.
 
-    ``driver``: the driver's module, which all workers can import (``"duckdb"``, ``"pymysql"``). A
-    module of your own needs the same names (``connect``, ``paramstyle``, the errors). ``connect``:
-    the arguments of its ``connect``, time-outs among them. ``table``: its name, with its schema if
-    the connection needs it (``"sales.orders"``).
+    PEP 249 is Python's interface of database drivers. DuckDB and MariaDB are tested. For
+    PostgreSQL use ``postgres``.
 
-    ``quote``: the character that quotes names, "`" in MySQL and MariaDB. ``keys_max``: the number
-    of keys in a query at most. Several queries of one look-up see one moment if the database's
-    transactions do. ``keep_open``: True if a worker process keeps its connection. A DuckDB file is
-    locked against writers meanwhile.
+    Parameters
+    ----------
+    driver : str
+        The driver's module, which all workers can import: ``"duckdb"``, ``"pymysql"``. A
+        module of your own needs the same names: ``connect``, ``paramstyle`` and the errors.
+    table : str
+        The name of a table or view. It includes the schema if the connection needs it:
+        ``"sales.orders"``.
+    connect : mapping
+        The arguments of the driver's ``connect``, time-outs among them. There is no other
+        time-out.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which it finds rows, such as ``[dt.index("customer")]``.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    quote : {'"', "`", "["}, default '"'
+        The character before a name in the database's SQL. MySQL and MariaDB have the
+        backtick.
+    keys_max : int, default 10000
+        The largest number of keys in a query. Several queries of one look-up see one moment
+        if the database's transactions do.
+    keep_open : bool, default True
+        True if a worker process keeps its connection between look-ups. A DuckDB file is
+        locked against writers meanwhile.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
 
-    Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates. Texts must
-    match to the letter, whatever the column's collation. Times without a zone are UTC, booleans may
-    be 0 and 1. ``key``, ``indexes``, ``where``, ``retries`` and errors are those of ``postgres``.
-    Source: PEP 249.
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.look_up``. Nothing connects yet.
+
+    Raises
+    ------
+    PlanError
+        If ``connect`` does not pickle, or ``key`` names no column.
+    ConfigurationError
+        If the driver cannot be imported, or is no driver by PEP 249. A query fails with it
+        if the database does not answer after all attempts.
+    DataError
+        In a query, for a row that does not fit the declared types or a null in the key. A
+        missing column is this error or ``ConfigurationError``, by the class of the driver's
+        error.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.look_up : Join each record with the rows of a source.
+    postgres : The same for PostgreSQL, with time-outs.
+
+    Notes
+    -----
+    Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates. Texts
+    must match to the letter, whatever the column's collation. Times without a zone are in
+    UTC, and booleans may be 0 and 1. Sources: PEP 249; FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import sqlite3, tempfile
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> store = sqlite3.connect(f"{folder.name}/shop.db", isolation_level=None)
+    >>> _ = store.execute("CREATE TABLE users (name TEXT PRIMARY KEY, city TEXT)")
+    >>> _ = store.execute("INSERT INTO users VALUES ('ann', 'Oslo')")
+    >>> address = {"database": f"{folder.name}/shop.db", "timeout": 10.0}
+    >>> users = dt.dbapi("sqlite3", "users", connect=address, key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.look_up(users, columns=columns, on="user"))
+    >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>]
     """
     title = f"{driver} {table}"
     try:

@@ -174,15 +174,75 @@ def delta_files(
     where: Where | None = None,
     retries: Natural = 5,
 ) -> DeltaFilesLookup:
-    """Return a Delta table, by a path that all workers can read, in which rows are looked up.
+    """Declare a Delta table, by its path, in which delta joins and ``look_up`` find rows.
 
-    A look-up reads the table's latest version by the package ``deltalake``, without Spark. The
-    layout of the files serves as the index. Cluster or sort the table by the look-up columns, or
-    each batch scans it all.
+    A look-up reads the table's latest version by the package deltalake, without Spark. The
+    package is needed on the driver and the workers: ``pip install 'dovetail[deltalake]'``.
 
-    The columns have the types of the changelog, or narrower ones. Rows are looked up by whole
-    numbers, texts or booleans. The other arguments and errors are those of ``postgres``; the
-    package's extra is ``dovetail[deltalake]``.
+    Parameters
+    ----------
+    path : str or Path
+        The table's folder, which all workers can read.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which rows are looked up, such as ``[dt.index("customer")]``.
+        The layout of the files serves as the index.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.look_up``. The table is not read
+        yet.
+
+    Raises
+    ------
+    PlanError
+        If ``key`` names no column.
+    ConfigurationError
+        If deltalake is missing. A query fails with it if the table cannot be read after all
+        attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.look_up : Join each record with the rows of a source.
+    to_delta : Keep a Delta table equal to a query's table.
+
+    Notes
+    -----
+    Statistics of the files say which of them may have a key. Cluster or sort the table by
+    the look-up columns, or each batch scans all of it.
+
+    The columns have the declared types or narrower ones. Rows are looked up by whole
+    numbers, texts or booleans, which match to the letter. Source: FLIP-486, "Public
+    Interfaces".
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import deltalake
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> deltalake.write_deltalake(folder.name, pa.table({"name": ["ann"], "city": ["Oslo"]}))
+    >>> users = dt.delta_files(folder.name, key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.look_up(users, columns=columns, on="user"))
+    >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>]
     """
     title = f"delta table {pathlib.Path(path).name}"
     _deltalake(title)

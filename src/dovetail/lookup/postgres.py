@@ -236,22 +236,80 @@ def postgres(
     timeout_s: Seconds = 10.0,
     retries: Natural = 5,
 ) -> PostgresLookup:
-    """Return a PostgreSQL table in which delta joins and ``look_up`` find rows.
+    """Declare a PostgreSQL table or view in which delta joins and ``look_up`` find rows.
 
-    ``dsn``: a connection string or URL, as psycopg takes it. ``table``: its name, with its schema
-    if it is not on the search path (``"sales.orders"``). ``key``: its primary key. ``indexes``: the
-    other columns by which it finds rows, ``dt.index("customer")``. ``where``: columns and their
-    constants, a value or a list each; only rows with these belong to the table.
+    A delta join keeps no rows in state: it asks the stores of both tables. It needs the
+    package psycopg on the driver and the workers: ``pip install 'dovetail[postgres]'``.
 
-    Each worker process keeps one connection, also to a pooler. A batch of keys is one query in a
-    transaction of its own, for the columns that the join needs.
+    Parameters
+    ----------
+    dsn : str
+        A connection string or URL, as psycopg takes it. No error and no plan shows it.
+    table : str
+        The name of a table, a view or a materialized view. It includes the schema if the
+        schema is not on the search path: ``"sales.orders"``.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which it finds rows, such as ``[dt.index("customer")]``.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    timeout_s : float, default 10.0
+        The limit in seconds for connecting (at least 2 s) and for each query. The server
+        then stops the query. A second later the connection is cut.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
 
-    ``timeout_s``: the limit for connecting (at least 2 s) and for each query. The server stops a
-    query then; a second later the connection is cut. ``retries``: the number of further attempts
-    after a failure, with waits that double.
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.look_up``. Nothing connects yet.
 
-    Raises ``PlanError`` for unsuitable arguments, ``ConfigurationError`` if psycopg is missing
-    (``dovetail[postgres]``). Source: FLIP-486 "Public Interfaces".
+    Raises
+    ------
+    PlanError
+        If ``dsn`` is no connection string, ``table`` is no name, or ``key`` names no
+        column.
+    ConfigurationError
+        If psycopg is missing. A query fails with it if the server does not answer after all
+        attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    Table.with_lookup : Declare that a source holds the table's rows.
+    Stream.look_up : Join each record with the rows of a source.
+    sqlite : The same for a SQLite file.
+    dbapi : The same for any database with a Python driver.
+    delta_files : The same for a Delta table.
+
+    Notes
+    -----
+    Each worker process keeps one connection, and the server may be behind a pooler. A batch
+    of keys is one query in a transaction of its own. It reads only the columns that the
+    join needs.
+
+    Keys match to the letter, even if the column's collation ignores case. Times without a
+    zone are in UTC. Source: FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> orders = dt.postgres(
+    ...     "postgresql://app:secret@db/shop",
+    ...     "sales.orders",
+    ...     key="id",
+    ...     indexes=[dt.index("customer")],
+    ...     where={"region": ["EU", "UK"]},
+    ... )
+    >>> orders.title, orders.filters
+    ('postgres sales.orders', (('region', ('EU', 'UK')),))
     """
     title = f"postgres {table}"
     psycopg_for(title)

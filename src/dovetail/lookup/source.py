@@ -36,7 +36,19 @@ Where: TypeAlias = Annotated[
 class Index:
     """Columns by which a store finds whole rows quickly.
 
-    The index is informational: the store's owner promises that it exists.
+    ``dt.index`` makes one. An index is informational: the store's owner promises that it
+    exists, and nothing checks it.
+
+    See Also
+    --------
+    index : Declare an index.
+    LookupSource : A store that holds a table's rows, with its indexes.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.index("customer")
+    Index(name='INDEX_customer', columns=('customer',), unique=False)
     """
 
     name: Text
@@ -48,11 +60,18 @@ class Index:
 
     @property
     def summary(self) -> str:
-        """The index in words.
+        """The index in words, as ``explain`` prints it.
 
-        >>> index("a", "b").summary
+        See Also
+        --------
+        index : Declare an index.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.index("a", "b").summary
         'INDEX INDEX_a_b (a, b)'
-        >>> index("a", unique=True).summary
+        >>> dt.index("a", unique=True).summary
         'UNIQUE INDEX INDEX_a (a)'
         """
         kind = "UNIQUE INDEX" if self.unique else "INDEX"
@@ -61,13 +80,50 @@ class Index:
 
 @validated
 def index(*columns: ColumnName, unique: bool = False, name: Text | None = None) -> Index:
-    """Return an index over ``columns``, by default named ``INDEX_<columns joined by _>``.
+    """Declare an index over columns of a store.
 
-    ``unique``: True if each value belongs to at most one row. A look-up that finds more fails the
-    batch.
+    A look-up source lists its indexes in ``indexes=``. The primary key is an index without
+    being declared.
 
-    Raises ``PlanError`` for no columns, and for one that occurs twice. Source: FLIP-486 "Introduce
-    Index in CatalogTable", "Future Work".
+    Parameters
+    ----------
+    *columns : str
+        The indexed columns. A look-up must name all of them, in any order.
+    unique : bool, default False
+        True if each value belongs to at most one row. A look-up that finds more rows fails
+        the micro-batch.
+    name : str, optional
+        The index's name in errors and ``explain``. By default ``INDEX_`` and the columns,
+        joined by ``_``.
+
+    Returns
+    -------
+    Index
+        The declaration. It creates nothing in the store.
+
+    Raises
+    ------
+    PlanError
+        If no column is named, or one is named twice.
+
+    See Also
+    --------
+    postgres : A PostgreSQL table in which rows are looked up.
+    sqlite : A table of a SQLite file in which rows are looked up.
+
+    Notes
+    -----
+    The owner of the store promises that the index exists. Only ``unique`` is checked, row
+    by row, in each look-up. Source: FLIP-486, "Introduce Index in CatalogTable" and "Future
+    Work".
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.index("city", "street")
+    Index(name='INDEX_city_street', columns=('city', 'street'), unique=False)
+    >>> dt.index("email", unique=True, name="by_email")
+    Index(name='by_email', columns=('email',), unique=True)
     """
     name = name or "_".join(["INDEX", *columns])
     if not columns:
@@ -117,29 +173,153 @@ class Reader(Protocol):
 
 
 class LookupSource(Protocol):
-    """The declaration of a store that holds a table's rows."""
+    """The declaration of a store that holds a table's rows: the interface of all look-up sources.
+
+    ``postgres``, ``sqlite``, ``dbapi`` and ``delta_files`` make one. A class of your own
+    serves as well, if it has these members. It must be plain, hashable data that pickles,
+    because it travels to the workers.
+
+    See Also
+    --------
+    Table.with_lookup : Declare that a source holds the table's rows.
+    Stream.look_up : Join each record with the rows of a source.
+    index : Declare an index of a source.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> source = dt.sqlite("shop.db", "orders", key="id", indexes=[dt.index("customer")])
+    >>> source.title, source.key, [index.columns for index in source.indexes]
+    ('sqlite orders', ('id',), [('customer',)])
+    """
 
     @property
     def title(self) -> str:
-        """The name in errors and ``explain``, without secrets."""
+        """The source's name in errors and ``explain``, without secrets.
+
+        See Also
+        --------
+        LookupSource.key : The columns of the primary key.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.postgres("postgresql://app:secret@db/shop", "sales.orders", key="id").title
+        'postgres sales.orders'
+        """
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of the primary key."""
+        """The columns of the primary key, in order.
+
+        Each row of the store has a key without nulls, and no two rows have the same one.
+
+        See Also
+        --------
+        LookupSource.indexes : The other columns by which the store finds rows.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.sqlite("shop.db", "items", key=["order", "line"]).key
+        ('order', 'line')
+        """
 
     @property
     def indexes(self) -> tuple[Index, ...]:
-        """The other columns by which the store finds rows."""
+        """The indexes besides the primary key: the other columns by which the store finds rows.
+
+        The tuple is empty if the store finds rows by the primary key alone.
+
+        See Also
+        --------
+        index : Declare an index.
+        LookupSource.key : The columns of the primary key.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.sqlite("shop.db", "orders", key="id", indexes=[dt.index("customer")]).indexes
+        (Index(name='INDEX_customer', columns=('customer',), unique=False),)
+        """
 
     @property
     def filters(self) -> tuple[tuple[str, tuple[Constant, ...]], ...]:
-        """The constants that each column is restricted to.
+        """The constants that each restricted column may have: pairs of a column and its constants.
 
-        A row belongs to the table if each of these columns has one of its constants.
+        A row belongs to the table if each of these columns has one of its constants. None
+        among them stands for null. The tuple is empty if all rows of the store belong to
+        the table.
+
+        See Also
+        --------
+        postgres : A source whose argument ``where=`` gives the filters.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> where = {"region": "EU", "kind": ["a", None]}
+        >>> dt.sqlite("shop.db", "orders", key="id", where=where).filters
+        (('region', ('EU',)), ('kind', ('a', None)))
         """
 
     def open(self, schema: pa.Schema) -> Reader:
-        """Return a reader for look-ups of the columns ``schema``."""
+        """Return a reader for look-ups in this store.
+
+        A worker process calls it, and keeps the reader for its later tasks. A reader
+        belongs to one process, and one thread uses it.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            The columns that the reader's rows have, in any order. They are those that the
+            join needs.
+
+        Returns
+        -------
+        Reader
+            A reader with two methods. ``rows(by, keys)`` returns the rows whose columns
+            ``by`` equal one of ``keys``. ``close()`` releases all that is open.
+
+        Raises
+        ------
+        ConfigurationError
+            If the package of the store's driver is not installed on the worker.
+
+        See Also
+        --------
+        LookupSource.key : The columns of the primary key.
+
+        Notes
+        -----
+        ``keys`` has one column for each of ``by``, and distinct rows without nulls.
+        ``rows`` returns three parts: the rows found, the position of each row's key in
+        ``keys``, and one boolean per key. The boolean is true if the store's columns cannot
+        have the key.
+
+        All rows of a call are those that the store has at one moment. Keys match to the
+        letter. A store that compares more loosely, for instance without case, must not
+        return rows of other keys.
+
+        ``rows`` raises ``DataError`` for rows that do not fit the schema, and
+        ``ConfigurationError`` if the store cannot be reached.
+
+        Examples
+        --------
+        >>> import sqlite3, tempfile
+        >>> import dovetail as dt
+        >>> import pyarrow as pa
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> store = sqlite3.connect(f"{folder.name}/shop.db", isolation_level=None)
+        >>> _ = store.execute("CREATE TABLE plans (name TEXT PRIMARY KEY, price INTEGER)")
+        >>> _ = store.execute("INSERT INTO plans VALUES ('free', 0), ('paid', 9)")
+        >>> source = dt.sqlite(f"{folder.name}/shop.db", "plans", key="name")
+        >>> reader = source.open(pa.schema({"name": pa.string(), "price": pa.int64()}))
+        >>> found = reader.rows(["name"], pa.table({"name": ["paid", "gold"]}))
+        >>> found.rows.to_pylist(), found.key.tolist(), found.unfit.tolist()
+        ([{'name': 'paid', 'price': 9}], [0], [False, False])
+        >>> reader.close()
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,15 +192,81 @@ def sqlite(
     timeout_s: Seconds = 10.0,
     retries: Natural = 5,
 ) -> SqliteLookup:
-    """Return a table of a SQLite file, which every worker must see, in which rows are looked up.
+    """Declare a table of a SQLite file in which delta joins and ``look_up`` find rows.
 
-    SQLite only has numbers, texts and bytes, so other types are read by rule. Times are texts
-    (``2024-05-01T10:00:00Z``) or whole seconds since 1970. Dates and decimals are texts, booleans
-    are 0 and 1.
+    All workers must see the file at this path, so the source suits one machine: tests and
+    small tools.
 
-    Rows are looked up by numbers, texts or bytes. Texts must match to the letter, whatever the
-    column's collation. The other arguments and errors are those of ``postgres``. ``timeout_s`` also
-    limits the wait for a writer's lock.
+    Parameters
+    ----------
+    path : str or Path
+        The path of the file. The workers open it for reading only.
+    table : str
+        The name of a table or a view.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which it finds rows, such as ``[dt.index("customer")]``.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    timeout_s : float, default 10.0
+        The limit in seconds for each query, and for the wait for a writer's lock.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.look_up``. The file is not opened
+        yet.
+
+    Raises
+    ------
+    PlanError
+        If ``key`` names no column.
+    ConfigurationError
+        In a query, if the file cannot be read after all attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.look_up : Join each record with the rows of a source.
+    postgres : The same for a PostgreSQL table.
+
+    Notes
+    -----
+    SQLite only has numbers, texts and bytes, so other types are read by rule:
+
+    - A timestamp is a text (``2024-05-01T10:00:00Z``), or a whole number of seconds since
+      1970.
+    - A date is a text (``2024-05-01``). A decimal is a text or a whole number.
+    - A boolean is 0 or 1.
+
+    Rows are looked up by numbers, texts or bytes. Texts must match to the letter, whatever
+    the column's collation. Source: FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import sqlite3, tempfile
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> store = sqlite3.connect(f"{folder.name}/shop.db", isolation_level=None)
+    >>> _ = store.execute("CREATE TABLE users (name TEXT PRIMARY KEY, city TEXT)")
+    >>> _ = store.execute("INSERT INTO users VALUES ('ann', 'Oslo')")
+    >>> users = dt.sqlite(f"{folder.name}/shop.db", "users", key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.look_up(users, columns=columns, on="user", how="left"))
+    >>> driver.pipe(clicks, [{"id": 1, "user": "ann"}, {"id": 2, "user": "Ann"}], timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>, <id=2: user='Ann', city=None @1>]
     """
     title = f"sqlite {table}"
     options = declared(

@@ -42,13 +42,59 @@ ACache: TypeAlias = Annotated[LookupCache, Rule('options such as dt.cache(max_ag
 
 @validated
 def cache(*, max_age: Span, rows: Positive = 10_000) -> LookupCache:
-    """Cache a store's answers in each worker process, answers without rows included.
+    """Cache a store's answers in each worker process.
 
-    ``max_age``: the time by the clock for which an answer is kept. A record may be answered by rows
-    that the store had up to ``max_age`` ago. ``rows``: the number of rows that are kept, the last
-    used ones. A key without rows counts as one row.
+    An answer without rows is cached, too. Without a cache, a task asks for each key once in
+    a micro-batch.
 
-    Raises ``PlanError`` for a span that is not above zero. Source: Flink, "Lookup Cache", PARTIAL.
+    Parameters
+    ----------
+    max_age : str or timedelta
+        The time by the clock for which an answer is kept, above zero: ``"10 min"``. A
+        record may be answered by rows that the store had up to ``max_age`` ago.
+    rows : int, default 10000
+        The number of rows that are kept, the last used ones. A key without rows counts as
+        one row.
+
+    Returns
+    -------
+    LookupCache
+        The options, for ``cache=`` of ``Stream.look_up``.
+
+    Raises
+    ------
+    PlanError
+        If ``max_age`` is zero, negative or no span of time.
+
+    See Also
+    --------
+    Stream.look_up : Join each record with the rows of a source.
+
+    Notes
+    -----
+    A micro-batch that runs again may be answered otherwise. Source: Flink, "Lookup Cache",
+    PARTIAL.
+
+    Examples
+    --------
+    >>> import sqlite3, tempfile
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> store = sqlite3.connect(f"{folder.name}/shop.db", isolation_level=None)
+    >>> _ = store.execute("CREATE TABLE users (name TEXT PRIMARY KEY, city TEXT)")
+    >>> users = dt.sqlite(f"{folder.name}/shop.db", "users", key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> cache = dt.cache(max_age="10 min", rows=1000)
+    >>> found = clicks.look_up(users, columns=columns, on="user", how="left", cache=cache)
+    >>> driver = testing.Driver(found)
+    >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+    [<id=1: user='ann', city=None @1>]
+    >>> _ = store.execute("INSERT INTO users VALUES ('ann', 'Oslo')")
+    >>> driver.pipe(clicks, {"id": 2, "user": "ann"}, timestamp=2)
+    [<id=2: user='ann', city=None @2>]
     """
     max_age_us = microseconds("cache", "max_age=", max_age)
     if not max_age_us:
