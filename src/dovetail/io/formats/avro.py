@@ -234,22 +234,65 @@ def avro(
     registry: Registry | None = None,
     subject: Text | None = None,
 ) -> AvroFormat:
-    """Describe records in Avro, as the format of a key or value; a record's fields are the columns.
+    """Describe records in Avro, as the format of a key or value.
 
-    ``schema``: as JSON. ``registry``: records are in a schema registry's framing. Each record is
-    read by the schema that wrote it, a version of ``subject``. The subject is ``<topic>-key`` or
-    ``<topic>-value`` by default.
+    A record's fields become columns, by the rules of Spark's Avro functions. The session
+    needs these functions: ``dt.configure(..., avro=True)``.
 
-    Without ``schema``, records are read by the subject's latest version. They are written with a
-    schema made of the columns, every field nullable. With ``schema``, records are read and written
-    by it. Avro's rules turn fields of former versions into fields of this one. The written schema
-    is registered.
+    Parameters
+    ----------
+    schema : str or Registry, optional
+        The schema as JSON. Records are read and written by it. A registry in this place is
+        ``registry=``, without a schema.
+    registry : Registry, optional
+        The schema registry, made by ``dt.registry``. Each record then begins with the
+        registry's framing: a zero byte and the four bytes of its schema's id.
+    subject : str, optional
+        The registry's name for the versions of the schema. By default ``<topic>-key`` for a
+        key, and ``<topic>-value`` for a value.
 
-    The registry's versions are read when a query is built. A record of a newer version cannot be
-    read until the query is started again.
+    Returns
+    -------
+    AvroFormat
+        The format, for ``key=`` and ``value=``. The registry is not asked yet.
 
-    Raises ``PlanError`` for schemas and columns that do not fit. Raises ``ConfigurationError``
-    where the registry does not answer, or the session lacks Spark's Avro functions.
+    Raises
+    ------
+    PlanError
+        If neither a schema nor a registry is given, a registry is given twice, or a subject
+        comes without a registry. A reader or a sink raises it for a schema or columns that
+        do not fit.
+    ConfigurationError
+        In a reader or a sink, if the registry does not answer, or the session lacks Spark's
+        Avro functions.
+
+    See Also
+    --------
+    registry : Connect to a schema registry.
+    json : Records that are one JSON object.
+    debezium : Debezium's change events, in Avro with ``avro=``.
+
+    Notes
+    -----
+    With a registry, each record is read by the schema that wrote it, which is a version of
+    the subject. Avro's rules turn its fields into those of the reading schema. That is
+    ``schema``, or without it the subject's latest version. Missing fields have their
+    defaults, and types widen.
+
+    The versions are read while a query is built. A record of a newer version cannot be read
+    until the query is started again.
+
+    Without ``schema``, records are written with a schema made of the columns, every field
+    nullable. The written schema is registered, unless the registry has it.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    >>> dt.avro(schema).registry is None
+    True
+    >>> dt.avro(dt.registry("schemas.json"), subject="orders")
+    AvroFormat(schema=None, registry=FileRegistry(path='schemas.json'), subject='orders')
     """
     if isinstance(schema, Registry):
         if registry is not None:

@@ -239,51 +239,114 @@ def debezium(
     framed: bool = False,
     unsent: Unsent = "fail",
 ) -> DebeziumFormat:
-    """Describe Debezium's change events as the format of a value.
+    """Describe Debezium's change events, as the format of a value.
 
-    The row after a create, an update or the read of a snapshot replaces its key's row; a delete
-    deletes it. Events are JSON, with or without their schemas, or Avro with
-    ``avro=dt.avro(registry)``.
+    Debezium reads the changes of a database. The row after a create, an update or the read
+    of a snapshot replaces its key's row. A delete deletes it. Events are JSON, with or
+    without their schemas, or Avro.
 
-    ``schema``: the table's columns; of Avro by default all, by its latest schema. A column
-    takes what Debezium has for its type:
+    Parameters
+    ----------
+    schema : str, StructType or mapping, optional
+        The table's columns: a text as in SQL (``"id long, city string"``), or a mapping of
+        names to Spark's types. Avro has by default all columns of its latest schema. JSON
+        needs it.
+    avro : AvroFormat, optional
+        The Avro format of the events: ``dt.avro(dt.registry(url))``. By default they are
+        JSON.
+    encodings : mapping of str to str, optional
+        The encodings of columns in JSON, by Debezium's names: ``{"placed_at":
+        "MicroTimestamp"}``. Records with their schema carry the encodings themselves, and
+        so does Avro.
+    metadata : mapping of str to str, optional
+        Further columns from the event's envelope, by their names: ``{"lsn":
+        "source.lsn"}``.
+    truncate : {"fail", "ignore"}, default "fail"
+        The treatment of a TRUNCATE, which names no rows. ``"fail"`` makes it a record that
+        cannot be read, and ``"ignore"`` leaves it out.
+    tombstones : {"ignore", "delete"}, default "ignore"
+        The treatment of a tombstone, the record without a value that follows a delete.
+        ``"delete"`` deletes the row of the record's own key, so the reader needs the key's
+        fields in ``key=``.
+    placeholder : str, default "__debezium_unavailable_value"
+        The text in place of a large value that was not sent. It is Debezium's setting
+        ``unavailable.value.placeholder``, also with ``hex:`` in front.
+    framed : bool, default False
+        True if JSON follows the five bytes of a schema registry. They are skipped.
+    unsent : {"fail", "keep"}, default "fail"
+        The treatment of a record with a large value that was not sent. ``"fail"`` makes it
+        a record that cannot be read. With ``"keep"`` the row keeps its former value.
 
-    - ``date``: Date, IsoDate, Kafka Connect's Date;
-    - ``timestamp``, ``timestamp_ntz``: Timestamp, MicroTimestamp, NanoTimestamp, ZonedTimestamp,
-      IsoTimestamp, Kafka Connect's Timestamp, in UTC;
-    - ``interval day to second``, the time since midnight: Time, MicroTime, NanoTime, ZonedTime,
-      IsoTime, Kafka Connect's Time; MicroDuration, NanoDuration;
-    - ``decimal(p, s)``: Decimal, VariableScaleDecimal, texts, doubles;
-    - ``binary``: bytes, Bits; ``string``: texts, Enum, Uuid, Json, Xml, Interval;
-    - arrays of these; numbers and texts are also read as they are encoded, as ``long`` and
-      ``string``.
+    Returns
+    -------
+    DebeziumFormat
+        The format, for ``value=`` of a reader. It cannot be written.
 
-    ``encodings``: the encodings of columns in JSON, by those names (``{"placed_at":
-    "MicroTimestamp"}``). Avro and records with their schema carry the encodings themselves. Without
-    a schema, a number may be any kind of time or timestamp. A decimal may be bytes
-    (``"Decimal"``) or plain (``"string"``, ``"double"``).
+    Raises
+    ------
+    PlanError
+        If neither ``schema`` nor ``avro`` is given, or ``encodings`` or ``framed`` comes
+        with Avro. Also for types that cannot be read, and for unknown columns.
 
-    ``metadata``: further columns from the envelope, ``{"lsn": "source.lsn"}``. ``truncate``: what
-    becomes of a TRUNCATE, which names no rows. It is a record that cannot be read, or is ignored.
+    See Also
+    --------
+    Table.from_topic : Read a table from a Kafka topic.
+    Table.from_records : Read a table from a frame of records.
+    Table.retire : Let rows leave that a second snapshot lacks.
+    maxwell : Maxwell's change events.
+    canal : Canal's change events.
 
-    ``tombstones``: a tombstone is the record without a value that follows a delete. It is ignored
-    by default; ``"delete"`` makes it delete, too. That is for topics that are compacted while no
-    query reads them, where the tombstone may be all that is left.
+    Notes
+    -----
+    The reader's ``malformed=`` says what becomes of a record that cannot be read. A column
+    takes the values that Debezium has for its type:
 
-    ``framed``: JSON follows the five bytes of a schema registry, which are skipped.
+    - ``date``: Date, IsoDate, Kafka Connect's Date.
+    - ``timestamp``, ``timestamp_ntz``: Timestamp, MicroTimestamp, NanoTimestamp,
+      ZonedTimestamp, IsoTimestamp, Kafka Connect's Timestamp. They are in UTC.
+    - ``interval day to second``, the time since midnight: Time, MicroTime, NanoTime,
+      ZonedTime, IsoTime, Kafka Connect's Time. Also MicroDuration and NanoDuration.
+    - ``decimal(p, s)``: Decimal, VariableScaleDecimal, texts, doubles.
+    - ``binary``: bytes, Bits.
+    - ``string``: texts, Enum, Uuid, Json, Xml, Interval.
+    - ``long`` and ``string`` take numbers and texts as they are encoded.
+    - Arrays of these.
 
-    The event time is ``source.ts_us``, else ``source.ts_ms``, else the event's own.
+    *Encodings.* Without a schema, a number in JSON may be any kind of time or timestamp. A
+    decimal may be bytes (``"Decimal"``) or plain (``"string"``, ``"double"``). So
+    ``encodings`` names it.
 
-    The database may leave out a large value (TOAST, without ``REPLICA IDENTITY FULL``). Such a
-    record cannot be read. With ``unsent="keep"`` the row keeps its former value instead, for which
-    the query stores the table's rows. ``placeholder``: the text in place of such a value,
-    Debezium's setting ``unavailable.value.placeholder``, also with ``hex:`` in front.
+    *Time and order.* The event time is ``source.ts_us``, else ``source.ts_ms``, else the
+    event's own. The topic's offsets order the changes. With ``key_columns=``, an update of
+    the key deletes the former key's row, if the event has it.
 
-    PostgreSQL's ``infinity`` is 9999-12-30 23:59:59.999999 in UTC, ``-infinity`` 0001-01-03;
-    ``to_postgres`` writes them back. With ``key_columns=`` an update of the key deletes the former
-    key's row, where the event has it.
+    *Tombstones.* ``tombstones="delete"`` is for topics that are compacted while no query
+    reads them. The tombstone may then be all that is left of a delete.
 
-    Raises ``PlanError`` for types that cannot be read and for unknown columns.
+    *Values that are not sent.* PostgreSQL leaves out a large value (TOAST) that an update
+    does not change, unless the table has ``REPLICA IDENTITY FULL``. For ``unsent="keep"``
+    the query stores the table's rows.
+
+    *Infinity.* PostgreSQL's ``infinity`` is read as 9999-12-30 23:59:59.999999 in UTC, and
+    ``-infinity`` as 0001-01-03. ``to_postgres`` writes them back.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> event = '{"op": "c", "ts_ms": 1, "after": {"id": 1, "price": "AfQ="}, "source": {"lsn": 7}}'
+    >>> value = dt.debezium(
+    ...     "id long, price decimal(10,2)",
+    ...     encodings={"price": "Decimal"},
+    ...     metadata={"lsn": "source.lsn"},
+    ... )
+    >>> prices = dt.Table.from_records(
+    ...     spark.createDataFrame([(event,)], "value string"),
+    ...     key_columns="id",
+    ...     value=value,
+    ...     name="prices",
+    ... )
+    >>> prices.changelog().select("id", "price", "lsn").collect()
+    [Row(id=1, price=Decimal('5.00'), lsn=7)]
     """
     given = dict(encodings or {})
     if schema is None and avro is None:

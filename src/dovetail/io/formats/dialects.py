@@ -81,31 +81,118 @@ _CANAL: Final = Dialect(
 
 @validated
 def maxwell(schema: Schema) -> DialectFormat:
-    """Describe Maxwell's change events as the format of a value.
+    """Describe Maxwell's change events, as the format of a value.
 
-    The row after an ``insert``, an ``update`` or a ``bootstrap-insert`` replaces its key's row; a
-    ``delete`` deletes it.
+    Maxwell reads the changes of a MySQL or MariaDB database, and writes each as a JSON
+    object. The row after an ``insert``, an ``update`` or a ``bootstrap-insert`` replaces
+    its key's row. A ``delete`` deletes it.
 
-    ``schema``: the table's columns, read as ``dt.json`` does. The event time is ``ts``. With
-    ``key_columns=`` an update of the key deletes the former key's row. Events of the schema and
-    records without a value are left out. The drop of a table cannot be read: it names no rows.
+    Parameters
+    ----------
+    schema : str, StructType or mapping
+        The table's columns: a text as in SQL (``"id long, city string"``), or a mapping of
+        names to Spark's types. They are read by the rules of ``json``.
+
+    Returns
+    -------
+    DialectFormat
+        The format, for ``value=`` of a reader. It cannot be written.
+
+    Raises
+    ------
+    PlanError
+        If ``schema`` is no schema. A reader raises it for the format of a key.
+
+    See Also
+    --------
+    canal : Canal's change events.
+    debezium : Debezium's change events.
+    json : Records that are one JSON object.
+    Table.from_records : Read a table from a frame of records.
+
+    Notes
+    -----
+    The event time is ``ts``, in seconds. With ``key_columns=``, an update of the key
+    deletes the former key's row.
+
+    Events that only concern the schema, and records without a value, are left out. The drop
+    of a table cannot be read, because it names no rows. The reader's ``malformed=`` says
+    what becomes of such a record.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> events = [
+    ...     ("t", 0, 0, '{"type": "insert", "ts": 1, "data": {"id": 1, "city": "Oslo"}}'),
+    ...     ("t", 0, 1, '{"type": "update", "ts": 2, "data": {"id": 1, "city": "Rome"}}'),
+    ... ]
+    >>> columns = "topic string, partition int, offset long, value string"
+    >>> rows = dt.Table.from_records(
+    ...     spark.createDataFrame(events, columns),
+    ...     key_columns="id",
+    ...     value=dt.maxwell("id long, city string"),
+    ...     name="cities",
+    ... )
+    >>> rows.changelog(emit="batch").select("id", "city").collect()
+    [Row(id=1, city='Rome')]
     """
     return DialectFormat(struct_of("maxwell", schema), _MAXWELL)
 
 
 @validated
 def canal(schema: Schema) -> DialectFormat:
-    """Describe Canal's change events in JSON (``flatMessage``) as the format of a value.
+    """Describe Canal's change events in JSON (``flatMessage``), as the format of a value.
 
-    Each row of an ``INSERT`` or an ``UPDATE`` replaces its key's row; each row of a ``DELETE``
-    deletes it.
+    Canal reads the changes of a MySQL database, and writes them as JSON objects with lists
+    of rows. Each row of an ``INSERT`` or an ``UPDATE`` replaces its key's row. Each row of
+    a ``DELETE`` deletes it.
 
-    ``schema``: the table's columns; their values are texts. Dates and timestamps are in ISO 8601,
-    those without a zone in UTC. The event time is ``es``. With ``key_columns=`` an update of the
-    key deletes the former key's row. Events of the schema and records without a value are left out.
-    A ``TRUNCATE`` or ``ERASE`` cannot be read: it names no rows.
+    Parameters
+    ----------
+    schema : str, StructType or mapping
+        The table's columns: a text as in SQL (``"id long, city string"``), or a mapping of
+        names to Spark's types. Their values are texts in the events.
 
-    Raises ``PlanError`` for types of which Canal has no values.
+    Returns
+    -------
+    DialectFormat
+        The format, for ``value=`` of a reader. It cannot be written.
+
+    Raises
+    ------
+    PlanError
+        If a column is of a type that cannot be made of a text: binary, an array, a map or a
+        struct. A reader raises it for the format of a key.
+
+    See Also
+    --------
+    maxwell : Maxwell's change events.
+    debezium : Debezium's change events.
+    Table.from_records : Read a table from a frame of records.
+
+    Notes
+    -----
+    Dates and timestamps are in ISO 8601. A text without a zone is in UTC. The event time is
+    ``es``, in milliseconds. With ``key_columns=``, an update of the key deletes the former
+    key's row.
+
+    Events that only concern the schema, and records without a value, are left out. A
+    ``TRUNCATE`` or ``ERASE`` cannot be read, because it names no rows. The reader's
+    ``malformed=`` says what becomes of such a record.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
+    >>> event = '{"type": "INSERT", "es": 1000, "data": [{"id": "1", "city": "Oslo"}]}'
+    >>> rows = dt.Table.from_records(
+    ...     spark.createDataFrame([(event,)], "value string"),
+    ...     key_columns="id",
+    ...     value=dt.canal("id long, city string"),
+    ...     name="cities",
+    ... )
+    >>> rows.changelog().select("id", "city", F.unix_millis("_timestamp").alias("ms")).collect()
+    [Row(id=1, city='Oslo', ms=1000)]
     """
     columns = struct_of("canal", schema)
     for column in columns:

@@ -293,19 +293,71 @@ def json(
 ) -> JsonFormat:
     """Describe records that are one JSON object, as the format of a key or value.
 
-    ``schema``: the fields that become columns, needed to read. Absent fields are null, unknown ones
-    ignored. A record with a field that does not fit its type cannot be read. Dates and timestamps
-    are texts in ISO 8601, ``"2024-05-01T10:00:00Z"``; one without a zone is in UTC.
+    ``from_topic``, ``from_records`` and ``read_topic`` read the format, and ``to_topic``
+    writes it. A schema alone is a shorthand for ``json(schema)``, and ``"json"`` for
+    ``json()`` in ``to_topic``.
 
-    ``encodings``: the dates and timestamps that are numbers, ``{"at": "epoch_millis"}``. A
-    timestamp counts ``"epoch_seconds"``, ``"epoch_millis"``, ``"epoch_micros"`` or
-    ``"epoch_nanos"`` since 1970 in UTC, a date ``"epoch_days"``. A field of a struct is named with
-    a dot, ``"order.at"``, also within arrays and maps.
+    Parameters
+    ----------
+    schema : str, StructType or mapping, optional
+        The fields that become columns: a text as in SQL (``"id long, city string"``), or a
+        mapping of names to Spark's types. Reading needs it. A text needs a Spark session.
+    framed : bool, default False
+        True if the object follows the five bytes of a schema registry (JSON Schema). They
+        are skipped. It is for reading only.
+    encodings : mapping of str to str, optional
+        The encodings of dates and timestamps that are numbers: ``{"at": "epoch_millis"}``.
+        It is for reading only. By default they are texts.
 
-    ``framed``: the object follows the five bytes of a schema registry (JSON Schema), which are
-    skipped.
+    Returns
+    -------
+    JsonFormat
+        The format, for ``key=`` and ``value=``.
 
-    Raises ``PlanError`` for encodings that do not fit the schema.
+    Raises
+    ------
+    PlanError
+        If ``schema`` is no schema, or an encoding does not fit it: an unknown field,
+        another type, or no schema at all. A sink raises it for ``framed`` and
+        ``encodings``.
+
+    See Also
+    --------
+    avro : Records in Avro.
+    protobuf : Messages of Protobuf.
+    debezium : Debezium's change events.
+    Table.from_records : Read a table from a frame of records.
+
+    Notes
+    -----
+    Absent fields are null, and unknown ones are ignored. The JSON ``null`` is a record
+    without a value, and so is ``{"payload": null}``. A record with a field that does not
+    fit its type cannot be read. The reader's option ``malformed=`` says what becomes of it.
+
+    Dates and timestamps are texts in ISO 8601, ``"2024-05-01T10:00:00Z"``. A text without a
+    zone is in UTC. An encoding counts from 1970 in UTC:
+
+    - a timestamp ``"epoch_seconds"``, ``"epoch_millis"``, ``"epoch_micros"`` or
+      ``"epoch_nanos"``;
+    - a date ``"epoch_days"``.
+
+    Digits finer than microseconds are cut off. A field of a struct is named with a dot,
+    ``"order.at"``, also within arrays and maps.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
+    >>> records = spark.createDataFrame([('{"id": 7, "at": 1714557600000}',)], "value string")
+    >>> orders = dt.Table.from_records(
+    ...     records,
+    ...     key_columns="id",
+    ...     value=dt.json("id long, at timestamp, city string", encodings={"at": "epoch_millis"}),
+    ...     timestamp=F.col("at"),
+    ...     name="orders",
+    ... )
+    >>> orders.changelog().select("id", F.unix_seconds("at").alias("at"), "city").collect()
+    [Row(id=7, at=1714557600, city=None)]
     """
     given = dict(encodings or {})
     columns = None if schema is None else struct_of("json", schema)

@@ -120,19 +120,69 @@ def protobuf(
     registry: Registry | None = None,
     subject: Text | None = None,
 ) -> ProtobufFormat:
-    """Describe messages of Protobuf, as the format of a key or value; a message's fields are
-    the columns.
+    """Describe messages of Protobuf, as the format of a key or value.
 
-    ``message``: its generated class or its descriptor; or its full name, with ``descriptors``, the
-    output of ``protoc --include_imports --descriptor_set_out``. Fields that are not set have their
-    defaults, those declared ``optional`` and messages null; enums are texts, ``uint64`` is
-    ``decimal(20,0)``, ``google.protobuf.Timestamp`` a timestamp.
+    A message's fields become columns. It needs the package ptars on the driver and the
+    workers: ``pip install 'dovetail[protobuf]'``.
 
-    ``framed``: messages follow a schema registry's framing. Writing it needs the ``registry``: the
-    framing names the latest version of ``subject``, by default ``<topic>-key`` or
-    ``<topic>-value``.
+    Parameters
+    ----------
+    message : type, Descriptor or str
+        The message's generated class or its descriptor. A text is its full name,
+        ``"shop.Order"``, and needs ``descriptors``.
+    descriptors : str, Path or bytes, optional
+        The output of ``protoc --include_imports --descriptor_set_out``: its path or its
+        bytes.
+    framed : bool, default False
+        True if messages follow a schema registry's framing. ``registry`` implies it.
+    registry : Registry, optional
+        The schema registry, made by ``dt.registry``. Writing a framing needs it.
+    subject : str, optional
+        The registry's name for the versions of the schema. By default ``<topic>-key`` for a
+        key, and ``<topic>-value`` for a value.
 
-    It needs the package ``ptars``. Raises ``PlanError`` for a message that is not there.
+    Returns
+    -------
+    ProtobufFormat
+        The format, for ``key=`` and ``value=``.
+
+    Raises
+    ------
+    PlanError
+        If the message is not in the descriptors, or the descriptors are missing or
+        needless. A sink raises it for columns that do not fit the message.
+    OSError
+        If the file of ``descriptors`` cannot be read.
+    ConfigurationError
+        In a reader or a sink, if ptars is missing.
+
+    See Also
+    --------
+    registry : Connect to a schema registry.
+    avro : Records in Avro.
+    Table.from_records : Read a table from a frame of records.
+
+    Notes
+    -----
+    Fields that are not set have their defaults. Those declared ``optional``, and messages,
+    are null. Enums are texts, ``uint64`` is ``decimal(20,0)``, and
+    ``google.protobuf.Timestamp`` is a timestamp. A null is written as a field that is not
+    set.
+
+    A field is identified by its number, so a message of another version is read as Protobuf
+    reads it. A written framing names the latest version of the subject.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> from google.protobuf.api_pb2 import Mixin  # name and root, both string
+    >>> record = bytearray(Mixin(name="audit", root="v1").SerializeToString())
+    >>> records = spark.createDataFrame([(record,)], "value binary")
+    >>> mixins = dt.Table.from_records(
+    ...     records, key_columns="name", value=dt.protobuf(Mixin), name="mixins"
+    ... )
+    >>> mixins.schema.names
+    ['name', 'root', '_change', '_timestamp', '_position']
     """
     if isinstance(message, str):
         if descriptors is None:

@@ -189,12 +189,60 @@ Auth: TypeAlias = Annotated[
 
 @validated
 def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 30.0) -> Registry:
-    """Connect to a schema registry: a URL with Confluent's API, or a file with its answer to ``GET
-    /schemas``.
+    """Connect to a schema registry, at a URL or in a file.
 
-    ``auth``: user and password, or a bearer token; ``timeout``: the limit of a request in seconds.
-    The registry is asked when a query is built, for the versions of the subjects that it reads. It
-    also gives the id of a schema that is written, and registers a schema that it does not know.
+    A schema registry keeps the versions of each subject's schema, and gives every schema an
+    id. The formats ``avro`` and ``protobuf`` ask it.
+
+    Parameters
+    ----------
+    address : str or Path
+        The URL of a registry with Confluent's API. Apicurio, Karapace and Redpanda have
+        this API, too. Any other address is the path of a file with a registry's answer to
+        ``GET /schemas``.
+    auth : tuple of str or str, optional
+        A user and a password, or a bearer token. A file takes none of them.
+    timeout : float, default 30.0
+        The limit of a request, in seconds.
+
+    Returns
+    -------
+    Registry
+        The registry. It is not asked yet, and a file is not read yet.
+
+    Raises
+    ------
+    PlanError
+        If an argument is of another type, or the address is empty.
+    ConfigurationError
+        In a reader or a sink, if the registry does not answer, or does not know the
+        subject.
+
+    See Also
+    --------
+    avro : Records in Avro.
+    protobuf : Messages of Protobuf.
+
+    Notes
+    -----
+    The registry is asked while a query is built, never by its workers. It gives the
+    versions of the subjects that are read, deleted ones included. It also gives the id of a
+    schema that is written, and registers a schema that it does not know. A file registers
+    nothing: a schema that it lacks is a ``ConfigurationError``. So is, at a URL, a version
+    with references to other schemas.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> import dovetail as dt
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = pathlib.Path(folder.name, "schemas.json")
+    >>> version = {"subject": "orders-value", "version": 1, "id": 7, "schema": '"string"'}
+    >>> _ = file.write_text(json.dumps([version]))
+    >>> dt.registry(file).versions("orders-value")
+    [Registered(id=7, version=1, schema='"string"')]
+    >>> dt.registry("http://localhost:8081", auth=("user", "secret"))
+    HttpRegistry(url='http://localhost:8081', timeout_s=30.0)
     """
     where = fspath(address)
     if not where.startswith(("http://", "https://")):

@@ -386,56 +386,101 @@ def to_delta(
     evolve: bool = False,
     history: bool = False,
 ) -> DeltaSink:
-    """Write a Delta table, at ``path`` or called ``table`` in a catalog, that equals the
-    query's table.
+    """Write a Delta table that equals the query's table after each micro-batch.
 
-    After each micro-batch it has the key, the values and ``_timestamp``, the event time of the
-    row's last change.
+    The table has the key, the values and ``_timestamp``, the event time of the row's last
+    change. The session needs Delta Lake's jar and settings.
 
-    Each batch is one commit of the last change per key. A batch that is repeated after a failure
-    leaves the table as it is, so nothing is lost or doubled. The table is created on first use. It
-    belongs to the query's checkpoint; its property ``dovetail.query`` names the query.
+    Parameters
+    ----------
+    path : str or Path, optional
+        The table's folder. Give either ``path`` or ``table``.
+    table : str, optional
+        The table's name in a catalog: ``"sales.orders"``.
+    existing : {"refuse", "replace", "adopt"}, default "refuse"
+        The treatment of a table with rows that is not this checkpoint's. ``"refuse"``
+        raises ``TargetError`` before the query starts. ``"replace"`` puts the first
+        micro-batch in place of the table, in one commit. ``"adopt"`` merges into the table,
+        and rows whose keys do not come stay.
+    compact_every : int or None, default 25
+        The number of micro-batches between compactions of small files (``OPTIMIZE``). None
+        leaves compaction to you.
+    retention : str, timedelta or None, default "1 hour"
+        The time for which the log of a new table keeps entries of removed files. A
+        ``VACUUM`` without ``RETAIN`` spares the files as long. None is Delta's default, 7
+        days.
+    log_retention : str, timedelta or None, default "2 days"
+        The time for which the log of a new table keeps its commits, and so past versions.
+        It is at least ``retention``. None is Delta's default, 30 days.
+    partition_by : str or list of str, optional
+        The columns that partition a new table. By default it has no partitions.
+    evolve : bool, default False
+        True to add columns of the query that the table lacks, null in its present rows.
+        Other differences are refused all the same.
+    history : bool, default False
+        True to keep all versions of the rows, as a slowly changing dimension of type 2.
 
-    ``existing``: what becomes of a table with rows that is not this checkpoint's:
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``.
 
-    - ``"refuse"`` raises ``TargetError`` before the query starts;
-    - ``"replace"`` puts the first micro-batch in place of the table, in one commit;
-    - ``"adopt"`` merges into the table. Rows whose keys do not come stay.
+    Raises
+    ------
+    PlanError
+        If not exactly one of ``path`` and ``table`` is given, or a span is none. The start
+        of a query raises it for names and types of columns that Delta does not store.
+    TargetError
+        At the start of a query, if the table has other columns than the query, or rows that
+        ``existing`` refuses. In a query, if another writer conflicts twice with a commit.
+    ConfigurationError
+        At the start of a query, if the session lacks Delta Lake.
 
-    Started again, the query goes on for any ``existing``.
+    See Also
+    --------
+    Table.from_delta : Read a Delta table and its changes as a table.
+    to_parquet : Write the changelog as Parquet files.
+    to_postgres : Keep a PostgreSQL table equal to the query's table.
+    Table.write_stream : Start a query that keeps a sink up to date.
 
-    ``compact_every``: the number of micro-batches between compactions of small files
-    (``OPTIMIZE``); None leaves compaction to you.
+    Notes
+    -----
+    *Commits.* Each batch is one commit of the last change per key. A batch that is repeated
+    after a failure leaves the table as it is, so nothing is lost or doubled. Another writer
+    may change the table at the same time. A commit that conflicts is made once more, and
+    fails the query if it conflicts again.
 
-    ``retention``: the time for which the log of a table that is created here keeps entries of
-    removed files. Each commit reads these entries. A ``VACUUM`` without ``RETAIN`` spares the files
-    as long. None: Delta's own, 7 days.
+    *Ownership.* The table is created on first use. It belongs to the query's checkpoint:
+    the property ``dovetail.query`` names the query. Started again, the query goes on for
+    any ``existing``.
 
-    ``log_retention``: the time for which the log keeps its commits, which each commit lists. Past
-    versions, and changes for their readers, go back so far. Older commits are removed with each
-    compaction, on Spark Connect by whole days. None: Delta's own, 30 days. It is at least
-    ``retention``.
+    *The log.* Each commit reads the entries of removed files and lists the commits, so both
+    retentions are short. Past versions go back by ``log_retention``, and so do changes for
+    readers of the table's change feed. Older commits are removed with each compaction, on
+    Spark Connect by whole days.
 
-    ``partition_by``: the columns that partition a table that is created here. ``evolve``: add
-    columns of the query that the table lacks, null in its present rows. Other differences are
-    refused all the same.
+    *Versions.* With ``history``, each version has ``_valid_from``, ``_valid_to`` (event
+    times) and ``_current`` in place of ``_timestamp``. ``_valid_to`` is exclusive, and null
+    in the current version. An upsert begins a version, and the key's next change ends it. A
+    delete begins no other. A change that is not later than the version before it takes its
+    place. Versions of no length are left out, and ``_valid_from`` does not decrease within
+    a key. A batch is one commit, and repeating it changes nothing.
 
-    ``history``: the table keeps all versions of its rows, as a slowly changing dimension of type 2.
-    Each version has ``_valid_from``, ``_valid_to`` (event times) and ``_current`` in place of
-    ``_timestamp``; ``_valid_to`` is null where ``_current`` is true. An upsert begins a version,
-    and the key's next change ends it; a delete begins no other. A change that is not later than the
-    version before it takes its place. Versions of no length are left out, and ``_valid_from`` does
-    not decrease within a key. A batch is one commit; repeating it changes nothing.
+    *Streams.* A stream's records, and the points of a history (``late="history"``), have no
+    current rows. They are appended with all columns of the changelog, exactly once.
+    ``existing``, ``compact_every`` and the two retentions do not apply to them, and
+    ``history`` is refused.
 
-    A stream's records, and the points of a history (``late="history"``), have no current rows. They
-    are appended with all columns of the changelog, exactly once. ``existing``, ``compact_every``
-    and the two retentions do not apply to them.
-
-    Another writer may change the table at the same time. A commit that conflicts is made once more,
-    and fails the query if it conflicts again.
-
-    Raises ``PlanError`` for names and types of columns that Delta does not store, ``TargetError``
-    where the table has other columns than the query.
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> sink = dt.to_delta("out/orders", log_retention="1 hour", partition_by="region")
+    >>> sink.title, sink.partition_by
+    ("to_delta('out/orders')", ('region',))
+    >>> for name, value in sink.properties.items():
+    ...     print(name, value)
+    delta.deletedFileRetentionDuration interval 3600 seconds
+    delta.logRetentionDuration interval 3600 seconds
     """
     delta_tables.refuse_but_one("to_delta", path, table)
     spans_us = [

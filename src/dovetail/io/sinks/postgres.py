@@ -173,39 +173,81 @@ def to_postgres(
 ) -> PostgresSink:
     """Write a PostgreSQL table that equals the query's table after each micro-batch.
 
-    It has the key, the values and ``_timestamp``, the event time of the row's last change.
+    The table has the key, the values and ``_timestamp``, the event time of the row's last
+    change. It needs the package psycopg on the driver and the workers: ``pip install
+    'dovetail[postgres]'``.
 
-    ``dsn``, ``table``: as of ``dt.postgres``. Each batch is one transaction. Its changes are
-    copied in (``COPY``), and the last one per key is upserted or deletes its row. The batch's
-    number is written to ``dovetail_queries`` in the table's schema. So a batch that is repeated
-    after a failure changes nothing, and nothing is lost or doubled. Few rows go through the driver.
-    If there are many, tasks copy their own into a table ``dovetail_changes_…``, which is merged and
-    dropped.
+    Parameters
+    ----------
+    dsn : str
+        A connection string or URL, as psycopg takes it. No error and no plan shows it.
+    table : str
+        The table's name. It includes the schema if the schema is not on the search path:
+        ``"sales.orders"``.
+    existing : {"refuse", "replace", "adopt"}, default "refuse"
+        The treatment of a table with rows that is not this checkpoint's. ``"refuse"``
+        raises ``TargetError`` before the query starts. ``"replace"`` deletes the rows in
+        the first micro-batch's transaction. ``"adopt"`` goes on with the rows, and those
+        whose keys do not come stay.
+    timeout_s : float, default 600.0
+        The limit of a transaction, in seconds.
+    retries : int, default 10
+        The number of further attempts if the server cannot be reached. Waits double, up to
+        5 s.
 
-    The table is created when the query starts if it is missing. Its primary key is the key, or for
-    keys with nulls it is ``UNIQUE NULLS NOT DISTINCT`` (PostgreSQL 15 or newer). An existing table
-    must have the same columns, of the types of a new table or of wider ones. It must be unique by
-    the key. Structs, maps and nested arrays are ``jsonb``. The table belongs to
-    the query's checkpoint.
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``. Nothing connects yet.
 
-    ``existing``: what becomes of a table with rows that is not this checkpoint's:
+    Raises
+    ------
+    PlanError
+        If ``dsn`` is no connection string, or ``table`` is no name. The start of a query
+        raises it for columns that PostgreSQL has no type for.
+    ConfigurationError
+        If psycopg is missing. The start of a query raises it if the server cannot be
+        reached.
+    TargetError
+        At the start of a query, if the table has other columns, other keys, or rows that
+        ``existing`` refuses.
+    DataError
+        In a query, for a value that the column does not have, such as a text with a NUL
+        character.
 
-    - ``"refuse"`` raises ``TargetError`` before the query starts;
-    - ``"replace"`` deletes the rows in the first micro-batch's transaction;
-    - ``"adopt"`` goes on with the rows. Rows whose keys do not come stay.
+    See Also
+    --------
+    to_delta : Keep a Delta table equal to the query's table.
+    postgres : A PostgreSQL table in which rows are looked up.
+    Table.write_stream : Start a query that keeps a sink up to date.
+    run : Start one query with several results.
 
-    Started again, the query goes on for any ``existing``. ``timeout_s``: for a transaction, in
-    seconds. ``retries``: the number of further tries if the server cannot be reached, after waits
-    that double up to 5 s.
+    Notes
+    -----
+    *Transactions.* Each batch is one transaction. Its changes are copied in (``COPY``), and
+    the last one per key is upserted or deletes its row. The batch's number is written to
+    ``dovetail_queries`` in the table's schema. So a batch that is repeated after a failure
+    changes nothing, and nothing is lost or doubled. Few rows go through the driver. If
+    there are many, tasks copy their rows into a table ``dovetail_changes_…``, which is
+    merged and dropped.
 
-    A stream's records, and the points of a history (``late="history"``), are appended with all
-    columns of the changelog, exactly once.
+    *The table.* It is created when the query starts if it is missing. Its primary key is
+    the key. For keys with nulls it is ``UNIQUE NULLS NOT DISTINCT`` instead (PostgreSQL 15
+    or newer). An existing table must be unique by the key. It must have the same columns,
+    of the types of a new table or of wider ones. Structs, maps and nested arrays are
+    ``jsonb``.
 
-    Raises ``PlanError`` for arguments that cannot serve and columns that PostgreSQL has no type
-    for. Raises ``TargetError`` where the table does not fit. Raises ``ConfigurationError`` where
-    psycopg is missing (``dovetail[postgres]``) or the server cannot be reached. The query fails
-    with ``DataError`` for a value that the column does not have, such as a text with a NUL
-    character.
+    *Ownership.* The table belongs to the query's checkpoint. Started again, the query goes
+    on for any ``existing``.
+
+    *Streams.* A stream's records, and the points of a history (``late="history"``), are
+    appended with all columns of the changelog, exactly once.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.to_postgres("postgresql://app:secret@db/shop", "sales.orders", retries=3)
+    PostgresSink(table='sales.orders', existing='refuse', timeout_s=600.0, retries=3)
     """
     sink = PostgresSink(dsn, table, existing, timeout_s, retries)
     psycopg_for(sink.title)

@@ -283,18 +283,54 @@ class FunctionSink:
 def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
     """Write the changelog as Parquet files: every change is appended, exactly once.
 
-    For a query with one result, ``_spark_metadata`` in the folder lists the valid files. Every
-    tenth micro-batch writes the whole list again. ``retention``: the age at which files leave the
-    list, so that it does not grow for good. Spark then no longer reads them; they lie there until
+    A folder belongs to one checkpoint.
+
+    Parameters
+    ----------
+    path : str or Path
+        The folder. It lies neither in the checkpoint nor in a folder that the query reads.
+    retention : str or timedelta, optional
+        The age at which files leave the folder's list of valid files: ``"30 days"``. It is
+        for queries with one result. By default files never leave it.
+
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``.
+
+    Raises
+    ------
+    PlanError
+        If ``retention`` is no span of time. The start of a query raises it if the folder
+        lies in the checkpoint or a source, and with several results for any ``retention``.
+    TargetError
+        At the start of a query with a new checkpoint, if the folder has another query's
+        changes.
+
+    See Also
+    --------
+    read_current : Read the current rows of such a folder.
+    to_delta : Keep a Delta table equal to the query's table.
+    Table.write_stream : Start a query that keeps a sink up to date.
+    run : Start one query with several results.
+
+    Notes
+    -----
+    *One result.* ``_spark_metadata`` in the folder lists the valid files. Every tenth
+    micro-batch writes the whole list again, so ``retention`` keeps it from growing for
+    good. Spark no longer reads files that have left the list. They stay in the folder until
     you delete them.
 
-    For a query with several results (``dt.run``), a micro-batch is a folder of its own,
-    ``_batch=<number>``. Rows are read with its number as column ``_batch``: the rows of one number,
-    from all results, are of the same input. Readers see a micro-batch wholly or not at all if the
-    file system renames a folder at once. HDFS and local disks do, S3 does not.
+    *Several results* (``dt.run``). A micro-batch is a folder, ``_batch=<number>``. Rows are
+    read with its number as the column ``_batch``. The rows of one number, from all results,
+    are of the same input. Readers see a micro-batch wholly or not at all, if the file
+    system renames a folder at once. HDFS and local disks do, S3 does not.
 
-    Raises ``TargetError`` at the start of a query with a new checkpoint where the folder has
-    another's changes.
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.to_parquet("out/orders", retention="30 days")
+    ParquetSink(path='out/orders', retention_ms=2592000000)
     """
     if retention is None:
         return ParquetSink(fspath(path))
@@ -304,9 +340,52 @@ def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
 
 @validated
 def to_memory(name: ViewName) -> MemorySink:
-    """Write the changelog to an in-memory table ``name`` of the session; for notebooks and tests.
+    """Write the changelog to an in-memory table of the session, for notebooks and tests.
 
-    A query that is started again begins the table anew, with the changes that come from then on.
+    Parameters
+    ----------
+    name : str
+        The table's name: letters, digits and ``_``, no digit first.
+
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``.
+
+    Raises
+    ------
+    PlanError
+        If ``name`` has other characters.
+
+    See Also
+    --------
+    to_console : Print the changelog.
+    testing.Driver : Run a topology without Spark, for tests.
+    Table.write_stream : Start a query that keeps a sink up to date.
+
+    Notes
+    -----
+    A query that is started again begins the table anew, with the changes that come from
+    then on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> rows = spark.createDataFrame([(1, 40)], "id long, amount long")
+    >>> rows.write.parquet(f"{folder.name}/in")
+    >>> changes = spark.readStream.schema(rows.schema).parquet(f"{folder.name}/in")
+    >>> orders = dt.Table.from_changelog(
+    ...     changes, key="id", timestamp=F.timestamp_seconds(F.lit(1)), name="orders"
+    ... )
+    >>> query = orders.write_stream(
+    ...     dt.to_memory("orders_now"), checkpoint=f"{folder.name}/checkpoint", availableNow=True
+    ... )
+    >>> query.awaitTermination()
+    >>> spark.table("orders_now").select("id", "amount", "_change").collect()
+    [Row(id=1, amount=40, _change='upsert')]
     """
     return MemorySink(name)
 
@@ -315,13 +394,80 @@ def to_memory(name: ViewName) -> MemorySink:
 def to_console(*, rows: Positive = 20) -> ConsoleSink:
     """Print the changelog, for a first look.
 
-    It prints each micro-batch's number of changes, and the first ``rows`` of them. On Spark Connect
-    the server prints them.
+    Each micro-batch with changes prints their number, and the first of them. On Spark
+    Connect the server prints them.
+
+    Parameters
+    ----------
+    rows : int, default 20
+        The number of changes that a micro-batch prints at most.
+
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``.
+
+    Raises
+    ------
+    PlanError
+        If ``rows`` is not a whole number above zero.
+
+    See Also
+    --------
+    to_memory : Write the changelog to an in-memory table.
+    to_foreach_batch : Call a function for each micro-batch.
+    Table.write_stream : Start a query that keeps a sink up to date.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.to_console(rows=5)
+    ConsoleSink(rows=5)
     """
     return ConsoleSink(rows)
 
 
 @validated
 def to_foreach_batch(function: OfBatches) -> FunctionSink:
-    """Call ``function(changes, batch_id)`` for each micro-batch; again after a failure."""
+    """Call a function with the changes of each micro-batch.
+
+    It writes to targets that have no sink of their own. After a failure, the function is
+    called again with the same changes and the same number.
+
+    Parameters
+    ----------
+    function : callable
+        A function of two arguments: the changes, a static frame with the columns of the
+        changelog, and the number of the micro-batch. The numbers begin at 0.
+
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``.
+
+    Raises
+    ------
+    PlanError
+        If ``function`` cannot be called with two arguments.
+
+    See Also
+    --------
+    Sink : The interface of sinks, to write one.
+    to_delta : Keep a Delta table equal to the query's table.
+    to_postgres : Keep a PostgreSQL table equal to the query's table.
+    Table.write_stream : Start a query that keeps a sink up to date.
+
+    Notes
+    -----
+    A repeated call must leave the target as if there had been one call. Store the number
+    with the changes to recognize it, or write rows by their key.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> def append(changes, batch_id):
+    ...     changes.write.mode("append").saveAsTable("orders_log")
+    >>> dt.to_foreach_batch(append).title
+    'to_foreach_batch(append)'
+    """
     return FunctionSink(function)

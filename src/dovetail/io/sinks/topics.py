@@ -110,18 +110,71 @@ def to_topic(
 ) -> TopicSink:
     """Write the changelog to a Kafka topic, best a compacted one.
 
-    An upsert is a record with the key and the values. A delete is a tombstone: a record with the
-    key and a null value.
+    An upsert is a record with the key and the values. A delete is a tombstone: a record
+    with the key and a null value. The session needs the jar of Spark's Kafka connector.
 
-    The changes of a key are in order. Kafka's sink is at least once: after a failure a batch is
-    written again, whole and in order, so the topic's latest record per key is exact. ``key``,
-    ``value``: ``"json"`` objects, ``"string"`` or ``"bytes"`` where there is one column, or a
-    format: ``dt.avro(...)``, ``dt.protobuf(...)``. The event time travels in the header
-    ``dovetail.timestamp_us``, and ``dovetail.change`` is ``upsert`` or ``delete``.
+    Parameters
+    ----------
+    topic : str
+        The name of one topic: letters, digits, ``.``, ``_`` and ``-``. Create it
+        beforehand.
+    servers : str
+        The brokers, ``host:port``, separated by commas.
+    key : str or format, default "json"
+        The format of the key's columns. ``"json"`` writes an object of all of them.
+        ``"string"`` and ``"bytes"`` write the only one. ``dt.avro(...)`` and
+        ``dt.protobuf(...)`` are formats, too.
+    value : str or format, default "json"
+        The format of the value columns, in the same forms.
+    headers : mapping of str to str or Column, optional
+        Further headers by their names, each a column of the changelog or a Spark expression
+        over it: ``{"tenant": "tenant", "source": F.lit("shop")}``. A null header is left
+        out.
+    options : mapping of str to str, optional
+        Further options of Spark's Kafka sink. They overrule the arguments and the defaults.
 
-    ``headers``: further headers by their names, each a column of the changelog or a Spark
-    expression over it, such as ``{"tenant": "tenant", "source": F.lit("shop")}``. Bytes are written
-    as they are, all else as the text that Spark's cast makes of it. A null header is left out, so a
-    delete has no headers of values. Names that begin with ``dovetail.`` are refused.
+    Returns
+    -------
+    Sink
+        The sink, for ``write_stream`` and ``dt.run``.
+
+    Raises
+    ------
+    PlanError
+        If ``topic`` is not the name of one topic, or a header's name begins with
+        ``dovetail.``. The start of a query raises it for columns that do not suit their
+        formats, and for a join with ``unmatched="retract"``.
+    ConfigurationError
+        At the start of a query, if the session lacks Spark's Kafka connector.
+
+    See Also
+    --------
+    Table.from_topic : Read a topic as a table.
+    json : Records that are one JSON object.
+    avro : Records in Avro.
+    Table.write_stream : Start a query that keeps a sink up to date.
+
+    Notes
+    -----
+    *Order and repetition.* The changes of a key are in order. Kafka's sink is at least
+    once: after a failure a batch is written again, whole and in order. So the topic's
+    latest record per key is exact, and a stream's records may come twice.
+
+    *Headers.* ``dovetail.timestamp_us`` has the event time in microseconds since 1970.
+    ``dovetail.change`` is ``upsert`` or ``delete``. Further headers are written as they are
+    if they are bytes, else as the text that Spark's cast makes. A delete has null values,
+    and so no headers of values.
+
+    *Defaults* of the options: ``kafka.batch.size`` 262144, ``kafka.linger.ms`` 100 and
+    ``kafka.compression.type`` lz4.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> sink = dt.to_topic(
+    ...     "orders", servers="db1:9092,db2:9092", key="string", headers={"tenant": "tenant"}
+    ... )
+    >>> sink.title, sink.key, sink.value
+    ("to_topic('orders')", 'string', 'json')
     """
     return TopicSink(topic, servers, key, value, dict(headers or {}), dict(options or {}))

@@ -21,27 +21,65 @@ _GIVEN = "Give the folder that to_parquet has written"
 
 @validated
 def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = None) -> DataFrame:
-    """Read the rows of the table whose changes ``to_parquet`` has written to ``path``.
+    """Read the rows of the table whose changes ``to_parquet`` has written to a folder.
 
     The row of a key is its last change, unless that change is a delete.
 
-    Columns: the key, the values, and ``_timestamp``, the event time of the row's last change. All
-    files are read, so the cost grows with the changelog; ``to_delta`` keeps the rows themselves.
-    Files that have left the folder's list (``retention=``) are not read. Rows that have not changed
-    since are therefore missing.
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that reads.
+    path : str or Path
+        The folder. Its query may be running.
+    key : str or list of str, optional
+        The table's key columns. The files name them, unless something else than
+        ``to_parquet`` wrote them.
 
-    ``key``: the table's key columns. The files name them, unless others than ``to_parquet`` wrote
-    them.
+    Returns
+    -------
+    DataFrame
+        A static frame with the key, the values, and ``_timestamp``, the event time of the
+        row's last change.
 
-    Raises ``PlanError`` where no changelog of a table is there, or the key is not known.
-
-    Examples
-    --------
-    >>> dt.read_current(spark, "out/orders").show()  # doctest: +SKIP
+    Raises
+    ------
+    PlanError
+        If the folder has no changelog of a table, or the key is not known.
+    ConfigurationError
+        If the folder cannot be read.
 
     See Also
     --------
-    to_parquet, read_state
+    to_parquet : Write the changelog as Parquet files.
+    to_delta : Keep a Delta table equal to the query's table.
+    read_state : Read the rows that a query stores.
+
+    Notes
+    -----
+    All files are read, so the cost grows with the changelog. ``to_delta`` keeps the rows
+    themselves.
+
+    Files that have left the folder's list (``to_parquet(retention=)``) are not read. Rows
+    that have not changed since are therefore missing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> changes = spark.createDataFrame(
+    ...     [(1, 40, "upsert", 1), (2, 7, "upsert", 2), (2, None, "delete", 3)],
+    ...     "id long, amount long, _change string, _position long",
+    ... ).withColumn("_timestamp", F.timestamp_seconds("_position"))
+    >>> changes.write.parquet(f"{folder.name}/orders")
+    >>> dt.read_current(spark, f"{folder.name}/orders", key="id").select("id", "amount").show()
+    +---+------+
+    | id|amount|
+    +---+------+
+    |  1|    40|
+    +---+------+
+    <BLANKLINE>
     """
     problem = f"path={str(path)!r} cannot be read"
     with refused(_READER, problem, _GIVEN):

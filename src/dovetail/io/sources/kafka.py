@@ -100,34 +100,96 @@ def read_topic(
     streaming: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Read a topic as a frame: a row for each record, each partition's in the order of their
-    offsets.
+    """Read a Kafka topic as a frame: a row for each record, in the order of offsets per partition.
 
-    The columns are the key's, the value's, and
+    Use it to look at a topic, or to compute columns before ``Table.from_changelog``. A
+    table or a stream is read directly by ``from_topic``. The session needs Spark's Kafka
+    connector, ``spark-sql-kafka-0-10``, in its jars.
 
-    - ``_deleted`` boolean: the record is a tombstone, its value null;
-    - ``_timestamp`` timestamp: event time, from the header ``dovetail.timestamp_us``, or where a
-      record has none its own timestamp, in milliseconds;
-    - ``_partition`` int, ``_offset`` long: the record's place in the topic;
-    - ``_malformed`` string: null, or the text of a key or value that cannot be read (the key's,
-      where neither can). All columns of that key or value are then null;
-    - ``_problem`` string: null, or why the record cannot be read.
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that reads.
+    topic : str
+        The name of one topic: letters, digits, ``.``, ``_`` and ``-``.
+    servers : str
+        The brokers, ``host:port``, separated by commas.
+    key : str, StructType, mapping or format
+        The format of the record's key. ``"string"`` or ``"bytes"`` gives one column,
+        ``key``. A schema gives the fields of a JSON object, and ``dt.avro(...)`` and the
+        like theirs.
+    value : str, StructType, mapping or format
+        The format of the record's value, in the same forms. ``"string"`` or ``"bytes"``
+        gives one column, ``value``.
+    starting : str, default "earliest"
+        The first offsets: ``"earliest"``, ``"latest"``, or offsets in JSON as Spark writes
+        them. A query that restarts goes on from its checkpoint instead.
+    max_per_trigger : int, optional
+        The largest number of records in a micro-batch, over all partitions. By default
+        there is no limit.
+    streaming : bool, default True
+        False to read the present content of the topic, for backfills and tests.
+    options : mapping of str to str, optional
+        Further options of Spark's Kafka source. They overrule the arguments and the
+        defaults.
 
-    A record is malformed if it is not of the format: text that is not UTF-8, and JSON other than
-    one object whose fields fit the schema. Absent fields are null, unknown ones ignored. A
-    timestamp without a zone is in UTC; digits beyond a decimal's scale are rounded.
+    Returns
+    -------
+    DataFrame
+        The key's columns, the value's columns, and six more:
 
-    :param servers: the brokers, ``host:port``, separated by commas.
-    :param starting: ``earliest``, ``latest`` or offsets as Spark writes them in JSON; a query that
-        restarts goes on from its checkpoint instead.
-    :param max_per_trigger: the most records of a micro-batch, over all partitions.
-    :param streaming: False reads the present content of the topic, for backfills and tests.
-    :param options: further options of Spark's Kafka source; they overrule the arguments, and the
-        defaults ``kafka.fetch.max.wait.ms`` 10, ``kafka.max.poll.records`` 10000 and
-        ``kafka.isolation.level`` read_committed. Those that divide a partition (``minPartitions``,
-        ``maxRecordsPerPartition``) give up its order.
-    :raises PlanError: two columns would have the same name, an argument has no meaning, or
-        ``topic`` is not the name of one topic.
+        - ``_deleted`` boolean: true for a tombstone, a record with a null value.
+        - ``_timestamp`` timestamp: the event time, from the header
+          ``dovetail.timestamp_us``. A record without this header has its own timestamp, in
+          milliseconds.
+        - ``_partition`` int and ``_offset`` long: the record's place in the topic.
+        - ``_malformed`` string: the text of a key or value that cannot be read, else null.
+          It is the key's if neither can be read. All columns of that key or value are then
+          null.
+        - ``_problem`` string: the reason why the record cannot be read, else null.
+
+    Raises
+    ------
+    PlanError
+        If two columns have the same name, ``topic`` is not the name of one topic, or
+        ``max_per_trigger`` is given with ``streaming=False``.
+    ConfigurationError
+        If the session lacks Spark's Kafka connector.
+
+    See Also
+    --------
+    Table.from_topic : Read a topic as a table.
+    Stream.from_topic : Read a topic as a stream.
+    to_topic : Write a changelog to a topic.
+
+    Notes
+    -----
+    A record cannot be read if it is not of its format: text that is not UTF-8, or JSON
+    other than one object whose fields fit the schema. Absent fields are null, and unknown
+    ones are ignored. A timestamp without a zone is in UTC. Digits beyond a decimal's scale
+    are rounded.
+
+    The defaults of the options are ``kafka.fetch.max.wait.ms`` 10,
+    ``kafka.max.poll.records`` 10000 and ``kafka.isolation.level`` read_committed. Options
+    that divide a partition give up its order: ``minPartitions``,
+    ``maxRecordsPerPartition``.
+
+    Examples
+    --------
+    A frame of orders, from a broker:
+
+    >>> import dovetail as dt
+    >>> def read_orders(spark):
+    ...     schema = "id long, amount long"
+    ...     return dt.read_topic(spark, "orders", servers="db:9092", key="string", value=schema)
+
+    One call reads one topic:
+
+    >>> dt.read_topic(  # doctest: +ELLIPSIS
+    ...     spark, "orders,refunds", servers="db:9092", key="string", value="string"
+    ... )
+    Traceback (most recent call last):
+    dovetail.errors.PlanError: read_topic: topic= is 'orders,refunds'. Give the name of one topic...
     """
     frame = topic_records(
         "read_topic",

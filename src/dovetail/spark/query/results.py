@@ -40,26 +40,181 @@ WriteBatches: TypeAlias = "Callable[[Sequence[DataFrame], int], None]"
 
 
 class Sink(Protocol):
-    """A target of a changelog."""
+    """A target of a changelog: the interface of all sinks of ``write_stream``.
+
+    ``dt.to_delta`` and the other functions named ``to_…`` make one. A class of your own
+    serves as well, if it has this method.
+
+    See Also
+    --------
+    BatchSink : A sink that can be one of several of a query.
+    to_foreach_batch : A sink that calls a function.
+    Table.write_stream : Start a query that keeps a sink up to date.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
+    >>> class Counted:
+    ...     def writer(self, changes, node, checkpoint):
+    ...         def count(batch, number):
+    ...             print(f"{node.name}, micro-batch {number}: {batch.count()} changes")
+    ...         return changes.writeStream.foreachBatch(count)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> rows = spark.createDataFrame([(1, 40), (2, 7)], "id long, amount long")
+    >>> rows.write.parquet(f"{folder.name}/in")
+    >>> changes = spark.readStream.schema(rows.schema).parquet(f"{folder.name}/in")
+    >>> orders = dt.Table.from_changelog(
+    ...     changes, key="id", timestamp=F.timestamp_seconds(F.lit(1)), name="orders"
+    ... )
+    >>> query = orders.write_stream(
+    ...     Counted(), checkpoint=f"{folder.name}/checkpoint", availableNow=True
+    ... )
+    >>> query.awaitTermination()
+    orders, micro-batch 0: 2 changes
+    True
+    """
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer; the query adds checkpoint, trigger and name, and
-        starts it.
+        """Return the configured writer of a query with one result and this sink alone.
+
+        The query adds the checkpoint, the trigger and the name, and starts it.
+
+        Parameters
+        ----------
+        changes : DataFrame
+            The changelog as a streaming frame: the key, the values, ``_change``,
+            ``_timestamp`` and ``_position``.
+        node : Node
+            The result's plan. ``node.name`` is its name, ``node.key.names`` are its key
+            columns, and ``node.values.names`` its value columns. ``node.current`` is true
+            for a table whose last changes are its current rows.
+        checkpoint : str
+            The folder of the query's checkpoint.
+
+        Returns
+        -------
+        DataStreamWriter
+            The writer, without a checkpoint, a trigger and a name.
+
+        Raises
+        ------
+        PlanError
+            If the result does not suit the target.
+        TargetError
+            If the target cannot take the result, such as a table with other columns.
+
+        See Also
+        --------
+        BatchSink.batches : Return the function that writes micro-batches of several results.
+
+        Examples
+        --------
+        >>> class Printed:
+        ...     def writer(self, changes, node, checkpoint):
+        ...         return changes.writeStream.foreachBatch(self.show)
+        ...
+        ...     def show(self, batch, number):
+        ...         print(number, batch.count())
+        >>> changes = spark.readStream.format("rate").load()
+        >>> type(Printed().writer(changes, None, "out/checkpoint")).__name__
+        'DataStreamWriter'
         """
 
 
 class BatchSink(Sink, Protocol):
-    """A sink that can be one of several of a query."""
+    """A sink that can be one of several of a query: the interface of sinks for ``dt.run``.
+
+    The sinks that the functions named ``to_…`` make are such sinks. A class of your own
+    needs ``writer``, ``title`` and ``batches``.
+
+    See Also
+    --------
+    Sink : The interface of all sinks.
+    run : Start one query with several results.
+
+    Examples
+    --------
+    >>> class Printed:
+    ...     title = "printed"
+    ...
+    ...     def writer(self, changes, node, checkpoint):
+    ...         write = self.batches(changes.sparkSession, node, checkpoint)
+    ...         return changes.writeStream.foreachBatch(write)
+    ...
+    ...     def batches(self, session, node, checkpoint):
+    ...         return lambda batch, number: print(number, batch.count())
+    >>> write = Printed().batches(spark, None, "out/checkpoint")
+    >>> write(spark.createDataFrame([(1,), (2,)], "id long"), 0)
+    0 2
+    """
 
     @property
     def title(self) -> str:
-        """The sink's name in errors."""
+        """The sink's name in errors, without secrets.
+
+        See Also
+        --------
+        BatchSink.batches : Return the function that writes micro-batches.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.to_postgres("postgresql://app:secret@db/shop", "orders").title
+        "to_postgres('orders')"
+        """
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that writes the micro-batches of a query with several results.
 
-        It is called once, before the query starts. The rows of a batch have the columns of the
-        node's changelog.
+        It is called once, before the query starts. A table or folder of the sink can be
+        created or checked here.
+
+        Parameters
+        ----------
+        session : SparkSession
+            The session of the query.
+        node : Node
+            The result's plan. ``node.name`` is its name, ``node.key.names`` are its key
+            columns, and ``node.values.names`` its value columns. ``node.current`` is true
+            for a table whose last changes are its current rows.
+        checkpoint : str
+            The folder of the query's checkpoint.
+
+        Returns
+        -------
+        callable
+            A function of a static frame and the micro-batch's number. The frame has the
+            columns of the changelog: the key, the values, ``_change``, ``_timestamp`` and
+            ``_position``.
+
+        Raises
+        ------
+        PlanError
+            If the result does not suit the target.
+        TargetError
+            If the target cannot take the result, such as a table with other columns.
+
+        See Also
+        --------
+        Sink.writer : Return the writer of a query with one result and one sink.
+        run : Start one query with several results.
+
+        Notes
+        -----
+        The function is called again after a failure, with the same number. The target must
+        then be as if it had been called once. An error that it raises fails the query as a
+        ``TargetError``.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> def show(batch, number):
+        ...     print(number, batch.count())
+        >>> write = dt.to_foreach_batch(show).batches(spark, None, "out/checkpoint")
+        >>> write(spark.createDataFrame([(1,), (2,)], "id long"), 0)
+        0 2
         """
 
 
