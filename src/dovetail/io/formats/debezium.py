@@ -325,7 +325,7 @@ def debezium(
 
     *Values that are not sent.* PostgreSQL leaves out a large value (TOAST) that an update
     does not change, unless the table has ``REPLICA IDENTITY FULL``. For ``unsent="keep"``
-    the query stores the table's rows.
+    the query stores the table's rows. It fails for such a record of a key without a row.
 
     *Infinity.* PostgreSQL's ``infinity`` is read as 9999-12-30 23:59:59.999999 in UTC, and
     ``-infinity`` as 0001-01-03. ``to_postgres`` writes them back.

@@ -161,8 +161,8 @@ def canal(schema: Schema) -> DialectFormat:
     Raises
     ------
     PlanError
-        If a column is of a type that cannot be made of a text: binary, an array, a map or a
-        struct. A reader raises it for the format of a key.
+        If a column is of a type that cannot be made of a text, such as binary, an array or
+        a struct. A reader raises it for the format of a key.
 
     See Also
     --------

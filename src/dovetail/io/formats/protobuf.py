@@ -175,11 +175,16 @@ def protobuf(
     Examples
     --------
     >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
     >>> from google.protobuf.api_pb2 import Mixin  # name and root, both string
     >>> record = bytearray(Mixin(name="audit", root="v1").SerializeToString())
     >>> records = spark.createDataFrame([(record,)], "value binary")
     >>> mixins = dt.Table.from_records(
-    ...     records, key_columns="name", value=dt.protobuf(Mixin), name="mixins"
+    ...     records,
+    ...     key_columns="name",
+    ...     value=dt.protobuf(Mixin),
+    ...     timestamp=F.timestamp_seconds(F.lit(1)),
+    ...     name="mixins",
     ... )
     >>> mixins.schema.names
     ['name', 'root', '_change', '_timestamp', '_position']

@@ -400,8 +400,8 @@ def to_delta(
     existing : {"refuse", "replace", "adopt"}, default "refuse"
         The treatment of a table with rows that is not this checkpoint's. ``"refuse"``
         raises ``TargetError`` before the query starts. ``"replace"`` puts the first
-        micro-batch in place of the table, in one commit. ``"adopt"`` merges into the table,
-        and rows whose keys do not come stay.
+        micro-batch in place of the table, in one commit. ``"adopt"`` merges into the table.
+        Rows whose keys do not come stay.
     compact_every : int or None, default 25
         The number of micro-batches between compactions of small files (``OPTIMIZE``). None
         leaves compaction to you.
@@ -428,8 +428,10 @@ def to_delta(
     Raises
     ------
     PlanError
-        If not exactly one of ``path`` and ``table`` is given, or a span is none. The start
-        of a query raises it for names and types of columns that Delta does not store.
+        If not exactly one of ``path`` and ``table`` is given, or a retention is no span of
+        time. The start of a query raises it for names and types of columns that Delta does
+        not store. With ``history`` it also refuses columns with the names of the three that
+        are added.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit.

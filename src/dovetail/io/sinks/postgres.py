@@ -187,8 +187,8 @@ def to_postgres(
     existing : {"refuse", "replace", "adopt"}, default "refuse"
         The treatment of a table with rows that is not this checkpoint's. ``"refuse"``
         raises ``TargetError`` before the query starts. ``"replace"`` deletes the rows in
-        the first micro-batch's transaction. ``"adopt"`` goes on with the rows, and those
-        whose keys do not come stay.
+        the first micro-batch's transaction. ``"adopt"`` goes on with the rows. Rows whose
+        keys do not come stay.
     timeout_s : float, default 600.0
         The limit of a transaction, in seconds.
     retries : int, default 10

@@ -120,11 +120,11 @@ def to_topic(
         beforehand.
     servers : str
         The brokers, ``host:port``, separated by commas.
-    key : str or format, default "json"
+    key : {"json", "string", "bytes"} or format, default "json"
         The format of the key's columns. ``"json"`` writes an object of all of them.
         ``"string"`` and ``"bytes"`` write the only one. ``dt.avro(...)`` and
         ``dt.protobuf(...)`` are formats, too.
-    value : str or format, default "json"
+    value : {"json", "string", "bytes"} or format, default "json"
         The format of the value columns, in the same forms.
     headers : mapping of str to str or Column, optional
         Further headers by their names, each a column of the changelog or a Spark expression

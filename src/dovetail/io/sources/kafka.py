@@ -114,11 +114,11 @@ def read_topic(
         The name of one topic: letters, digits, ``.``, ``_`` and ``-``.
     servers : str
         The brokers, ``host:port``, separated by commas.
-    key : str, StructType, mapping or format
+    key : {"string", "bytes"}, StructType, mapping or format
         The format of the record's key. ``"string"`` or ``"bytes"`` gives one column,
-        ``key``. A schema gives the fields of a JSON object, and ``dt.avro(...)`` and the
-        like theirs.
-    value : str, StructType, mapping or format
+        ``key``. A ``StructType`` or a mapping gives the fields of a JSON object. A format
+        such as ``dt.json(...)`` or ``dt.avro(...)`` gives the fields of its records.
+    value : {"string", "bytes"}, StructType, mapping or format
         The format of the record's value, in the same forms. ``"string"`` or ``"bytes"``
         gives one column, ``value``.
     starting : str, default "earliest"
@@ -179,9 +179,9 @@ def read_topic(
     A frame of orders, from a broker:
 
     >>> import dovetail as dt
-    >>> def read_orders(spark):
-    ...     schema = "id long, amount long"
-    ...     return dt.read_topic(spark, "orders", servers="db:9092", key="string", value=schema)
+    >>> def orders(spark):
+    ...     value = dt.json("id long, amount long")
+    ...     return dt.read_topic(spark, "orders", servers="db:9092", key="string", value=value)
 
     One call reads one topic:
 

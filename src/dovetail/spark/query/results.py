@@ -73,7 +73,6 @@ class Sink(Protocol):
     ... )
     >>> query.awaitTermination()
     orders, micro-batch 0: 2 changes
-    True
     """
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
