@@ -431,8 +431,8 @@ def to_console(*, rows: Positive = 20) -> ConsoleSink:
 def to_foreach_batch(function: OfBatches) -> FunctionSink:
     """Call a function with the changes of each micro-batch.
 
-    It writes to targets that have no sink of their own. After a failure, the function is
-    called again with the same changes and the same number.
+    It serves targets for which there is no sink here. After a failure, the function is
+    called again for the same micro-batch, with the same number.
 
     Parameters
     ----------
