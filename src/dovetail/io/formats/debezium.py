@@ -312,9 +312,10 @@ def debezium(
     - ``long`` and ``string`` take numbers and texts as they are encoded.
     - Arrays of these.
 
-    *Encodings.* Without a schema, a number in JSON may be any kind of time or timestamp. A
-    decimal may be bytes (``"Decimal"``) or plain (``"string"``, ``"double"``). So
-    ``encodings`` names it.
+    *Encodings.* Without a schema, a number in JSON may be any kind of time or timestamp, so
+    ``encodings`` names the kind: Time, MicroTime, NanoTime, MicroDuration, NanoDuration,
+    Timestamp, MicroTimestamp or NanoTimestamp. A decimal may be bytes (``"Decimal"``,
+    ``"VariableScaleDecimal"``) or plain (``"string"``, ``"double"``).
 
     *Time and order.* The event time is ``source.ts_us``, else ``source.ts_ms``, else the
     event's own. The topic's offsets order the changes. With ``key_columns=``, an update of
