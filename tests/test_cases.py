@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 
 TOOL = Path(__file__).parents[1] / "tools" / "cases.py"
 
@@ -162,12 +163,15 @@ def dropped(answer: dict[str, Any]) -> list[int]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        "--runner kernel",
-        "--runner kernel --split 1 --restart",
-        "--runner driver --split 2",
-        "--runner driver --restart --split 3",
-    ],
+    slow_after(
+        2,
+        [
+            "--runner kernel --split 1 --restart",
+            "--runner driver --restart --split 3",
+            "--runner kernel",
+            "--runner driver --split 2",
+        ],
+    ),
 )
 def test_cases(options: str) -> None:
     asked = "\n".join(json.dumps(case) for case in CASES)

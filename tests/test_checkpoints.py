@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -55,7 +56,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
 
 
-@pytest.mark.parametrize(("first", "then"), [(2, 4), (4, 2), (8, 200)])
+@pytest.mark.parametrize(("first", "then"), slow_after(1, [(8, 200), (2, 4), (4, 2)]))
 def test_state_is_found_again_under_other_shuffle_partitions(
     session: SparkSession, tmp_path: Path, first: int, then: int
 ) -> None:
@@ -124,7 +125,7 @@ def test_another_expression_under_an_aggregate_is_refused(
     assert [row["total"] for row in rows.collect()][-1] == 250.0
 
 
-@pytest.mark.parametrize("retention", [None, "1 s"])
+@pytest.mark.parametrize("retention", slow_after(1, ["1 s", None]))
 def test_old_files_leave_the_list_of_a_folder(
     spark: SparkSession, tmp_path: Path, retention: str | None
 ) -> None:

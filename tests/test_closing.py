@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from bench.records import cut
 from bench.runners import write_file
 from bench.waiting import (
@@ -38,7 +39,7 @@ from dovetail.spark.query.empty_batches import plan_batch
 from dovetail.spark.query.end_of_input import MARK, refuse_ended
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(3, range(6)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_the_end_all_comes_out_however_it_was_cut(kind: str, seed: int) -> None:
     check_however_cut(kind, seed)

@@ -273,6 +273,7 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
     assert sorted(tuple(row) for row in plain.select("id", "v").collect()) == current
 
 
+@pytest.mark.slow
 def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     place.run(partition_by="_current", compact_every=2)
     details = place.spark.sql(f"DESCRIBE DETAIL delta.`{place.target}`").first()

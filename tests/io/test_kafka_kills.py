@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import dovetail as dt
 
 KEYS, RECORDS = 40, 3000
-EXECUTORS_KILLED, DRIVERS_KILLED = 2, 1
+EXECUTORS_KILLED, DRIVERS_KILLED = 1, 1
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import psutil
 import pyarrow as pa
+import pytest
 import small_session
 from delta_model import Results, Row, TableOf, World, shown
 from pyspark import SparkFiles
@@ -175,6 +176,7 @@ def expected(place: str, world: World) -> list[Row]:
     return sorted(found, key=shown)
 
 
+@pytest.mark.slow
 def test_no_cache_entry_outlives_a_micro_batch_that_its_keeper_did_not_see(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],

@@ -168,11 +168,13 @@ RUNNERS = {
     "colliding, restarted": Runner(3, restart=True, hash="one"),
     "in slices": Runner(WHOLE, sliced=True),
     "2 buckets": Runner(1, restart=True, buckets=2),
+    "4 buckets": Runner(8, restart=True, buckets=4),
     "8 buckets": Runner(3, restart=True, buckets=8),
     "16 buckets": Runner(WHOLE, buckets=16),
 }
-SLOW = {"by three", "restarted", "colliding", "2 buckets", "16 buckets"}
-"""They are as "at once", "colliding, restarted" (two of them) and "8 buckets" (two)."""
+SLOW = {"by three", "restarted", "colliding", "in slices", "2 buckets", "8 buckets", "16 buckets"}
+"""They are as "at once", "colliding, restarted" (two of them) and "4 buckets" (three). Random cases
+have slices, too."""
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNNERS]
 BY_BATCH = [name for name in NAMES if name.values[0] not in ("one by one", "by three")]
 """Where the batches are those of a table, these two are as "at once"."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 import pyarrow as pa
 import pytest
 from bench.forced import HASHES, forced
+from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
@@ -107,7 +108,7 @@ def rows(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
-@pytest.fixture(params=LIMITS)
+@pytest.fixture(params=slow_after(2, ["own sizes", "a row each", "small segments"]))
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     with forced("own", LIMITS[request.param]):
         yield
@@ -260,7 +261,7 @@ def test_records_wait_out_the_grace_period_or_for_the_other_side(waits: str) -> 
 
 
 @pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("part", [2, 1024])
+@pytest.mark.parametrize("part", slow_after(1, [2, 1024]))
 def test_groups_have_their_results(part: int) -> None:
     """Long lists, which lie in parts, included."""
     table = testing.table("t", key="k", schema=COLUMNS)
