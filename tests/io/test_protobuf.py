@@ -146,6 +146,10 @@ def test_what_does_not_fit_is_refused(spark: SparkSession, shop: Any) -> None:
     assert dt.protobuf("shop.Order", descriptors=named).message == "shop.Order"
     with pytest.raises(dt.PlanError, match=r"message='shop\.No' is not in the descriptors"):
         dt.protobuf("shop.No", descriptors=named)
+    with pytest.raises(dt.PlanError, match=r"descriptors= is no set of files .*Give what protoc"):
+        dt.protobuf("shop.Order", descriptors=b"\xff\xff")
+    with pytest.raises(dt.PlanError, match=r"descriptors= cannot be read: .*No such file"):
+        dt.protobuf("shop.Order", descriptors="nowhere.pb")
     with pytest.raises(dt.PlanError, match="is a name, and descriptors= is not given"):
         dt.protobuf("shop.Order")
     wrong = spark.range(1).select(F.lit(1).alias("id"))

@@ -306,7 +306,8 @@ def _said(kind: Any) -> list[str]:
     if origin in (Sequence, tuple):
         return [f"a list, each item of it {_either(_said(args[0]))}"]
     if origin is Mapping:
-        return [f"a mapping, each value of it {_either(_said(args[1]))}"]
+        names = f"each name {_either(_said(args[0]))}, " if get_origin(args[0]) is Annotated else ""
+        return [f"a mapping, {names}each value of it {_either(_said(args[1]))}"]
     return [_NAMES.get(origin or kind) or _article((origin or kind).__name__)]
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.message import DecodeError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
@@ -30,6 +31,8 @@ from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.arrow import spark_schema
 
 _REST: Final = (1 << 31) - 1
+_NO_SET: Final = "is no set of files with descriptors"
+_SET: Final = "Give what protoc --include_imports --descriptor_set_out writes"
 _MISSING: Final = "Install it: pip install 'dovetail[protobuf]', on a cluster on the executors, too"
 
 Message: TypeAlias = Annotated[
@@ -149,10 +152,8 @@ def protobuf(
     Raises
     ------
     PlanError
-        If the message is not in the descriptors, or the descriptors are missing or
-        needless. A sink raises it for columns that do not fit the message.
-    OSError
-        If the file of ``descriptors`` cannot be read.
+        If the message is not in the descriptors, or the descriptors are missing, needless
+        or cannot be read. A sink raises it for columns that do not fit the message.
     ConfigurationError
         In a reader or a sink, if ptars is missing.
 
@@ -194,10 +195,9 @@ def protobuf(
             raise PlanError(
                 "protobuf",
                 f"message={message!r} is a name, and descriptors= is not given",
-                "Give what protoc --include_imports --descriptor_set_out writes",
+                _SET,
             )
-        files = descriptors if isinstance(descriptors, bytes) else Path(descriptors).read_bytes()
-        name = message
+        files, name = _read(descriptors), message
     else:
         if descriptors is not None:
             raise PlanError(
@@ -208,11 +208,23 @@ def protobuf(
         files, name = _set_of(descriptor.file), descriptor.full_name
     try:
         _descriptor(files, name)
+    except DecodeError as error:
+        raise PlanError("protobuf", f"descriptors= {_NO_SET}", _SET) from error
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(
             "protobuf", f"message={name!r} is not in the descriptors: {error}", "Name one that is"
         ) from error
     return ProtobufFormat(files, name, framed or registry is not None, registry, subject)
+
+
+def _read(descriptors: Any) -> bytes:
+    """Return descriptors that are given as bytes or as the path of a file."""
+    if isinstance(descriptors, bytes):
+        return descriptors
+    try:
+        return Path(descriptors).read_bytes()
+    except OSError as error:
+        raise PlanError("protobuf", f"descriptors= cannot be read: {error}", _SET) from error
 
 
 def _descriptor_of(message: Any) -> Descriptor | None:
