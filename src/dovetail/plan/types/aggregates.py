@@ -67,7 +67,27 @@ class Taken:
 @validated_fields
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate of a group's rows, before its columns are known."""
+    """One aggregate of a group's rows, before the types of its columns are known.
+
+    Calls such as ``dovetail.sum`` make it, and users do not construct it. ``agg`` of a
+    grouped table or stream takes it under the name of a result column. As text it reads
+    like the call.
+
+    See Also
+    --------
+    GroupedTable.agg : Aggregate the groups of a table.
+    GroupedStream.agg : Aggregate the groups of a stream.
+    aggregate : Define an aggregate by functions of your own.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> call = dt.top(3, ["id", "amount"], by="amount")
+    >>> print(call)
+    top(3, id, amount, by=amount)
+    >>> call.function, call.columns
+    ('top', ('amount', 'id', 'amount'))
+    """
 
     function: Text
     """The name of the aggregate, such as ``"sum"``."""
@@ -107,42 +127,254 @@ AnAggregate: TypeAlias = Annotated[AggregateCall, Rule('an aggregate, such as dt
 
 @validated
 def count(column: _Column | None = None) -> AggregateCall:
-    """Count the rows of a group or, given a column, its values that are not null."""
+    """Count the rows of a group or, given a column, its values that are not null.
+
+    The result is a long. It is 0 for a group whose values are all null.
+
+    Parameters
+    ----------
+    column : str, optional
+        The column whose values are counted. Without it, all rows are counted.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column.
+
+    See Also
+    --------
+    count_distinct : Count the distinct values of a column exactly.
+    sum : Sum the values of a column.
+
+    Notes
+    -----
+    A group of a table whose last row leaves is deleted by a tombstone, so no group has 0
+    rows. Source: spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> counts = orders.group_by("city").agg(orders=dt.count(), priced=dt.count("amount"))
+    >>> driver = testing.Driver(counts)
+    >>> rows = [{"id": 1, "city": "Oslo", "amount": 40}, {"id": 2, "city": "Oslo"}]
+    >>> driver.pipe(orders, rows, timestamp=1)
+    [<city='Oslo': orders=1, priced=1 @1>, <city='Oslo': orders=2, priced=1 @1>]
+    """
     return AggregateCall("count", () if column is None else (column,))
 
 
 @validated
 def sum(column: _Column) -> AggregateCall:  # noqa: A001
-    """Sum a column's values; null if it has none.
+    """Sum the values of a column; the result is null if all of them are null.
 
-    Integers give a long, floats a double, decimals a decimal with ten more digits. The sum of
-    floats is the double nearest to the exact sum, infinite beyond the largest double. Another sum
-    that does not fit its type is an error.
+    Parameters
+    ----------
+    column : str
+        The column, of a numeric type. Its nulls are left out.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column or one that is
+        not a number.
+    DataError
+        In a batch, if a sum of integers or decimals does not fit the result type.
+
+    See Also
+    --------
+    mean : Average the values of a column.
+    count : Count rows or values.
+
+    Notes
+    -----
+    - Integers give a long.
+    - Floats give a double.
+    - Decimals give a decimal with ten more digits, at most 38.
+
+    The sum of floats is the double nearest to the exact sum, so it does not depend on the
+    order of rows. It is infinite if the exact sum is beyond the largest double. Source:
+    spec/aggregate; Spark's ANSI mode for overflow.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> totals = orders.group_by("city").agg(total=dt.sum("amount"))
+    >>> driver = testing.Driver(totals)
+    >>> rows = [{"id": 1, "city": "Oslo", "amount": 40}, {"id": 2, "city": "Oslo", "amount": 2}]
+    >>> driver.pipe(orders, rows, timestamp=1)
+    [<city='Oslo': total=40 @1>, <city='Oslo': total=42 @1>]
+    >>> driver.pipe(orders, {"id": 1}, timestamp=2, deleted=True)
+    [<city='Oslo': total=2 @2>]
     """
     return AggregateCall("sum", (column,))
 
 
 @validated
 def mean(column: _Column) -> AggregateCall:
-    """Average a column's values; null if it has none.
+    """Average the values of a column; the result is null if all of them are null.
 
-    Decimals give a decimal with four more digits, other numbers a double. The mean of floats is the
-    double nearest to the exact mean.
+    Parameters
+    ----------
+    column : str
+        The column, of a numeric type. Its nulls count neither as values nor as zeros.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column or one that is
+        not a number.
+    DataError
+        In a batch, if a mean of decimals does not fit the result type.
+
+    See Also
+    --------
+    sum : Sum the values of a column.
+
+    Notes
+    -----
+    Decimals give a decimal with four more digits, rounded half away from zero. Other
+    numbers give a double. The mean of floats is the double nearest to the exact mean.
+    Source: spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.group_by("city").agg(mean=dt.mean("amount")))
+    >>> rows = [{"id": 1, "city": "Oslo", "amount": 40}, {"id": 2, "city": "Oslo"}]
+    >>> driver.pipe(orders, rows, timestamp=1)
+    [<city='Oslo': mean=40.0 @1>, <city='Oslo': mean=40.0 @1>]
+    >>> driver.pipe(orders, {"id": 2, "city": "Oslo", "amount": 3}, timestamp=2)
+    [<city='Oslo': mean=21.5 @2>]
     """
     return AggregateCall("mean", (column,))
 
 
 @validated
 def min(column: _Column) -> AggregateCall:  # noqa: A001
-    """Find the smallest of a column's values; null if it has none. NaN is larger
-    than any number.
+    """Find the smallest value of a column; the result is null if all values are null.
+
+    The result has the type of the column.
+
+    Parameters
+    ----------
+    column : str
+        The column, of a type with an order: numbers, texts without a collation, bytes,
+        booleans, dates, times or durations. Its nulls are left out.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column or a type
+        without an order, such as an array.
+
+    See Also
+    --------
+    max : Find the largest value of a column.
+    top : Take columns of the rows with the highest or lowest values.
+
+    Notes
+    -----
+    NaN is larger than any number. Texts are compared by their bytes in UTF-8. When the row
+    with the smallest value leaves a table, the next value takes its place. Source:
+    spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.group_by("city").agg(found=dt.min("amount")))
+    >>> rows = [{"id": 1, "city": "Oslo", "amount": 40}, {"id": 2, "city": "Oslo", "amount": 2}]
+    >>> driver.pipe(orders, rows, timestamp=1)
+    [<city='Oslo': found=40 @1>, <city='Oslo': found=2 @1>]
+    >>> driver.pipe(orders, {"id": 2}, timestamp=2, deleted=True)
+    [<city='Oslo': found=40 @2>]
     """
     return AggregateCall("min", (column,))
 
 
 @validated
 def max(column: _Column) -> AggregateCall:  # noqa: A001
-    """Find the largest of a column's values; null if it has none. NaN is larger than any number."""
+    """Find the largest value of a column; the result is null if all values are null.
+
+    The result has the type of the column.
+
+    Parameters
+    ----------
+    column : str
+        The column, of a type with an order: numbers, texts without a collation, bytes,
+        booleans, dates, times or durations. Its nulls are left out.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column or a type
+        without an order, such as an array.
+
+    See Also
+    --------
+    min : Find the smallest value of a column.
+    top : Take columns of the rows with the highest or lowest values.
+
+    Notes
+    -----
+    NaN is larger than any number. Texts are compared by their bytes in UTF-8. When the row
+    with the largest value leaves a table, the next value takes its place. Source:
+    spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.group_by("city").agg(found=dt.max("amount")))
+    >>> rows = [{"id": 1, "city": "Oslo", "amount": 40}, {"id": 2, "city": "Oslo", "amount": 2}]
+    >>> driver.pipe(orders, rows, timestamp=1)
+    [<city='Oslo': found=40 @1>, <city='Oslo': found=40 @1>]
+    >>> driver.pipe(orders, {"id": 1}, timestamp=2, deleted=True)
+    [<city='Oslo': found=2 @2>]
+    """
     return AggregateCall("max", (column,))
 
 
@@ -154,16 +386,65 @@ def top(
     by: _Column,
     descending: bool = True,
 ) -> AggregateCall:
-    """Take ``column`` of the ``n`` rows of a group with the highest values of the column ``by``.
+    """Take columns of the ``n`` rows of a group that have the highest values of the column ``by``.
 
-    The result is an array: of the column's values or, for several columns, of structs. With
-    ``descending=False`` it has the lowest values, the lowest first. Rows in which ``by`` is null
-    are left out. Equal rows count each. NaN is higher than any number, and -0.0 is 0.0.
+    The result is an array. It is empty if ``by`` is null in all rows of the group.
 
-    Rows with the same value of ``by`` are in ascending order of ``column``, nulls first; of several
-    columns, the first one decides first. If the first of these columns is the primary key, ties are
-    in its order. The result depends only on the group's present rows, not on their order of
-    arrival.
+    Parameters
+    ----------
+    n : int
+        The largest number of rows to take, at least 1.
+    column : str or list of str
+        The column to take. A list of columns gives an array of structs with these fields.
+    by : str
+        The column that ranks the rows. Rows in which it is null are left out.
+    descending : bool, default True
+        True to take the highest values, the highest first. False to take the lowest values,
+        the lowest first.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``n`` is below 1, or if ``column`` is empty or names a column twice. ``agg``
+        raises it for an unknown column and for a type without an order, such as an array or
+        a map.
+
+    See Also
+    --------
+    max : Find the largest value of a column.
+    collect_list : Collect all values of a column.
+
+    Notes
+    -----
+    - Equal rows count each.
+    - NaN is higher than any number, and -0.0 is 0.0.
+    - Rows with the same value of ``by`` are in ascending order of ``column``, nulls first.
+      Of several columns, the first one decides first. If it is the primary key, ties are in
+      the key's order.
+    - The result depends only on the rows that the group has, not on their order of arrival.
+
+    Source: spec/aggregate (``top``); Spark's ``ORDER BY``.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> largest = orders.group_by("city").agg(largest=dt.top(2, "id", by="amount"))
+    >>> driver = testing.Driver(largest)
+    >>> for id, amount in (1, 40), (2, 60), (3, 50):
+    ...     change = driver.pipe(orders, {"id": id, "city": "Oslo", "amount": amount}, timestamp=1)
+    >>> change
+    [<city='Oslo': largest=[2, 3] @1>]
+    >>> driver.pipe(orders, {"id": 2}, timestamp=2, deleted=True)
+    [<city='Oslo': largest=[3, 1] @2>]
     """
     single = isinstance(column, str)
     columns = (column,) if isinstance(column, str) else tuple(column)
@@ -177,56 +458,304 @@ def top(
 
 @validated
 def first(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
-    """Take a column's value in the first row that arrived.
+    """Take the value of a column in the first row that arrived; for streams only.
 
-    With ``ignore_nulls``, take its first value that is not null. The aggregate is for streams only,
-    since a table's rows may leave their groups.
+    The result has the type of the column, and is null if that value is null.
+
+    Parameters
+    ----------
+    column : str
+        The column, of any type.
+    ignore_nulls : bool, default False
+        True to take the first value that is not null. The result is null while all values
+        are null.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column, and for the
+        groups of a table.
+
+    See Also
+    --------
+    last : Take the value in the last row that arrived.
+    top : Take values by the order of another column; also for tables.
+
+    Notes
+    -----
+    Order is the order of arrival, not that of timestamps. A table's rows may leave their
+    groups, and the aggregate could not tell the first row among those that remain. Source:
+    spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> sales = testing.stream("sales", key="id", schema=schema)
+    >>> groups = sales.group_by("city")
+    >>> named = groups.agg(plain=dt.first("amount"), known=dt.first("amount", ignore_nulls=True))
+    >>> driver = testing.Driver(named)
+    >>> rows = [{"id": 1, "city": "Oslo"}, {"id": 2, "city": "Oslo", "amount": 40}]
+    >>> for change in driver.pipe(sales, rows, timestamp=1):
+    ...     print(change)
+    <city='Oslo': plain=None, known=None @1>
+    <city='Oslo': plain=None, known=40 @1>
     """
     return AggregateCall("first", (column,), ignore_nulls)
 
 
 @validated
 def last(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
-    """Take a column's value in the last row that arrived.
+    """Take the value of a column in the last row that arrived; for streams only.
 
-    With ``ignore_nulls``, take its last value that is not null. The aggregate is for streams only,
-    since a table's rows may leave their groups.
+    The result has the type of the column, and is null if that value is null.
+
+    Parameters
+    ----------
+    column : str
+        The column, of any type.
+    ignore_nulls : bool, default False
+        True to take the last value that is not null. The result is null while all values
+        are null.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column, and for the
+        groups of a table.
+
+    See Also
+    --------
+    first : Take the value in the first row that arrived.
+    top : Take values by the order of another column; also for tables.
+
+    Notes
+    -----
+    Order is the order of arrival, not that of timestamps. A table's rows may leave their
+    groups, and the aggregate could not tell the last row among those that remain. Source:
+    spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> sales = testing.stream("sales", key="id", schema=schema)
+    >>> groups = sales.group_by("city")
+    >>> named = groups.agg(plain=dt.last("amount"), known=dt.last("amount", ignore_nulls=True))
+    >>> driver = testing.Driver(named)
+    >>> rows = [{"id": 1, "city": "Oslo", "amount": 40}, {"id": 2, "city": "Oslo"}]
+    >>> for change in driver.pipe(sales, rows, timestamp=1):
+    ...     print(change)
+    <city='Oslo': plain=40, known=40 @1>
+    <city='Oslo': plain=None, known=40 @1>
     """
     return AggregateCall("last", (column,), ignore_nulls)
 
 
 @validated
 def collect_list(column: _Column) -> AggregateCall:
-    """Collect a column's values that are not null into an array, in order of arrival.
+    """Collect the values of a column that are not null into an array, in order of arrival.
 
-    A row of a table that is deleted or replaced removes the first value equal to its own.
+    The array is empty if all values are null.
+
+    Parameters
+    ----------
+    column : str
+        The column. For a table, its type must not be a map, a variant or a collated text.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column, and for such a
+        type in the groups of a table.
+
+    See Also
+    --------
+    collect_set : Collect distinct values only.
+    top : Collect the values of a limited number of rows.
+
+    Notes
+    -----
+    A row that a table deletes or replaces removes the first value that equals its former
+    value. The array is as large as the group. Source: spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.group_by("city").agg(amounts=dt.collect_list("amount")))
+    >>> rows = [{"id": n, "city": "Oslo", "amount": n % 2} for n in (1, 2, 3)]
+    >>> driver.pipe(orders, rows, timestamp=1)[-1]
+    <city='Oslo': amounts=[1, 0, 1] @1>
+    >>> driver.pipe(orders, {"id": 3}, timestamp=2, deleted=True)
+    [<city='Oslo': amounts=[0, 1] @2>]
     """
     return AggregateCall("collect_list", (column,))
 
 
 @validated
 def collect_set(column: _Column) -> AggregateCall:
-    """Collect a column's distinct values that are not null into an array, in ascending order.
+    """Collect the distinct values of a column that are not null into an array, in ascending order.
 
-    Values of a type without an order are in order of arrival.
+    The array is empty if all values are null. Values of a type without an order, such as an
+    array, are in order of arrival.
+
+    Parameters
+    ----------
+    column : str
+        The column. Its type must not be a map, a variant or a collated text.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column or for such a
+        type.
+
+    See Also
+    --------
+    count_distinct : Count distinct values without keeping them in the result.
+    collect_list : Collect all values in order of arrival.
+
+    Notes
+    -----
+    A value stays in the set while any row of the group has it. Source: spec/aggregate.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.group_by("city").agg(amounts=dt.collect_set("amount")))
+    >>> rows = [{"id": n, "city": "Oslo", "amount": n % 2} for n in (1, 2, 3)]
+    >>> driver.pipe(orders, rows, timestamp=1)[-1]
+    <city='Oslo': amounts=[0, 1] @1>
+    >>> driver.pipe(orders, {"id": 3}, timestamp=2, deleted=True)
+    [<city='Oslo': amounts=[0, 1] @2>]
     """
     return AggregateCall("collect_set", (column,))
 
 
 @validated
 def count_distinct(column: _Column) -> AggregateCall:
-    """Count a column's distinct values that are not null, exactly. -0.0 is 0.0, and all NaNs are
-    one value.
+    """Count the distinct values of a column that are not null, exactly.
+
+    The result is a long. It is 0 if all values are null.
+
+    Parameters
+    ----------
+    column : str
+        The column. Its type must not be a map, a variant or a collated text.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column or for such a
+        type.
+
+    See Also
+    --------
+    approx_count_distinct : Estimate the number in little memory; for streams only.
+    collect_set : Collect the distinct values themselves.
+
+    Notes
+    -----
+    -0.0 and 0.0 are one value, and all NaNs are one value. Source: spec/aggregate
+    (``distinct``).
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.group_by("city").agg(amounts=dt.count_distinct("amount")))
+    >>> rows = [{"id": n, "city": "Oslo", "amount": n % 2} for n in (1, 2, 3)]
+    >>> driver.pipe(orders, rows, timestamp=1)[-1]
+    <city='Oslo': amounts=2 @1>
+    >>> driver.pipe(orders, {"id": 2}, timestamp=2, deleted=True)
+    [<city='Oslo': amounts=1 @2>]
     """
     return AggregateCall("count_distinct", (column,))
 
 
 @validated
 def approx_count_distinct(column: _Column) -> AggregateCall:
-    """Estimate the number of a column's distinct values that are not null. The standard error is 5
-    %.
+    """Estimate the number of distinct values of a column that are not null; for streams only.
 
-    The aggregate is for streams only, since a table's rows may leave their groups.
+    The result is a long with a standard error of 5 %. It is 0 if all values are null.
+
+    Parameters
+    ----------
+    column : str
+        The column. Its type must not be a map, a variant or a collated text.
+
+    Returns
+    -------
+    AggregateCall
+        An argument of ``agg`` of a grouped table or stream.
+
+    Raises
+    ------
+    PlanError
+        If ``column`` is not a text. ``agg`` raises it for an unknown column, for such a
+        type, and for the groups of a table.
+
+    See Also
+    --------
+    count_distinct : Count distinct values exactly; also for tables.
+
+    Notes
+    -----
+    The estimate is that of HyperLogLog. A table's rows may leave their groups, and
+    HyperLogLog cannot forget a value. Source: Spark's ``approx_count_distinct``.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "city": pa.string(), "amount": pa.int64()}
+    >>> sales = testing.stream("sales", key="id", schema=schema)
+    >>> counts = sales.group_by("city").agg(amounts=dt.approx_count_distinct("amount"))
+    >>> driver = testing.Driver(counts)
+    >>> rows = [{"id": n, "city": "Oslo", "amount": n % 2} for n in (1, 2, 3)]
+    >>> driver.pipe(sales, rows, timestamp=1)[-1]
+    <city='Oslo': amounts=2 @1>
     """
     return AggregateCall("approx_count_distinct", (column,))
 
@@ -242,33 +771,89 @@ def aggregate(
     retract: Callable[[State, State], State] | None = None,
     finish: Callable[[State], pa.Array] | None = None,
 ) -> Callable[..., AggregateCall]:
-    """Define an aggregate by functions over Arrow columns. Call the result with column names.
+    """Define an aggregate by functions over Arrow columns, and call the result with column names.
 
-    An *accumulator* is the state of some rows. It has the columns of ``state``, by name and type.
-    Each function works on many accumulators at once: a mapping of the names to Arrow arrays of one
-    length.
+    An *accumulator* is the state of some rows of a group. It has the columns of ``state``,
+    by name and type. Each function works on many accumulators at once: a mapping of the
+    names to Arrow arrays of one length.
 
-    - ``init(n)``: return n accumulators of no rows.
-    - ``add(state, *values)``: add a row to each accumulator. ``values`` are its columns, nulls too.
-    - ``merge(a, b)``: combine accumulators, ``a``'s rows before ``b``'s. Must be associative.
-    - ``retract(a, b)``: remove ``b``'s rows from ``a``. An aggregate of a table needs it.
-    - ``finish(state)``: return the results, an array of type ``returns``. Without this function,
-      ``state`` must have one column, which is the result.
+    Parameters
+    ----------
+    init : function of int
+        ``init(n)`` returns n accumulators of no rows.
+    add : function of a mapping and arrays
+        ``add(state, *values)`` returns each accumulator with one more row. ``values`` are
+        the columns of the rows, nulls included.
+    merge : function of two mappings
+        ``merge(a, b)`` combines accumulators, the rows of ``a`` before those of ``b``. It
+        must be associative.
+    state : mapping of str to type
+        The names and types of an accumulator's columns. A type is an Arrow type or a Spark
+        type. A Spark type may be a text such as ``"double"``, which needs a Spark session.
+    returns : type
+        The type of the result, given in the same forms.
+    retract : function of two mappings, optional
+        ``retract(a, b)`` removes the rows of ``b`` from ``a``. An aggregate of a table
+        needs it, since a table's rows may leave their groups.
+    finish : function of a mapping, optional
+        ``finish(state)`` returns the results, an array of type ``returns``. Without it,
+        ``state`` must have one column of that type, which is the result.
 
-    Types are Spark types, as objects or as text, or Arrow types. Raises ``PlanError`` for types and
-    functions that do not fit together.
+    Returns
+    -------
+    function of str
+        It takes the names of the columns to aggregate and returns an ``AggregateCall``.
 
+    Raises
+    ------
+    PlanError
+        If ``state`` is empty or a type is unknown. Without ``finish``, also if ``state`` is
+        not one column of type ``returns``. ``agg`` raises it for a table if ``retract`` is
+        left out.
+    DataError
+        In a batch, if a function raises or returns arrays of another length or type.
+
+    See Also
+    --------
+    AggregateCall : The argument of ``agg`` that the result returns.
+    sum : Sum the values of a column.
+
+    Notes
+    -----
+    The result does not depend on the batches in which rows come if the functions obey these
+    laws:
+
+    - ``merge`` is associative.
+    - ``add`` equals ``merge`` with an accumulator of the new row alone.
+    - Removing ``c`` from ``merge(a, b)`` equals merging ``b`` to ``a`` without ``c``.
+    - Removing ``b`` and then ``c`` equals removing ``merge(b, c)``.
+
+    Kafka Streams has the same parts in ``aggregate``: initializer, adder, merger and
+    subtractor.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
     >>> import pyarrow.compute as pc
-    >>> product = aggregate(
+    >>> import dovetail as dt
+    >>> product = dt.aggregate(
     ...     init=lambda n: {"product": pa.array([1.0] * n)},
     ...     add=lambda state, x: {"product": pc.multiply(state["product"], pc.fill_null(x, 1.0))},
     ...     merge=lambda a, b: {"product": pc.multiply(a["product"], b["product"])},
     ...     retract=lambda a, b: {"product": pc.divide(a["product"], b["product"])},
-    ...     state={"product": DoubleType()},
-    ...     returns=DoubleType(),
+    ...     state={"product": pa.float64()},
+    ...     returns=pa.float64(),
     ... )
-    >>> print(product("price"))
-    aggregate(price)
+    >>> print(product("rate"))
+    aggregate(rate)
+
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "pair": pa.string(), "rate": pa.float64()}
+    >>> rates = testing.table("rates", key="id", schema=schema)
+    >>> driver = testing.Driver(rates.group_by("pair").agg(rate=product("rate")))
+    >>> rows = [{"id": 1, "pair": "x", "rate": 2.0}, {"id": 2, "pair": "x", "rate": 0.25}]
+    >>> driver.pipe(rates, rows, timestamp=1)
+    [<pair='x': rate=2.0 @1>, <pair='x': rate=0.5 @1>]
     """
     if not state:
         raise PlanError(
