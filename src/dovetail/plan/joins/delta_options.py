@@ -68,7 +68,21 @@ _RELATIONS = (
 @validated_fields
 @dataclass(frozen=True)
 class Delta:
-    """Options of a join of tables by look-ups; made by ``delta``."""
+    """Options of a join of tables by look-ups.
+
+    ``delta`` makes it, and users do not construct it.
+
+    See Also
+    --------
+    delta : Choose between look-ups and state.
+    Table.join : Join two tables.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.delta(strategy="force", right_cache=0)
+    Delta(strategy='force', left_cache=100000, right_cache=0)
+    """
 
     strategy: Strategy = "auto"
     left_cache: Natural = 100_000
@@ -84,23 +98,81 @@ ADelta: TypeAlias = Annotated[Delta, Rule('options such as dt.delta(strategy="fo
 def delta(
     *, strategy: Strategy = "auto", left_cache: Natural = 100_000, right_cache: Natural = 100_000
 ) -> Delta:
-    """Return the options that choose between a delta join and the stateful join of tables.
+    """Return options that choose between a delta join and a join of tables in state.
 
-    A delta join keeps no state. Each change of one table is joined with the rows that the other
-    table's look-up source (``with_lookup``) has at that time. Its result is *eventual*: once the
-    input rests, it is the join of both tables. Until then it may be ahead of the changelogs. Per
-    micro-batch a key has at most one change. An unchanged row may come again, and so may a
-    tombstone of a key that had no row.
+    A *delta join* keeps no state. It joins each change of one table with the rows that the
+    store of the other table has at that time. ``Table.with_lookup`` gives a table its
+    store, the *look-up source*.
 
-    ``strategy``: ``"auto"`` uses a delta join for tables with look-up sources if none of its
-    limitations is broken. All other tables are joined in state. ``"force"`` raises a ``PlanError``
-    that names every broken limitation. ``"none"`` joins in state. ``explain`` shows the choice and
-    its reasons.
+    Parameters
+    ----------
+    strategy : {"auto", "force", "none"}, default "auto"
+        The choice between a delta join and a join that keeps both tables in state:
 
-    ``left_cache``, ``right_cache``: the number of looked-up rows of each table that a task keeps,
-    the last used ones; 0 for none. Nothing is kept of a side whose rows may change their join key.
+        - ``"auto"`` joins tables with look-up sources by a delta join if none of its
+          limitations is broken. It joins all other tables in state.
+        - ``"force"`` makes a delta join, or raises an error that names every broken
+          limitation.
+        - ``"none"`` joins in state.
+    left_cache : int, default 100_000
+        The number of looked-up rows of the left table that a task keeps, the last used
+        ones. 0 keeps none.
+    right_cache : int, default 100_000
+        The same for the right table.
 
-    Source: FLIP-486; docs/delta_joins.md.
+    Returns
+    -------
+    Delta
+        An argument of ``Table.join``.
+
+    Raises
+    ------
+    PlanError
+        If ``strategy`` is another one, or if a number of rows is negative. ``Table.join``
+        raises it for a broken limitation with ``"force"``.
+
+    See Also
+    --------
+    Table.join : Join two tables.
+    Table.with_lookup : Give a table its look-up source.
+    Table.explain : Show the choice and its reasons.
+
+    Notes
+    -----
+    - The result of a delta join is *eventual*: once the input rests, it is the join of both
+      tables. Until then, it may be ahead of the changelogs.
+    - A key has at most one change in a micro-batch.
+    - An unchanged row may come again. So may a tombstone (a delete) of a key that had no
+      row.
+    - No looked-up row is kept of a side whose rows may change their join key.
+
+    Source: FLIP-486; docs/delta_joins.md lists the limitations.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> orders = testing.table("orders", key="id", schema={"id": pa.int64(), "city": pa.string()})
+    >>> schema = {"city": pa.string(), "land": pa.string()}
+    >>> cities = testing.table("cities", key="city", schema=schema)
+    >>> try:
+    ...     orders.join(cities, on="city", delta=dt.delta(strategy="force"))
+    ... except dt.PlanError as error:
+    ...     print(error.problem.partition(";")[0])
+    4 limitations are broken: (1) no index finds rows of orders by city
+
+    With look-up sources, ``explain`` shows the delta join:
+
+    >>> by_city = [dt.index("city")]
+    >>> orders = orders.with_lookup(dt.sqlite("shop.db", "orders", key="id", indexes=by_city))
+    >>> cities = cities.with_lookup(dt.sqlite("shop.db", "cities", key="city"))
+    >>> dt.explain(orders.join(cities, on="city"))  # doctest: +ELLIPSIS
+    Topology
+    inner join by look-ups on city  (key id; city, land)
+    ...
+    Delta join: chosen for inner join of orders and cities
+    ...
     """
     return Delta(strategy, left_cache, right_cache)
 

@@ -18,7 +18,21 @@ from dovetail.plan.types.spans import Span, microseconds, written
 @validated_fields
 @dataclass(frozen=True)
 class Within:
-    """The window of a stream-stream join; made by ``within``."""
+    """The window of a join of two streams.
+
+    ``within`` makes it, and users do not construct it.
+
+    See Also
+    --------
+    within : Make a window from spans.
+    Stream.join : Join two streams within a window.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.within(before="-1 min", after="5 min")
+    Within(before_us=-60000000, after_us=300000000, grace_us=0)
+    """
 
     before_us: int
     """The time in microseconds that a right record may be earlier than its left record."""
@@ -33,19 +47,60 @@ AWithin: TypeAlias = Annotated[Within, Rule('a window such as dt.within(before="
 
 @validated
 def within(*, before: Span | None = None, after: Span | None = None, grace: Span = "0 s") -> Within:
-    """Return the window of a stream-stream join.
+    """Return the window of time in which the records of two streams join.
 
-    A right record R joins a left record L if L.ts - before <= R.ts <= L.ts + after, both ends
-    included.
+    A right record R joins a left record L if ``L.ts - before <= R.ts <= L.ts + after``.
+    Both ends are included. A span is a ``datetime.timedelta`` or a text such as ``"5
+    min"``.
 
-    Spans are texts such as ``"5 min"`` or ``datetime.timedelta``. Give at least one of ``before``
-    and ``after``; the other is ``"0 s"`` then. ``before="0 s"`` alone joins equal times. Either may
-    be negative if the window is not empty: ``within(before="-1 min", after="5 min")`` joins records
-    one to five minutes later. ``grace``: the stream time after its window for which a record may
-    still arrive.
+    Parameters
+    ----------
+    before : str or timedelta, optional
+        The time that a right record may be earlier than its left record. It is ``"0 s"`` if
+        only ``after`` is given.
+    after : str or timedelta, optional
+        The time that a right record may be later than its left record. It is ``"0 s"`` if
+        only ``before`` is given.
+    grace : str or timedelta, default "0 s"
+        The stream time after the window of a record for which the record may still arrive.
+        Stream time is the highest event time seen so far.
 
-    Raises ``PlanError`` for anything that is no span, for no bound, and for an empty window.
-    Source: Kafka Streams join design, "windowed join"; KIP-77.
+    Returns
+    -------
+    Within
+        An argument of ``Stream.join``.
+
+    Raises
+    ------
+    PlanError
+        If neither ``before`` nor ``after`` is given, or if a span cannot be read. Also if
+        the window is empty, ``before + after < 0``, or if ``grace`` is negative.
+
+    See Also
+    --------
+    Stream.join : Join two streams within a window.
+    tumbling : Windows of an aggregate, at fixed times.
+
+    Notes
+    -----
+    ``before="0 s"`` alone joins equal times. One of the two bounds may be negative if the
+    window is not empty. So ``within(before="-1 min", after="5 min")`` joins right records
+    that are one to five minutes later. Source: Kafka Streams join design, "windowed join";
+    KIP-77; spec/stream_stream.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> orders = testing.stream("orders", key="id", schema={"id": pa.int64(), "amount": pa.int64()})
+    >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+    >>> payments = testing.stream("payments", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.join(payments, within=dt.within(after="5 us")))
+    >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=10)
+    []
+    >>> driver.pipe(payments, [{"id": 1, "paid": 30}, {"id": 1, "paid": 10}], timestamp=[15, 16])
+    [<id=1: amount=40, paid=30 @15>]
     """
     if before is None and after is None:
         raise PlanError(

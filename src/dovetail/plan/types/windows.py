@@ -20,7 +20,28 @@ Kind: TypeAlias = Literal["tumbling", "hopping", "sliding", "session"]
 @validated_fields
 @dataclass(frozen=True)
 class Windows:
-    """A kind of windows; made by ``tumbling``, ``hopping``, ``sliding`` and ``session``."""
+    """A kind of time windows, with its size, grace period and retention.
+
+    ``tumbling``, ``hopping``, ``sliding`` and ``session`` make it, and users do not
+    construct it. As text it reads as in ``explain``.
+
+    See Also
+    --------
+    GroupedStream.window : Group a stream by windows of time, too.
+    tumbling : Windows side by side.
+    hopping : Windows of one size that overlap.
+    sliding : A window for every set of records close in time.
+    session : Windows between pauses.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> windows = dt.tumbling("1 hour", grace="10 min")
+    >>> print(windows)
+    tumbling, 1 hour, grace 10 min
+    >>> windows.retention_us  # one hour and ten minutes
+    4200000000
+    """
 
     kind: Kind
     size_us: int
@@ -38,20 +59,58 @@ class Windows:
 
     @property
     def fixed(self) -> bool:
-        """Say whether the clock determines the windows, not the records."""
+        """True if the clock determines the windows, False if the records do.
+
+        Tumbling and hopping windows are fixed, sliding windows and sessions are not.
+
+        See Also
+        --------
+        tumbling : Windows side by side.
+        session : Windows between pauses.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.tumbling("1 hour").fixed, dt.session("20 min").fixed
+        (True, False)
+        """
         return self.kind in ("tumbling", "hopping")
 
     @property
     def kept_by(self) -> str:
-        """The column that retention counts from: the window's end for sessions, else its start.
+        """The column from which retention counts: the end of a session, else the start.
 
-        A session that still changes may have begun long ago.
+        A session that still changes may have begun long ago, so its start would not do.
+
+        See Also
+        --------
+        tumbling : Describes ``retention``.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.tumbling("1 hour").kept_by, dt.session("20 min").kept_by
+        ('window_start', 'window_end')
         """
         return WINDOW_END if self.kind == "session" else WINDOW_START
 
     @property
     def wait_us(self) -> int:
-        """The stream time from a window's end until the window is closed, in microseconds."""
+        """The stream time from the end of a window until the window is closed, in microseconds.
+
+        It is the grace period; for a session, the gap and the grace period. Stream time is
+        the highest event time seen so far.
+
+        See Also
+        --------
+        tumbling : Describes ``grace``.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> dt.session("20 min", grace="10 min").wait_us  # half an hour
+        1800000000
+        """
         return self.grace_us + (self.size_us if self.kind == "session" else 0)
 
     def __str__(self) -> str:
@@ -65,15 +124,62 @@ SomeWindows: TypeAlias = Annotated[Windows, Rule('windows, such as dt.tumbling("
 
 @validated
 def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
-    """Return windows side by side: ``[n * size, (n + 1) * size)``, counted from 1970-01-01 UTC.
+    """Return windows side by side, each from ``n * size`` until before ``(n + 1) * size``.
 
-    Spans are texts such as ``"1 hour"`` or ``datetime.timedelta``. ``grace``: the stream time after
-    a window's end for which its records are still accepted. A window is closed once stream time has
-    reached end + grace. Later records of it are dropped and counted. ``retention``: the time behind
-    stream time at which a window may begin and still be joined; size + grace by default.
+    Windows are counted from 1970-01-01 UTC. A window's start is included and its end is
+    not, so each record is in one window. A span is a ``datetime.timedelta`` or a text such
+    as ``"1 hour"``, in units from ``"us"`` to ``"weeks"``. *Stream time* is the highest
+    event time seen so far.
 
-    Raises ``PlanError`` for a size of zero and for a retention shorter than size + grace. Source:
-    Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
+    Parameters
+    ----------
+    size : str or timedelta
+        The length of a window, above zero.
+    grace : str or timedelta, default "0 s"
+        The time after a window's end, in stream time, for which its records are still
+        accepted.
+    retention : str or timedelta, optional
+        The time behind stream time at which a window may begin and still be joined. It is
+        ``size + grace`` by default, and at least that.
+
+    Returns
+    -------
+    Windows
+        An argument of ``window`` of a grouped stream.
+
+    Raises
+    ------
+    PlanError
+        If a span cannot be read or is negative. Also if ``size`` is zero, or if
+        ``retention`` is shorter than ``size + grace``.
+
+    See Also
+    --------
+    hopping : Windows that overlap.
+    session : Windows between pauses.
+    GroupedStream.window : Group a stream by windows of time, too.
+
+    Notes
+    -----
+    A window is closed once stream time has reached its end plus ``grace``. Later records of
+    it are dropped and counted (metric ``<stream>.late``). Source: Kafka Streams join
+    design, "Windowed Aggregate"; spec/windowed.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"user": pa.string(), "page": pa.string()}
+    >>> views = testing.stream("views", key="user", schema=schema)
+    >>> counts = views.group_by("page").window(dt.tumbling("1 hour")).agg(views=dt.count())
+    >>> driver = testing.Driver(counts.to_table(windows="on_close"))
+    >>> minute = 60_000_000
+    >>> rows = [{"user": "ann", "page": "home"}, {"user": "bob", "page": "home"}]
+    >>> driver.pipe(views, rows, timestamp=[5 * minute, 59 * minute])
+    []
+    >>> driver.pipe(views, {"user": "cid", "page": "home"}, timestamp=60 * minute)[0].values
+    {'views': 2}
     """
     return _made("tumbling", size, size, grace, retention)
 
@@ -82,23 +188,128 @@ def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) 
 def hopping(
     size: Span, *, advance: Span, grace: Span = "0 s", retention: Span | None = None
 ) -> Windows:
-    """Return windows of one size that begin every ``advance``. They overlap: a record may be in
-    several.
+    """Return windows of one size that begin every ``advance`` and overlap.
 
-    No window begins before 1970, except for records before 1970. Other arguments and errors are
-    those of ``tumbling``. Raises ``PlanError`` also for an advance of zero or longer than the size.
+    A record may be in several windows. A window's start is included and its end is not.
+    Starts are multiples of ``advance``, counted from 1970-01-01 UTC. *Stream time* is the
+    highest event time seen so far.
+
+    Parameters
+    ----------
+    size : str or timedelta
+        The length of a window, above zero.
+    advance : str or timedelta
+        The time from one window's start to the next, above zero and at most ``size``.
+    grace : str or timedelta, default "0 s"
+        The time after a window's end, in stream time, for which its records are still
+        accepted.
+    retention : str or timedelta, optional
+        The time behind stream time at which a window may begin and still be joined. It is
+        ``size + grace`` by default, and at least that.
+
+    Returns
+    -------
+    Windows
+        An argument of ``window`` of a grouped stream.
+
+    Raises
+    ------
+    PlanError
+        If a span cannot be read or is negative. Also if ``size`` or ``advance`` is zero,
+        ``advance`` is longer than ``size``, or ``retention`` is shorter than ``size +
+        grace``.
+
+    See Also
+    --------
+    tumbling : Windows side by side.
+    sliding : A window for every set of records close in time.
+    GroupedStream.window : Group a stream by windows of time, too.
+
+    Notes
+    -----
+    No window begins before 1970, except for records before 1970. A window is closed once
+    stream time has reached its end plus ``grace``. Later records are left out of it and
+    counted (metric ``<stream>.late``). Source: Kafka Streams join design, "Windowed
+    Aggregate"; spec/windowed.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"user": pa.string(), "page": pa.string()}
+    >>> views = testing.stream("views", key="user", schema=schema)
+    >>> windows = dt.hopping("1 hour", advance="30 min")
+    >>> counts = views.group_by("page").window(windows).agg(views=dt.count())
+    >>> driver = testing.Driver(counts.to_table())
+    >>> minute = 60_000_000
+    >>> changes = driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=40 * minute)
+    >>> [f"{change.key['window_start']:%H:%M}" for change in changes]
+    ['00:00', '00:30']
     """
     return _made("hopping", size, advance, grace, retention)
 
 
 @validated
 def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
-    """Return a window for every set of records at most ``size`` apart, both ends included.
+    """Return a window for every set of records that are at most ``size`` apart.
 
-    Each record at time t has a window ``[t - size, t]``. It also has ``[t + 1 us, t + 1 us +
-    size]`` if there are records in it. Since the end is included, a window is closed once stream
-    time is past it by more than the grace period. Other arguments and errors are those of
-    ``tumbling``. Source: as there; Kafka Streams' SlidingWindows.
+    Both ends of a window are included. A record at time t has the window from ``t - size``
+    to t. It also has the window of the same size that begins 1 us after t, if there are
+    records in it. *Stream time* is the highest event time seen so far.
+
+    Parameters
+    ----------
+    size : str or timedelta
+        The length of a window, above zero.
+    grace : str or timedelta, default "0 s"
+        The time after a window's end, in stream time, for which its records are still
+        accepted.
+    retention : str or timedelta, optional
+        The time behind stream time at which a window may begin and still be joined. It is
+        ``size + grace`` by default, and at least that.
+
+    Returns
+    -------
+    Windows
+        An argument of ``window`` of a grouped stream.
+
+    Raises
+    ------
+    PlanError
+        If a span cannot be read or is negative. Also if ``size`` is zero, or if
+        ``retention`` is shorter than ``size + grace``.
+
+    See Also
+    --------
+    hopping : Windows that begin at fixed times; a record is in fewer of them.
+    session : Windows between pauses.
+    GroupedStream.window : Group a stream by windows of time, too.
+
+    Notes
+    -----
+    Since the end is included, a window is closed once stream time is past it by more than
+    ``grace``. Later records are left out of it and counted (metric ``<stream>.late``).
+    Source: Kafka Streams join design, "Windowed Aggregate"; Kafka Streams'
+    ``SlidingWindows``; spec/windowed.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"user": pa.string(), "page": pa.string()}
+    >>> views = testing.stream("views", key="user", schema=schema)
+    >>> counts = views.group_by("page").window(dt.sliding("1 hour")).agg(views=dt.count())
+    >>> driver = testing.Driver(counts.to_table())
+    >>> minute = 60_000_000
+    >>> rows = [{"user": "ann", "page": "home"}, {"user": "bob", "page": "home"}]
+    >>> for change in driver.pipe(views, rows, timestamp=[60 * minute, 90 * minute]):
+    ...     start, end = change.key["window_start"], change.key["window_end"]
+    ...     print(f"{start:%H:%M:%S.%f} to {end:%H:%M:%S.%f}", change.values)
+    00:00:00.000000 to 01:00:00.000000 {'views': 1}
+    00:30:00.000000 to 01:30:00.000000 {'views': 2}
+    01:00:00.000001 to 02:00:00.000001 {'views': 1}
     """
     return _made("sliding", size, "0 s", grace, retention)
 
@@ -107,9 +318,62 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
 def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) -> Windows:
     """Return windows from a first record to a last one, with neighbours at most ``gap`` apart.
 
-    A record between two sessions merges them: both are deleted, and the new one is added. A session
-    is closed once stream time has passed its end by gap + grace. ``retention`` counts from its end.
-    Other arguments and errors are those of ``tumbling``.
+    A session has its first and its last record's time as its start and end. A record
+    between two sessions merges them: the old sessions are deleted, and the new one is
+    added. *Stream time* is the highest event time seen so far.
+
+    Parameters
+    ----------
+    gap : str or timedelta
+        The longest time between two neighbours in a session, above zero.
+    grace : str or timedelta, default "0 s"
+        The time after a session's end and the gap, in stream time, for which records are
+        still accepted.
+    retention : str or timedelta, optional
+        The time behind stream time at which a session may end and still be joined. It is
+        ``gap + grace`` by default, and at least that.
+
+    Returns
+    -------
+    Windows
+        An argument of ``window`` of a grouped stream.
+
+    Raises
+    ------
+    PlanError
+        If a span cannot be read or is negative. Also if ``gap`` is zero, or if
+        ``retention`` is shorter than ``gap + grace``.
+
+    See Also
+    --------
+    tumbling : Windows side by side.
+    GroupedStream.window : Group a stream by windows of time, too.
+
+    Notes
+    -----
+    A session is closed once stream time has passed its end by more than ``gap + grace``. A
+    later record does not join it. Source: Kafka Streams join design, "Windowed Aggregate";
+    Kafka Streams' ``SessionWindows``; spec/windowed.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> schema = {"user": pa.string(), "page": pa.string()}
+    >>> views = testing.stream("views", key="user", schema=schema)
+    >>> windows = dt.session("20 min", grace="1 hour")
+    >>> counts = views.group_by("page").window(windows).agg(views=dt.count())
+    >>> driver = testing.Driver(counts.to_table())
+    >>> minute = 60_000_000
+    >>> for at in 0, 40, 20:  # the last record merges the sessions of the other two
+    ...     changes = driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=at * minute)
+    >>> for change in changes:
+    ...     start, end = change.key["window_start"], change.key["window_end"]
+    ...     print(f"{change.change} {start:%H:%M} to {end:%H:%M}", change.values)
+    delete 00:00 to 00:00 None
+    delete 00:40 to 00:40 None
+    upsert 00:00 to 00:40 {'views': 3}
     """
     return _made("session", gap, "0 s", grace, retention)
 
