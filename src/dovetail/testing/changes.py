@@ -30,7 +30,29 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 @dataclass(frozen=True, repr=False)
 class Change(HintedChange):
-    """One change of a topology's result."""
+    """One change of a topology's result.
+
+    ``Driver.pipe`` and the other calls of a driver make it, and users do not construct it.
+    It prints as ``<key: values @timestamp_us>``.
+
+    See Also
+    --------
+    Driver.pipe : Feed rows and return the changes that they cause.
+    Driver.as_text : Print changes as a table in text.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> driver = testing.Driver(orders)
+    >>> change = driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=3)[0]
+    >>> change
+    <id=1: amount=40 @3>
+    >>> change.change, change.key, change.values, change.timestamp_us
+    ('upsert', {'id': 1}, {'amount': 40}, 3)
+    """
 
     key: dict[str, Any]
     """The key columns by name."""
@@ -46,7 +68,25 @@ class Change(HintedChange):
 
     @property
     def timestamp(self) -> datetime:
-        """The event time in UTC."""
+        """The event time as a datetime in UTC.
+
+        See Also
+        --------
+        Driver.pipe : Feed rows with their event times.
+
+        Examples
+        --------
+        >>> from datetime import datetime
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> row = {"id": 1, "amount": 40}
+        >>> (change,) = driver.pipe(orders, row, timestamp=datetime(2024, 5, 1, 10))
+        >>> change.timestamp.isoformat(), change.timestamp_us
+        ('2024-05-01T10:00:00+00:00', 1714557600000000)
+        """
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
 
     def _columns(self) -> list[str]:

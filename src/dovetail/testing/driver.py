@@ -46,27 +46,74 @@ _SNAPSHOT_VERSION = 4
 
 
 class Driver(HintedDriver):
-    """One topology, fed by hand: each ``pipe`` is a micro-batch.
+    """A topology that runs in this process and is fed by hand, each ``pipe`` a micro-batch.
 
-    With several results, and with ``dt.dead_letters``, all changes are returned, one result's after
-    the other's; ``read`` returns those of one.
+    It runs the code that Spark's workers run, without a query and without files, and treats
+    a record as a query would.
 
-    Rows are read in the order given. If a join aligns its sides, they are read in the order of
-    time, as far as the join lets them through.
+    Parameters
+    ----------
+    topology : Table or Stream
+        The result to compute, with all joins and aggregates behind it.
+    *others : Table, Stream or dt.dead_letters
+        Further results. Calls then return all changes, one result's after the other's, and
+        ``read`` returns those of one.
+    emit : {"change", "batch"}, default "change"
+        ``"change"`` emits each change. ``"batch"`` emits the last change of each key in a
+        micro-batch, and none for a row that is as before.
+    buckets : int, default 1
+        The number of parts of the key space, 1 to 65536. The changes of a micro-batch come
+        bucket by bucket. With one bucket, they come in the order of the records that cause
+        them.
+    key_hash : function, optional
+        The function from key columns to int64 that assigns keys to buckets. A constant one
+        makes all keys collide. The default hash is the same in every process.
+    spark : SparkSession, optional
+        The session that evaluates the topology's Spark expressions, if it has any.
+    idle : str or timedelta, optional
+        The time without input after which stream time goes on with the clock of
+        ``advance_wall_clock``. Stream time is the highest event time seen so far. Without
+        ``idle`` it never goes on by itself.
 
-    ``emit``: as in ``Table.write_stream``. ``buckets``: the number of parts of the key space. The
-    changes of a micro-batch come bucket by bucket. With one bucket, the default, they come in the
-    order of the records that cause them. ``key_hash``: the function from key columns to int64 that
-    places keys; tests give a constant one to make all keys collide. ``spark``: the session that
-    evaluates the topology's Spark expressions, if it has any. ``idle``: as in
-    ``Table.write_stream``, by the clock of ``advance_wall_clock``.
+    Raises
+    ------
+    PlanError
+        If the topology has Spark expressions and ``spark`` is left out, or has delta joins.
+        Also if ``idle`` is given and nothing in the topology waits for stream time.
 
-    Tables and streams that are read from frames are fed by hand, too, with their key and value
-    columns. Their frames are not read. ``timestamp=``, ``deleted=`` and ``sequence=`` of their
-    readers do not apply.
+    See Also
+    --------
+    table : Return a table that a driver feeds.
+    stream : Return a stream that a driver feeds.
+    Table.write_stream : Run the same topology as a query.
 
-    ``dropped`` counts the rows that no join can use. ``counts`` counts all others that reach no
-    result, by the metric of docs/operations.md, and ``examples`` has the first of each.
+    Notes
+    -----
+    Rows are read in the order given. If a join has ``align=``, they are read in the order
+    of time, as far as the join lets them through.
+
+    Tables and streams that are read from frames are fed by hand, too, with their key and
+    value columns. Their frames are not read. ``timestamp=``, ``deleted=`` and ``sequence=``
+    of their readers do not apply.
+
+    ``dropped`` counts the rows that are dropped, such as those with a null in their key.
+    ``counts`` counts all others that reach no result, by metric.
+
+    Equivalent to Kafka Streams' ``TopologyTestDriver``.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+    >>> orders = testing.table("orders", key="id", schema=schema)
+    >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+    >>> payments = testing.table("payments", key="id", schema=schema)
+    >>> driver = testing.Driver(orders.join(payments, how="left"))
+    >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+    [<id=1: amount=40, paid=None @1>]
+    >>> driver.pipe(payments, {"id": 1, "paid": 15}, timestamp=2)
+    [<id=1: amount=40, paid=15 @2>]
     """
 
     @validated
@@ -109,17 +156,88 @@ class Driver(HintedDriver):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows without use, by metric; metrics without rows are absent."""
+        """The number of rows that reach no result, by metric.
+
+        A metric without rows is absent. Dropped rows are in ``dropped`` instead.
+
+        See Also
+        --------
+        Driver.dropped : The number of dropped rows.
+        Driver.examples : The first row that each metric counts.
+
+        Notes
+        -----
+        The metrics are those of a query, such as ``<stream>.late``. docs/operations.md
+        lists them.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> import dovetail as dt
+        >>> from dovetail import testing
+        >>> schema = {"user": pa.string(), "page": pa.string()}
+        >>> views = testing.stream("views", key="user", schema=schema)
+        >>> groups = views.group_by("page").window(dt.tumbling("1 hour"))
+        >>> counts = groups.agg(views=dt.count()).to_table(windows="on_close")
+        >>> driver = testing.Driver(counts)
+        >>> hour = 3_600_000_000
+        >>> rows = [{"user": "ann", "page": "home"}, {"user": "bob", "page": "home"}]
+        >>> changes = driver.pipe(views, rows, timestamp=[hour, 0])  # the second one is late
+        >>> driver.counts
+        {'views.late': 1}
+        """
         return {name: number for name, number in self._root.counted.number.items() if number}
 
     @property
     def examples(self) -> dict[str, str]:
-        """The first row that each metric counts, in words."""
+        """The first row that each metric counts, in words, by metric.
+
+        The metrics are those of ``counts``, and ``<name>.dropped`` for dropped rows.
+
+        See Also
+        --------
+        Driver.counts : The number of rows that reach no result.
+        Driver.dropped : The number of dropped rows.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> driver.pipe(orders, {"id": None, "amount": 40}, timestamp=1)
+        []
+        >>> driver.examples
+        {'orders.dropped': 'id=None at 1970-01-01T00:00:00.000001Z'}
+        """
         return self._root.counted.examples
 
     @property
     def dropped(self) -> int:
-        """The number of rows that no join can use, of all tables and streams together."""
+        """The number of rows that are dropped as unusable, of all tables and streams together.
+
+        They are rows with a null in their key, unless a join emits them without a match.
+        They are also records of a stream without a value, and records with a null among the
+        columns that they are grouped by.
+
+        See Also
+        --------
+        Driver.counts : The number of other rows that reach no result.
+        Driver.examples : The first row that each metric counts.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> driver.pipe(orders, {"id": None, "amount": 40}, timestamp=1)
+        []
+        >>> driver.dropped
+        1
+        """
         return self._root.dropped
 
     @validated
@@ -131,24 +249,68 @@ class Driver(HintedDriver):
         timestamp: Timestamp | Sequence[Timestamp | None] | None = None,
         deleted: bool = False,
     ) -> list[Change]:
-        """Feed rows of one table or stream and return the changes they cause.
+        """Feed rows of an input as one micro-batch, and return the changes that they cause.
 
-        Inside ``batch`` no changes are returned yet.
+        Inside ``batch`` the rows wait for the end of the block, and the list that is
+        returned is empty.
 
-        ``rows``: one row or several, which make one micro-batch; a value column that a row leaves
-        out is null. ``timestamp``: a datetime (naive ones are UTC) or microseconds, one for all
-        rows or one each. ``deleted``: the rows are tombstones and need no more than their key; a
-        stream's are records without a value.
+        Parameters
+        ----------
+        table : Table or Stream
+            The input that gets the rows.
+        rows : mapping, list of mappings, or str
+            One row or several, each a mapping of columns to values. A value column that a
+            row leaves out is null. Or a table in text, with times and deletes in it, as
+            ``as_text`` prints it. In the text, value columns and ``change`` may be left
+            out.
+        timestamp : datetime, int or list of these, optional
+            The event time, one for all rows or one each. An int is in microseconds since
+            1970, and a datetime without a zone is in UTC. Rows with a null in their key,
+            which are dropped, need none.
+        deleted : bool, default False
+            True if the rows are tombstones: they delete the rows of their keys and need no
+            more than the key. In a stream they are records without a value.
 
-        ``rows`` may be a table in text, with times and deletes of its own. Its columns are those
-        that ``as_text`` prints; columns of values and ``change`` may be left out:
+        Returns
+        -------
+        list of Change
+            The changes of all results, in order.
 
-            time | id | amount | change
-            1    | 1  | 5      | upsert
-            3    | 1  |        | delete
+        Raises
+        ------
+        PlanError
+            If the topology does not read ``table``. Also if ``rows`` is a text and
+            ``timestamp`` or ``deleted`` is given, or if the input has ended.
+        DataError
+            If a row has no timestamp, an unknown column, no key column or a value of the
+            wrong type. Also for a text that is not such a table. Then the driver is as it
+            was before the call.
 
-        Raises ``PlanError`` for an input that the topology does not read. Raises ``DataError`` for
-        a null timestamp, an unknown column or a value of the wrong type. Then nothing has happened.
+        See Also
+        --------
+        Driver.batch : Feed rows of several inputs as one micro-batch.
+        Driver.read : Return the changes since the last call.
+        Driver.assert_changes : Compare changes with a table in text.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> rows = [{"id": 1, "amount": 40}, {"id": 2}]
+        >>> driver.pipe(orders, rows, timestamp=[1, 2])
+        [<id=1: amount=40 @1>, <id=2: amount=None @2>]
+        >>> driver.pipe(
+        ...     orders,
+        ...     '''
+        ...     time | id | amount | change
+        ...     3    | 1  | 50     | upsert
+        ...     4    | 2  |        | delete
+        ...     ''',
+        ... )
+        [<id=1: amount=50 @3>, <id=2: deleted @4>]
         """
         if not self._inside_batch:
             with self.batch() as changes:
@@ -190,9 +352,41 @@ class Driver(HintedDriver):
         return []
 
     def batch(self) -> AbstractContextManager[list[Change]]:
-        """Group the rows that are piped in the block into one micro-batch, run when the block ends.
+        """Return a context in which rows that are piped in make one micro-batch.
 
-        Yields a list that then holds the changes. A block that raises leaves everything as it was.
+        The micro-batch runs when the block ends. If the block raises, the driver is as it
+        was before.
+
+        Returns
+        -------
+        context manager of list of Change
+            Its value is a list, empty in the block, that has the changes after it.
+
+        Raises
+        ------
+        PlanError
+            If another batch is open, or if the input has ended.
+
+        See Also
+        --------
+        Driver.pipe : Feed rows of one input.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+        >>> payments = testing.table("payments", key="id", schema=schema)
+        >>> driver = testing.Driver(orders.join(payments), emit="batch")
+        >>> with driver.batch() as changes:
+        ...     driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        ...     driver.pipe(payments, {"id": 1, "paid": 15}, timestamp=2)
+        []
+        []
+        >>> changes
+        [<id=1: amount=40, paid=15 @2>]
         """
         self._refuse_inside("batch()")
         return self._batch()
@@ -214,10 +408,47 @@ class Driver(HintedDriver):
 
     @validated
     def advance_stream_time(self, timestamp: Timestamp) -> list[Change]:
-        """Move the stream time of all inputs to ``timestamp`` by a batch without rows; return the
-        changes.
+        """Move the stream time of all inputs on without rows, and return the changes.
 
-        Stream time is the largest event time so far.
+        *Stream time* is the highest event time so far. Windows close with it, and grace
+        periods end.
+
+        Parameters
+        ----------
+        timestamp : datetime or int
+            The new stream time. An int is in microseconds since 1970, and a datetime
+            without a zone is in UTC. A time before the present stream time changes nothing.
+
+        Returns
+        -------
+        list of Change
+            The changes of all results.
+
+        Raises
+        ------
+        PlanError
+            If ``timestamp`` is no time, if a batch is open, or if the input has ended.
+
+        See Also
+        --------
+        Driver.advance_wall_clock : Let time pass by the clock.
+        Driver.end_input : End all waiting.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> import dovetail as dt
+        >>> from dovetail import testing
+        >>> schema = {"user": pa.string(), "page": pa.string()}
+        >>> views = testing.stream("views", key="user", schema=schema)
+        >>> groups = views.group_by("page").window(dt.tumbling("1 hour"))
+        >>> counts = groups.agg(views=dt.count()).to_table(windows="on_close")
+        >>> driver = testing.Driver(counts)
+        >>> driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=0)
+        []
+        >>> for change in driver.advance_stream_time(3_600_000_000):
+        ...     print(change.key["page"], change.values)
+        home {'views': 1}
         """
         self._refuse_inside("advance_stream_time()")
         with self._batch(microseconds_of(timestamp)) as changes:
@@ -226,8 +457,45 @@ class Driver(HintedDriver):
 
     @validated
     def advance_wall_clock(self, span: Span) -> list[Change]:
-        """Let ``span`` pass by the wall clock, then run a batch without rows, for ``align=`` and
-        ``idle=``.
+        """Let a span of time pass by the wall clock, without rows, and return the changes.
+
+        A driver does not look at the real clock. Only joins with ``align=`` and the
+        driver's ``idle=`` go by the wall clock.
+
+        Parameters
+        ----------
+        span : str or timedelta
+            The time that passes, such as ``"5 seconds"``.
+
+        Returns
+        -------
+        list of Change
+            The changes of all results.
+
+        Raises
+        ------
+        PlanError
+            If ``span`` is no span or is negative, if a batch is open, or if the input has
+            ended.
+
+        See Also
+        --------
+        Driver.advance_stream_time : Move stream time, the highest event time so far.
+        Table.join : Describes ``align``.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+        >>> payments = testing.table("payments", key="id", schema=schema)
+        >>> driver = testing.Driver(orders.join(payments, how="left", align="5 s"))
+        >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)  # waits for payments
+        []
+        >>> driver.advance_wall_clock("5 s")
+        [<id=1: amount=40, paid=None @1>]
         """
         self._refuse_inside("advance_wall_clock()")
         self._now_us += microseconds("advance_wall_clock", "span=", span)
@@ -238,8 +506,39 @@ class Driver(HintedDriver):
     def end_input(self) -> list[Change]:
         """End all inputs and return the changes.
 
-        It is the end of a batch run, or of a query with ``close_at_end=True``: windows close, grace
-        periods are over. Nothing can be piped in after that.
+        Windows close and grace periods are over, as at the end of a batch run or of a query
+        with ``close_at_end=True``. After that, nothing can be piped in.
+
+        Returns
+        -------
+        list of Change
+            The changes of all results.
+
+        Raises
+        ------
+        PlanError
+            If a batch is open, or if the input has ended before.
+
+        See Also
+        --------
+        Driver.advance_stream_time : Close windows up to a time.
+        Table.write_stream : Describes ``close_at_end``.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> import dovetail as dt
+        >>> from dovetail import testing
+        >>> schema = {"user": pa.string(), "page": pa.string()}
+        >>> views = testing.stream("views", key="user", schema=schema)
+        >>> groups = views.group_by("page").window(dt.tumbling("1 hour"))
+        >>> counts = groups.agg(views=dt.count()).to_table(windows="on_close")
+        >>> driver = testing.Driver(counts)
+        >>> driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=0)
+        []
+        >>> for change in driver.end_input():
+        ...     print(change.key["page"], change.values)
+        home {'views': 1}
         """
         self._refuse_inside("end_input()")
         with self._batch(END_OF_TIME) as changes:
@@ -249,7 +548,43 @@ class Driver(HintedDriver):
 
     @validated
     def read(self, result: AResult | None = None) -> list[Change]:
-        """Return all changes since the last ``read``; ``result``: which of several results."""
+        """Return all changes of a result since the last ``read`` or ``assert_changes``.
+
+        Parameters
+        ----------
+        result : Table, Stream or dt.dead_letters, optional
+            The result. It may be left out if the driver has only one.
+
+        Returns
+        -------
+        list of Change
+            The changes in order. They count as read.
+
+        Raises
+        ------
+        PlanError
+            If ``result`` is not a result of the driver, or is left out of a driver with
+            several.
+
+        See Also
+        --------
+        Driver.pipe : Feed rows and return the changes that they cause.
+        Driver.table : Return the rows of a table.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> changes = driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        >>> changes = driver.pipe(orders, {"id": 1}, timestamp=2, deleted=True)
+        >>> driver.read()
+        [<id=1: amount=40 @1>, <id=1: deleted @2>]
+        >>> driver.read()
+        []
+        """
         number, _ = self._result("read", result)
         changes, self._unread[number] = self._unread[number], []
         return changes
@@ -266,29 +601,104 @@ class Driver(HintedDriver):
 
     @validated
     def as_text(self, changes: Sequence[Change], result: AResult | None = None) -> str:
-        """Return changes of the topology's result as a table in text, aligned, as ``pipe``
-        reads it:
+        """Return changes of a result as a table in text, which ``pipe`` can read back.
 
-            time | id | amount | paid | change
-            3    | 1  | 5      | true | upsert
+        Parameters
+        ----------
+        changes : list of Change
+            The changes to print. An empty list gives the header alone.
+        result : Table, Stream or dt.dead_letters, optional
+            The result that the changes are of. It may be left out if the driver has only
+            one.
 
-        An empty cell is null, an empty text ``""``. Times within the first day of 1970 are
-        microseconds, others as in ``2024-05-01T10:00:00Z``. Arrays, structs, maps (as lists of
-        pairs) and texts with bars, quotes or blanks at an end are JSON. Lines that begin with ``#``
-        are not read.
+        Returns
+        -------
+        str
+            The header and a line for each change, aligned. The columns are ``time``, the
+            key, the values and ``change``.
+
+        Raises
+        ------
+        PlanError
+            If ``result`` is not a result of the driver, or is left out of a driver with
+            several.
+
+        See Also
+        --------
+        Driver.pipe : Read such a text.
+        Driver.assert_changes : Compare changes with such a text.
+
+        Notes
+        -----
+        - An empty cell is null, and an empty text is ``""``.
+        - Times within the first day of 1970 are microseconds. Others are as in
+          ``2024-05-01T10:00:00Z``.
+        - Arrays, structs and maps (as lists of pairs) are JSON. So are texts with bars,
+          with quotes, or with blanks at an end.
+        - Lines that begin with ``#`` are not read.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> changes = driver.pipe(orders, [{"id": 1, "amount": 40}, {"id": 2}], timestamp=3)
+        >>> print(driver.as_text(changes))
+        time | id | amount | change
+        3    | 1  | 40     | upsert
+        3    | 2  |        | upsert
         """
         _, node = self._result("as_text", result)
         return "\n".join(TextTable(node).lines(changes)[0])
 
     @validated
     def assert_changes(self, text: str, result: AResult | None = None) -> None:
-        """Assert that the changes since the last ``read`` equal a table in text, in order, with no
-        others.
+        """Assert that the changes since the last ``read`` equal a table in text.
 
-        The changes count as read. ``result``: which of several results.
+        All changes are compared, in their order. They count as read.
 
-        Raises ``AssertionError`` with the lines in which both tables differ, ``DataError`` for a
-        text that is not such a table.
+        Parameters
+        ----------
+        text : str
+            The expected changes, in the form that ``as_text`` prints. Value columns and
+            ``change`` may be left out: a value is then null, and ``change`` is ``upsert``.
+            A header alone expects no changes.
+        result : Table, Stream or dt.dead_letters, optional
+            The result. It may be left out if the driver has only one.
+
+        Raises
+        ------
+        AssertionError
+            If the changes differ. The message has ``-`` before lines that are missing, and
+            ``+`` before lines that came instead.
+        DataError
+            If ``text`` is not such a table.
+        PlanError
+            If ``result`` is not a result of the driver, or is left out of a driver with
+            several.
+
+        See Also
+        --------
+        Driver.as_text : Print changes in this form.
+        Driver.read : Return the changes as objects.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders)
+        >>> changes = driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=3)
+        >>> driver.assert_changes(
+        ...     '''
+        ...     time | id | amount
+        ...     3    | 1  | 40
+        ...     '''
+        ... )
+        >>> driver.assert_changes("time | id | amount")  # no changes since then
         """
         _, node = self._result("assert_changes", result)
         form = TextTable(node)
@@ -300,18 +710,56 @@ class Driver(HintedDriver):
 
     @validated
     def table(self, table: ATopology | AWindowedTable) -> dict[Any, dict[str, Any]]:
-        """Return the rows of any table of the topology after the last micro-batch: the values by
-        the key.
+        """Return the rows of a table of the topology after the last micro-batch.
 
-        A key of several columns is a tuple.
+        The table may be a result, an input, or a join or an aggregate on the way.
 
-        The rows are made by the table's own changes. Rows that its law leaves out (null keys, late
-        rows of a versioned table) are absent. ``align=`` of joins above it does not hold it back.
-        A windowed table has the rows of ``to_table()``, with windows past their retention among
-        them. A ``late="history"`` join has each key's latest.
+        Parameters
+        ----------
+        table : Table or WindowedTable
+            The table. A windowed table has the rows of its ``to_table()``, including
+            windows that are past their retention.
 
-        Raises ``PlanError`` for a stream, and for a table that the topology does not read. It is
-        also raised on a restored driver, which does not know former rows.
+        Returns
+        -------
+        dict
+            The values of each row, a mapping of columns, by the row's key. A key of several
+            columns is a tuple.
+
+        Raises
+        ------
+        PlanError
+            If ``table`` is a stream or is not in the topology. Also on a restored driver,
+            which does not know former rows.
+
+        See Also
+        --------
+        Driver.read : Return changes instead of rows.
+        read_state : Read the rows that a query has stored.
+
+        Notes
+        -----
+        - The rows are made by the changes of the table itself. ``align=`` of a join that
+          reads the table does not hold them back.
+        - Rows that a table does not take are absent: rows with a null in their key, and
+          rows of a versioned table that are older than their key's latest.
+        - A join with ``late="history"`` has the latest row of each key.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+        >>> payments = testing.table("payments", key="id", schema=schema)
+        >>> joined = orders.join(payments, how="left")
+        >>> driver = testing.Driver(joined)
+        >>> changes = driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        >>> driver.table(joined)
+        {1: {'amount': 40, 'paid': None}}
+        >>> driver.table(payments)
+        {}
         """
         node = self._nodes.get(table.plan)
         if node is None or node.stream:
@@ -332,8 +780,37 @@ class Driver(HintedDriver):
         return self._views[node].rows(self._log, self._root.idle)
 
     def snapshot(self) -> bytes:
-        """Return the stored state after the last micro-batch, as a query's checkpoint would hold
-        it.
+        """Return the state after the last micro-batch, as a query's checkpoint would hold it.
+
+        Returns
+        -------
+        bytes
+            The argument of ``restore``. Its content is not meant to be read.
+
+        Raises
+        ------
+        PlanError
+            If a batch is open, or if the input has ended.
+
+        See Also
+        --------
+        Driver.restore : Go on from a snapshot.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> schema = {"id": pa.int64(), "paid": pa.int64()}
+        >>> payments = testing.table("payments", key="id", schema=schema)
+        >>> joined = orders.join(payments)
+        >>> driver = testing.Driver(joined)
+        >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        []
+        >>> restored = testing.Driver.restore(joined, driver.snapshot())
+        >>> restored.pipe(payments, {"id": 1, "paid": 15}, timestamp=2)
+        [<id=1: amount=40, paid=15 @2>]
         """
         self._refuse_inside("snapshot()")
         rows = [
@@ -367,12 +844,59 @@ class Driver(HintedDriver):
         spark: SparkSession | None = None,
         idle: Span | None = None,
     ) -> Driver:
-        """Return a driver that goes on from a snapshot as a restarted query does, in any process.
+        """Return a driver that goes on from a snapshot, as a restarted query does, in any process.
 
-        ``topology``, or the list of several results, may be built anew from tables of the same
-        names and columns. Its last ``select=`` may be another. Other differences raise
-        ``CheckpointError``, which names them. Unread changes, ``dropped`` and the rows for
-        ``table`` are not in a snapshot.
+        Parameters
+        ----------
+        topology : Table, Stream or list of results
+            The result, or the list of all results, of the driver that made the snapshot. It
+            may be built anew from tables of the same names and columns. Its last
+            ``select=`` may be another.
+        snapshot : bytes
+            The result of ``snapshot``.
+        emit : {"change", "batch"}, default "change"
+            The changes to emit: each one, or the last of each key in a micro-batch.
+        key_hash : function, optional
+            The function from key columns to int64 that assigns keys to buckets, as in the
+            first driver.
+        spark : SparkSession, optional
+            The session that evaluates the topology's Spark expressions, if it has any.
+        idle : str or timedelta, optional
+            The time without input after which stream time goes on with the clock of
+            ``advance_wall_clock``.
+
+        Returns
+        -------
+        Driver
+            A driver with the snapshot's state and number of buckets. Unread changes,
+            ``dropped`` and the rows for ``table`` are not in a snapshot.
+
+        Raises
+        ------
+        CheckpointError
+            If ``snapshot`` is not one of this version, or if the topology differs. The
+            message names the differences.
+        PlanError
+            If ``topology`` is an empty list, or as for ``Driver``.
+
+        See Also
+        --------
+        Driver.snapshot : Return the state of a driver.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> import dovetail as dt
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> totals = orders.group_by("amount").agg(orders=dt.count())
+        >>> driver = testing.Driver(totals)
+        >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        [<amount=40: orders=1 @1>]
+        >>> restored = testing.Driver.restore(totals, driver.snapshot())
+        >>> restored.pipe(orders, {"id": 2, "amount": 40}, timestamp=2)
+        [<amount=40: orders=2 @2>]
         """
         try:
             if snapshot[:1] != bytes([_SNAPSHOT_VERSION]):

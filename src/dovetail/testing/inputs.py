@@ -43,18 +43,111 @@ Timestamp: TypeAlias = Annotated[
 
 @validated
 def table(name: Text, *, key: ColumnNames, schema: Schema, versioned: Span | None = None) -> Table:
-    """Return a table that a ``Driver`` feeds; it joins like any other.
+    """Return a table without a source, which a ``Driver`` feeds.
 
-    ``schema``: all its columns, key included, as a pyarrow schema, a Spark ``StructType``, or a
-    mapping of names to pyarrow types. ``versioned``: as in ``Table.from_changelog``. Raises
-    ``PlanError`` for types that Spark does not have and for a key that is not among the columns.
+    A table has at any time one row per key: a row that is piped in replaces the row of its
+    key. This one joins, and is grouped and selected from, like a table that Spark reads.
+
+    Parameters
+    ----------
+    name : str
+        The name in errors, metrics and ``explain``.
+    key : str or list of str
+        The columns of the key, which ``schema`` has, too.
+    schema : pyarrow.Schema, StructType or mapping of str to pyarrow.DataType
+        The names and types of all columns, the key's included.
+    versioned : str or timedelta, optional
+        The time for which the table keeps its history, in stream time (the highest event
+        time seen so far). A stream then joins the version of its record's time. Without it,
+        no history is kept.
+
+    Returns
+    -------
+    Table
+        An input for ``Driver.pipe``.
+
+    Raises
+    ------
+    PlanError
+        If ``schema`` has a type that Spark does not have, or if a column of ``key`` is not
+        in it. Also if values of a key column's type cannot be compared by their bytes, such
+        as maps. Also if ``versioned`` is not a span such as ``"7 days"``.
+
+    See Also
+    --------
+    stream : Return a stream without a source.
+    Table.from_changelog : Read a table from a Spark frame.
+    Driver : Run a topology that reads the table.
+
+    Notes
+    -----
+    The key decides what a row replaces, whatever the time. A versioned table instead
+    ignores a row older than its history. Source: Kafka Streams join design, "KTable";
+    KIP-914.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> schema = {"item": pa.string(), "price": pa.int64()}
+    >>> prices = testing.table("prices", key="item", schema=schema, versioned="7 days")
+    >>> schema = {"id": pa.int64(), "item": pa.string()}
+    >>> sales = testing.stream("sales", key="id", schema=schema)
+    >>> driver = testing.Driver(sales.join(prices, how="left", on="item"))
+    >>> rows = [{"item": "pen", "price": 2}, {"item": "pen", "price": 3}]
+    >>> driver.pipe(prices, rows, timestamp=[10, 20])
+    []
+    >>> driver.pipe(sales, {"id": 1, "item": "pen"}, timestamp=15)
+    [<id=1: item='pen', price=2 @15>]
     """
     return Table(_source(name, key, schema, versioned=versioned))
 
 
 @validated
 def stream(name: Text, *, key: ColumnNames, schema: Schema) -> Stream:
-    """Return a stream that a ``Driver`` feeds; its arguments are those of ``table``."""
+    """Return a stream without a source, which a ``Driver`` feeds.
+
+    A stream is a sequence of keyed records in time. A record does not replace the one
+    before it.
+
+    Parameters
+    ----------
+    name : str
+        The name in errors, metrics and ``explain``.
+    key : str or list of str
+        The columns of the key, which ``schema`` has, too.
+    schema : pyarrow.Schema, StructType or mapping of str to pyarrow.DataType
+        The names and types of all columns, the key's included.
+
+    Returns
+    -------
+    Stream
+        An input for ``Driver.pipe``.
+
+    Raises
+    ------
+    PlanError
+        If ``schema`` has a type that Spark does not have, or if a column of ``key`` is not
+        in it. Also if values of a key column's type cannot be compared by their bytes, such
+        as maps.
+
+    See Also
+    --------
+    table : Return a table without a source.
+    Stream.from_changelog : Read a stream from a Spark frame.
+    Driver : Run a topology that reads the stream.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> schema = {"user": pa.string(), "page": pa.string()}
+    >>> views = testing.stream("views", key="user", schema=schema)
+    >>> driver = testing.Driver(views.to_table())
+    >>> rows = [{"user": "ann", "page": page} for page in ("home", "help")]
+    >>> driver.pipe(views, rows, timestamp=1)
+    [<user='ann': page='home' @1>, <user='ann': page='help' @1>]
+    """
     return Stream(_source(name, key, schema, stream=True))
 
 
