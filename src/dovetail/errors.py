@@ -20,12 +20,19 @@ from __future__ import annotations
 
 
 class DovetailError(Exception):
-    """Base of all errors: ``operator: problem. remedy.``
+    """Base of all errors of the library; the message is ``operator: problem. remedy.``.
 
-    For an error in a batch, a second line (``where``) names the tables and, if known, the key.
+    The parts are the attributes ``operator``, ``problem`` and ``remedy``. In a batch, the
+    attribute ``where`` names the tables and, if known, the key. It is the second line of
+    the message.
 
-    The parts stay readable as attributes. The error survives pickling, so one that is raised in a
-    worker says the same on the driver.
+    The error survives pickling, so one that is raised in a worker says the same on the
+    driver.
+
+    See Also
+    --------
+    PlanError : A mistake in how a topology is written.
+    BatchError : An error in a batch that is not the library's.
     """
 
     def __init__(self, operator: str, problem: str, remedy: str) -> None:
@@ -41,43 +48,105 @@ class DovetailError(Exception):
 
 
 class PlanError(DovetailError, ValueError):
-    """The topology cannot mean what was written; raised while it is built."""
+    """A topology or an argument that is not valid, raised by the call that gets it.
+
+    It is a ``ValueError``, too. No query has started then.
+
+    See Also
+    --------
+    ConfigurationError : A setting or a part that the session lacks.
+    DataError : A row that the topology cannot take, in a batch.
+    """
 
 
 class ConfigurationError(DovetailError):
-    """Spark lacks a setting the query needs; raised before the query starts."""
+    """A Spark setting or another part that is missing, raised before a query starts.
+
+    It is also raised by calls that ask a checkpoint for rows that it does not hold.
+
+    See Also
+    --------
+    doctor : Check a session for what queries need.
+    configure : Build a session with these settings.
+    """
 
 
 class CheckpointError(DovetailError):
-    """The checkpoint was written by another topology or another number of buckets."""
+    """A checkpoint that a call cannot use.
+
+    Examples are the checkpoint of another topology, of another number of buckets, or of a
+    query that runs.
+
+    See Also
+    --------
+    upgrade : Turn a checkpoint into one for another topology.
+    rewind : Set a checkpoint back to an earlier micro-batch.
+    """
 
 
 class DataError(DovetailError, ValueError):
-    """A row cannot be placed in event time or decoded; raised while a batch runs."""
+    """A row that the topology cannot take, raised while a batch runs.
+
+    Examples are a row without an event time, a record that cannot be decoded, and a sum
+    that does not fit its type. It is a ``ValueError``, too.
+
+    See Also
+    --------
+    Table.dead_letters : Keep rows that cannot be used.
+    BatchError : An error in a batch that is not the library's.
+    """
 
 
 class BatchError(DovetailError):
-    """A batch fails with an error that is not the library's, which is its cause."""
+    """A batch that fails with an error that is not the library's, which is the ``__cause__``.
+
+    See Also
+    --------
+    DataError : A row that the topology cannot take.
+    StorageError : A local disk that cannot be written.
+    """
 
 
 class StateError(DovetailError):
-    """Stored state has a format that this version does not read."""
+    """Stored state in a format that this version does not read.
+
+    See Also
+    --------
+    CheckpointError : A checkpoint that a call cannot use.
+    """
 
 
 class StorageError(DovetailError):
-    """A micro-batch is larger than memory, and the local disk for its rows cannot be written."""
+    """A local disk that cannot be written, for a micro-batch that is larger than memory.
+
+    See Also
+    --------
+    BatchError : An error in a batch that is not the library's.
+    """
 
 
 class TargetError(DovetailError):
-    """A target that cannot be brought up to date.
+    """A target table that cannot be brought up to date.
 
-    It is another join's or query's, or was changed by others. Or its sources no longer have the
-    changes since the versions that it covers.
+    It is the target of another join or query, or others have changed it. Or its sources no
+    longer have the changes since the versions that it covers.
+
+    See Also
+    --------
+    SnapshotTable.refresh : Bring a target to the present versions of its sources.
+    to_delta : Write a Delta table that equals a query's result.
     """
 
 
 class DovetailWarning(UserWarning):
-    """A problem that does not stop a query, but will do harm in time."""
+    """A problem that does not stop a query, but will do harm in time.
+
+    It is a ``UserWarning``, so ``warnings.filterwarnings`` can make it an error.
+
+    See Also
+    --------
+    doctor : Check a session for what queries need.
+    """
 
 
 def line_of(error: BaseException) -> str:
