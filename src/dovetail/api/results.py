@@ -30,8 +30,33 @@ if TYPE_CHECKING:
 
 
 class _DeadLetters:
-    """The result ``dt.dead_letters``: the rows that a query leaves out because something fails on
-    them.
+    """The result ``dt.dead_letters`` of ``run``: the rows that a query leaves out as unusable.
+
+    They are rows on which an expression fails: one of a foreign key, or of a call with
+    ``errors="dead_letter"``. The records that sources with ``malformed="dead_letter"``
+    cannot read are among them.
+
+    See Also
+    --------
+    run : Write several results, dead letters among them, by one query.
+    Table.dead_letters : Read dead letters by a query of their own.
+
+    Notes
+    -----
+    The result is a stream with the columns of every changelog and:
+
+    - ``_operator``: the source, view or join that left the row out;
+    - ``_problem``: the reason;
+    - ``row``: the row as JSON.
+
+    ``_timestamp`` is the row's event time, or the time of the micro-batch if the row has
+    none.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.dead_letters
+    dead_letters
     """
 
     plan = DeadLetters()
@@ -78,29 +103,99 @@ def run(
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
-    Common parts of the results run once and are stored once: each stage that ``explain`` shows, and
-    each source, which a micro-batch reads once. Each result's changelog is that of a query of its
-    own. All results of a micro-batch are of the same input, and each sink has the promises that it
-    has alone. After a failure a micro-batch is written again, to all of them, and doubles nothing
-    where a sink takes it once.
+    Parts that results have in common run once and are stored once. These are the stages
+    that ``explain`` shows, and the sources, each of which a micro-batch reads once.
 
-    ``results``: each table's or stream's sink, or a list of them. ``dt.dead_letters`` stands for
-    the rows that are left out because an expression fails on them (of a foreign key, or with
-    ``errors="dead_letter"``). It also has the records that sources with
-    ``malformed="dead_letter"`` cannot read. It is a stream with the columns of every changelog and:
+    Parameters
+    ----------
+    results : mapping
+        The sink of each result, or a list of sinks. A result is a ``Table``, a ``Stream``
+        or ``dt.dead_letters``, which stands for rows that are left out as unusable.
+    checkpoint : str or path
+        The folder for the query's state. Started again with it, the query goes on where it
+        stopped, and loses and doubles nothing.
+    processingTime : str or timedelta, optional
+        The time from one micro-batch to the next, such as ``"10 seconds"``. By default
+        micro-batches run as fast as data comes.
+    availableNow : bool, default False
+        True to process all input that there is, and then stop.
+    emit : {"change", "batch"}, default "change"
+        ``"change"`` emits each change. ``"batch"`` emits the last change of each key in a
+        micro-batch.
+    buckets : int, optional
+        The number of parts of the key space, 1 to 65536; 8 by default. The checkpoint fixes
+        it.
+    partitions : int, optional
+        The number of tasks over which buckets are spread. By default it is the number of
+        cores, and at most the number of buckets. The checkpoint fixes it.
+    name : str, optional
+        The name of the query in Spark.
+    initial : mapping of str to DataFrame, str or path, optional
+        The rows with which tables begin, a static frame by each table's name. A frame has
+        one row a key, and ``_timestamp`` or the column that ``timestamp=`` reads. Or the
+        checkpoint of a stopped query, whose state and sources this query goes on with.
+        Ignored if ``checkpoint`` has begun.
+    emit_initial : bool, default False
+        True to write the results of the initial rows to the sinks, as a first micro-batch.
+        Ignored if ``checkpoint`` has begun.
+    close_at_end : bool, default False
+        True to end all waiting once all input is read: windows close, and grace periods are
+        over. It needs ``availableNow=True``. The query has then ended for good, and cannot
+        be started again.
+    idle : str or timedelta, optional
+        The time without input, by the wall clock, after which stream time goes on with the
+        clock. Without it, stream time moves only with input.
 
-    - ``_operator``, which left the row out, and ``_problem``;
-    - ``row``, as JSON.
+    Returns
+    -------
+    StreamingQuery
+        The running query.
 
-    Its ``_timestamp`` is the row's own, or the micro-batch's where it has none.
+    Raises
+    ------
+    PlanError
+        If ``results`` has dead letters only, one result twice, or one target in two sinks.
+        Also if a frame is not a streaming one, or if two inputs have one name and the same
+        columns. Also for arguments that contradict each other, such as two triggers.
+    CheckpointError
+        If the checkpoint belongs to other results or to a query that runs.
+    ConfigurationError
+        If the session or its workers lack something that the query needs.
 
-    Sinks are written at the same time. The other arguments are those of ``write_stream``. A
-    checkpoint belongs to its set of results, in any order; sinks, and the dead letters, may be
-    others when the query is started again.
+    See Also
+    --------
+    Table.write_stream : Start a query with one result and one sink.
+    explain : Print the stages of several results.
+    upgrade : Turn a checkpoint into one for other results.
 
-    Raises ``PlanError`` where dead letters alone are asked for, where two results have one target,
-    and as ``write_stream`` does. Raises ``CheckpointError`` where the checkpoint is of other
-    results.
+    Notes
+    -----
+    - The changelog of each result is that of a query for it alone.
+    - All results of a micro-batch are computed from the same input.
+    - Sinks are written at the same time, and each keeps the promises that it has alone.
+      After a failure, the micro-batch is written again to all sinks. A sink that takes a
+      micro-batch once doubles nothing.
+    - A checkpoint belongs to its set of results, in any order. At each start, sinks may be
+      others, and dead letters may be added or left out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> large = orders.where("amount > 5")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     query = dt.run(
+    ...         {orders: dt.to_parquet(f"{folder}/orders"), large: dt.to_memory("large_orders")},
+    ...         checkpoint=f"{folder}/checkpoint",
+    ...         availableNow=True,
+    ...         buckets=1,
+    ...     )
+    ...     query.awaitTermination()
+    >>> spark.table("large_orders").select("id", "amount").orderBy("id").collect()
+    [Row(id=1, amount=10), Row(id=2, amount=20)]
     """
     nodes = [result.plan for result in results if isinstance(result, Topology)]
     if not nodes:
@@ -144,26 +239,75 @@ def upgrade(
     buckets: Buckets | None = None,
     partitions: Buckets | None = None,
 ) -> DataFrame:
-    """Turn the checkpoint ``old`` into a checkpoint ``new`` for another topology, or other
-    ``buckets``.
+    """Turn a checkpoint into another one, for another topology or other buckets.
 
-    The query of ``old`` must stand still. ``old`` stays as it is.
+    The query of ``old`` must be stopped, and ``old`` stays as it is. Nothing is written to
+    sinks.
 
-    Law: a query of ``topology`` that is started with ``new`` emits what it would have emitted from
-    there on, had it run from the beginning. It reads the sources from where the old one stopped;
-    sources that the old one did not read from their beginning. A table's history reaches back as
-    far as the old one kept it.
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that copies the state.
+    old : str or path
+        The checkpoint of a stopped query.
+    new : str or path
+        The checkpoint to make. It must not have begun.
+    topology : Table, Stream or list of these
+        The table or stream whose ``write_stream`` will be called with ``new``, or all
+        results of ``run``.
+    buckets : int, optional
+        The number of parts of the key space, 1 to 65536. By default it is that of ``old``.
+    partitions : int, optional
+        The number of tasks over which buckets are spread. By default it is the number of
+        cores, and at most the number of buckets.
 
-    ``topology``: what ``write_stream`` will be called on; of ``dt.run`` all results. ``buckets``,
-    ``partitions``: as for ``write_stream``; by default as many buckets as ``old`` has. Nothing is
-    written to sinks: ``write_stream(initial=old, emit_initial=True)`` does the same and begins its
-    sink with the rows that there are.
+    Returns
+    -------
+    DataFrame
+        A row for each stage, with the columns ``stage`` (its number in ``explain``),
+        ``computes`` and ``begins``: ``carried over`` or ``with the rows of ...``.
 
-    Returns a row for each stage: ``stage``, its number in ``explain``; ``computes``; ``begins``,
-    "carried over" or "with the rows of ...". A call that is killed is repeated.
+    Raises
+    ------
+    CheckpointError
+        If a stage needs rows that ``old`` does not have, or if ``new`` has begun. Also if a
+        query writes either of them.
+    ConfigurationError
+        On Spark Connect.
+    PlanError
+        If a frame of the topology is not a streaming one, or if there are more partitions
+        than buckets.
 
-    Raises ``CheckpointError`` where a stage needs what ``old`` does not have, where ``new`` has
-    begun, where one of them is being written; ``ConfigurationError`` on Spark Connect.
+    See Also
+    --------
+    Table.write_stream : Start a query that goes on from ``initial=old``.
+    repartition : Change the number of partitions alone.
+
+    Notes
+    -----
+    A query that is started with ``new`` emits what it would emit there, had it run from the
+    beginning. It reads the sources from where the old query stopped. Sources that the old
+    query did not read are read from their beginning. A table's history reaches back as far
+    as the old query kept it.
+
+    ``write_stream(initial=old, emit_initial=True)`` does the same and writes the present
+    rows to its sink. A call that is killed may be repeated. Source: docs/upgrades.md, which
+    lists the possible changes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoint = f"{folder.name}/checkpoint"
+    >>> sink = dt.to_parquet(f"{folder.name}/orders")
+    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query.awaitTermination()
+    >>> dt.upgrade(spark, checkpoint, f"{folder.name}/next", orders, buckets=2).collect()
+    [Row(stage=1, computes='orders', begins='with the rows of orders')]
     """
     nodes = [one.plan for one in (topology if isinstance(topology, Sequence) else [topology])]
     nodes = in_one_order(nodes)
@@ -181,9 +325,41 @@ def upgrade(
 
 @validated
 def explain(*results: Planned) -> None:
-    """Print the topology of several results: as ``Table.explain``, with the results of each stage.
+    """Print the topology of several results: their joins, stages, shuffles and state.
 
-    Raises ``PlanError`` where none is given.
+    A stage is a step of the query with a shuffle before it. Results share the stages that
+    they have in common, and each stage shows the results that leave it.
+
+    Parameters
+    ----------
+    *results : Table, Stream or WindowedTable
+        The results, as for ``run``.
+
+    Raises
+    ------
+    PlanError
+        If no result is given.
+
+    See Also
+    --------
+    Table.explain : Print the topology of one result.
+    run : Start a query with several results.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import dovetail as dt
+    >>> from dovetail import testing
+    >>> orders = testing.table("orders", key="id", schema={"id": pa.int64(), "shop": pa.string()})
+    >>> counts = orders.group_by("shop").agg(orders=dt.count())
+    >>> dt.explain(orders, counts)  # doctest: +ELLIPSIS
+    Topology
+    orders  (key id; shop)
+    ...
+    Stage 3
+      shuffle  orders by group (shop string)
+      state    groups: accumulators per key
+      result   aggregate of orders by shop
     """
     if not results:
         raise PlanError("explain", "no result is given", "Give tables and streams: explain(table)")

@@ -34,7 +34,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of ``doctor``; as text, a table."""
+    """The result of ``doctor``; as text, a table.
+
+    ``findings`` has everything that was checked, and ``missing`` what the session lacks.
+    """
 
     findings: tuple[Finding, ...]
 
@@ -57,7 +60,36 @@ class Report:
 def doctor(spark: SparkSession) -> Report:
     """Check a session for what queries need to run, and to run as fast as they are measured.
 
-    It runs jobs of one row, to see the workers' Python. ``print(dt.doctor(spark))`` shows a table.
+    The call runs jobs of one row, to check the Python of the workers.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session, also one of Spark Connect.
+
+    Returns
+    -------
+    Report
+        The findings. ``print`` shows them as a table with problems, costs and remedies.
+        ``missing`` has the findings with a problem.
+
+    Raises
+    ------
+    PlanError
+        If ``spark`` is not a ``SparkSession``.
+
+    See Also
+    --------
+    configure : Build a session with what is checked.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> report = dt.doctor(spark)
+    >>> [finding.what for finding in report.findings][:5]
+    ['Spark', "workers' Python", 'Kafka', 'Delta Lake', 'Unix sockets']
+    >>> "workers' Python" in [finding.what for finding in report.missing]
+    False
     """
     return Report(tuple(_findings(spark)))
 

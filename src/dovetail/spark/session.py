@@ -59,23 +59,69 @@ def configure(
     jars: Paths | None = None,
     memory: Text | None = None,
 ) -> SparkSession.Builder:
-    """Configure the builder of a session in which queries run as fast as they are measured.
+    """Configure a builder whose session runs queries as fast as they are measured.
 
-    A session that is built without it works, too.
+    Queries run in a session that is built without it, too.
 
-    ``kafka``, ``delta``, ``avro``: add what is needed to read and write topics, Delta tables and
-    records in Avro. Spark fetches it once by its Maven coordinates. ``jars``: the paths of the
-    jars, or of folders of them, in place of fetching. ``memory``: of the JVM, such as ``"6g"``.
-    Settings that the builder has already are kept. Jars, extensions and JVM options are added to
-    the builder's own.
+    Parameters
+    ----------
+    builder : SparkSession.Builder
+        The builder, as in ``SparkSession.builder``. Its settings are kept.
+    kafka : bool, default False
+        True to add what is needed to read and write topics.
+    delta : bool, default False
+        True to add what is needed to read and write Delta tables.
+    avro : bool, default False
+        True to add what is needed to read and write records in Avro.
+    jars : str, path or list of these, optional
+        The paths of jars, or of folders of jars. By default Spark fetches the jars once by
+        their Maven coordinates.
+    memory : str, optional
+        The memory of the JVM, such as ``"6g"``. By default it is Spark's.
 
-    Further settings: huge pages, on Linux, for the JVM and its Python workers (set in
-    ``os.environ``, which they inherit); Unix sockets between them; UTC as time zone; room for
-    generated code; and on one machine (``master("local...")``) workers that start with their
-    imports made.
+    Returns
+    -------
+    SparkSession.Builder
+        The builder with the settings. Jars, extensions and JVM options are added to those
+        it has.
 
-    Raises ``ConfigurationError`` for missing jars, and for a builder of Spark Connect, whose server
-    has these settings from its start.
+    Raises
+    ------
+    ConfigurationError
+        If a path in ``jars`` is no jar and no folder of jars. Also for a builder of Spark
+        Connect, whose server has these settings from its start.
+    PlanError
+        If an argument has another type.
+
+    See Also
+    --------
+    doctor : Check a session for these settings.
+    settings : The settings of a query, which ``write_stream`` makes by itself.
+
+    Notes
+    -----
+    Further settings are:
+
+    - huge pages for the JVM and its Python workers, on Linux. They are set in
+      ``os.environ``, which both inherit;
+    - Unix sockets between the JVM and its workers;
+    - UTC as the session's time zone;
+    - room for generated code;
+    - on one machine (``master("local...")``), workers that start with their imports made.
+
+    Examples
+    --------
+    >>> import os
+    >>> from unittest import mock
+    >>> import dovetail as dt
+    >>> from pyspark.sql import SparkSession
+    >>> with mock.patch.dict(os.environ):  # of this process
+    ...     builder = dt.configure(SparkSession.builder.master("local[2]"), memory="2g")
+    >>> type(builder).__name__  # its getOrCreate() returns the session
+    'Builder'
+    >>> dt.configure(SparkSession.builder, jars="no/such/folder")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    dovetail.errors.ConfigurationError: configure: jars='no/such/folder' is no jar and ...
     """
     given: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
     _refuse_remote(given)

@@ -57,20 +57,66 @@ def lookup_state(
 ) -> pa.Table:
     """Return the rows of some keys in a checkpoint's table, after its last committed micro-batch.
 
-    The columns are those of ``read_state``, with a row for each key that has one. A stream has all
-    records of a key that a window still needs. A versioned table has the last versions or, with
-    ``as_of=``, those of a time.
+    The query may run meanwhile. A call takes milliseconds once the rows around its keys
+    have been read.
 
-    In the first call of a process, Spark reads the manifests of all buckets, in the session that is
-    active. For a first key of a bucket, it reads the table's rows in that bucket. They stay here,
-    in temporary files, so that a later call takes milliseconds. When a running query commits
-    micro-batches meanwhile, only their new rows are read.
+    Parameters
+    ----------
+    checkpoint : str or path
+        The checkpoint of the query.
+    table : str
+        The name of an input or of a store, as ``read_state`` lists them.
+    keys : list
+        The keys, each a value, or a tuple or mapping of the key's columns. No key may be
+        null.
+    as_of : datetime, optional
+        For a versioned table, the time whose versions are returned, with a time zone. By
+        default the last versions are returned.
 
-    ``keys``: each a value, or a tuple or mapping of the key's columns. Any number of threads may
-    call.
+    Returns
+    -------
+    pyarrow.Table
+        The columns of ``read_state``, with a row for each key that has one. Keys without a
+        row are left out. A stream has all records of a key that a window still needs.
 
-    Raises what ``read_state`` raises, and ``ConfigurationError`` for a table whose rows cannot be
-    found by their key: a windowed one, or records that wait.
+    Raises
+    ------
+    CheckpointError
+        If the folder is no checkpoint of a query.
+    ConfigurationError
+        If the checkpoint does not hold the table, or not as of that time. Also if rows
+        cannot be found by their key: those of windows, and records that wait.
+    PlanError
+        If a key is null, has another type or other columns.
+
+    See Also
+    --------
+    read_state : Read a table or list all stores, as a frame.
+
+    Notes
+    -----
+    In the first call of a process, Spark reads the manifests of all buckets, in the active
+    session. For the first key of a bucket, it reads the table's rows in that bucket. They
+    stay in temporary files of this process. When a running query commits micro-batches,
+    only their new rows are read.
+
+    Any number of threads may call. Equivalent to interactive queries of Kafka Streams.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoint = f"{folder.name}/checkpoint"
+    >>> sink = dt.to_parquet(f"{folder.name}/orders")
+    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query.awaitTermination()
+    >>> found = dt.lookup_state(checkpoint, "orders", keys=[1, 7])
+    >>> found.select(["id", "amount"]).to_pylist()
+    [{'id': 1, 'amount': 10}]
     """
     spark = SparkSession.active()
     place = str(spark.conf.get("spark.app.id")), fspath(checkpoint)

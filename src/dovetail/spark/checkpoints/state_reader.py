@@ -77,50 +77,103 @@ def read_state(
     columns: ColumnNames | None = None,
     topology: Topologies | None = None,
 ) -> DataFrame:
-    """Read what a query's checkpoint holds after a micro-batch. The query may be running.
+    """Read what a query's checkpoint holds after a micro-batch, as a frame.
 
-    ``batch``: one of the micro-batches that Spark has kept; by default the last one that is
-    committed at the time of the call.
+    The query may run meanwhile. Without ``table`` and ``topology``, the frame lists the
+    stores of the checkpoint. A store holds rows of one kind in one stage.
 
-    Without ``table``, a row for each store:
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that reads.
+    checkpoint : str or path
+        The checkpoint of the query.
+    table : str, optional
+        The name of an input, an aggregate or a store, whose rows are returned. With
+        ``topology``, it may be the ``name=`` of a join of tables.
+    batch : int, optional
+        The number of a micro-batch that Spark has kept. By default it is the last one that
+        is committed at the time of the call.
+    as_of : datetime, optional
+        For a versioned table, the time whose rows are returned, with a time zone.
+    keys : list, optional
+        The keys whose rows are returned, each a value, or a tuple or mapping of the key's
+        columns. Pieces of the store that cannot hold these keys are not unpacked.
+    columns : str or list of str, optional
+        The columns to return, in this order. Other value columns are not unpacked.
+    topology : Table, Stream or list of these, optional
+        The table that the query keeps, one of the results of ``run``, or the list of all.
+        The result is then computed from the stored rows. ``table`` may name a join within
+        it. With a list, ``table`` names the result.
 
-    - ``stage``, as ``explain()`` numbers them, and ``operator``;
-    - ``store``, and the ``table`` whose rows it has, null where it only helps another store;
-    - ``holds``, in words;
-    - ``rows``, the number that is stored, including rows that newer ones replace;
-    - ``bytes`` before compression, ``segments``, and ``buckets`` that have any;
-    - ``stream_time``, the latest event time of the store's inputs;
-    - ``batch``, and ``offsets``: the end of that micro-batch in each of the query's sources, in
-      their order, in Spark's own form.
+    Returns
+    -------
+    DataFrame
+        The rows. Until the frame is used, only the manifests of all buckets are read.
 
-    With ``table``, the name of an input or of a store: its rows, with the columns of its key, its
-    values and ``_timestamp``:
+    Raises
+    ------
+    CheckpointError
+        If the folder is no checkpoint of a query or has no such micro-batch. Also if
+        ``topology`` is another one than that of the checkpoint.
+    ConfigurationError
+        If the checkpoint does not hold ``table``, or not as of that time. Also for unknown
+        columns, and for arguments that need ``table``.
+    PlanError
+        If a key is null, has another type or other columns.
+
+    See Also
+    --------
+    lookup_state : Return the rows of some keys within milliseconds.
+    rewind : Set a query back to an earlier micro-batch.
+
+    Notes
+    -----
+    Without ``table``, the frame has a row for each store:
+
+    - ``stage``: the number in ``explain()``;
+    - ``operator``: the stage in words;
+    - ``store``: the name of the store;
+    - ``table``: the table whose rows it has, null if it only helps another store;
+    - ``holds``: its content in words;
+    - ``rows``: the number of stored rows, including rows that newer ones replace;
+    - ``bytes``: the size before compression;
+    - ``segments``: the number of pieces;
+    - ``buckets``: the number of buckets that have any rows;
+    - ``stream_time``: the latest event time of its inputs;
+    - ``batch``: the number of the micro-batch;
+    - ``offsets``: the end of that micro-batch in each source, in Spark's form.
+
+    With ``table``, the frame has the columns of the key, the values and ``_timestamp``. Its
+    rows are:
 
     - of a table, the last row of each key;
     - of a versioned table, all versions that it still has, with ``_change`` (``upsert`` or
-      ``delete``). With ``as_of=`` a time: the rows as they were then;
+      ``delete``). With ``as_of``, they are the rows of that time;
     - of a stream, the records that a window still needs;
-    - of a store of records that wait, those records, with ``_due``, the stream time up to which
-      they wait;
-    - of an aggregate, by its name in errors, the result of each group, of windows until they are
-      closed.
+    - of records that wait, these records, with ``_due``, the stream time up to which they
+      wait;
+    - of an aggregate, the result of each group, and of windows until they are closed.
 
-    A table that several stages store is the same in all of them.
+    A table that several stages store is the same in all of them. With ``topology``,
+    ``_timestamp`` is the latest of the rows that make a row.
 
-    With ``topology``, a table that the query keeps (it may be one of several results), results can
-    be read, too. They are computed from the stored rows. ``table`` then may name a join of tables
-    within the topology (``name=``); without ``table`` the result is the whole. Its ``_timestamp``
-    is the latest of the rows that make a row. ``topology`` may also be the list of all results of
-    ``dt.run``.
-
-    ``keys``: only the rows of these keys; pieces of the store that cannot hold them are not
-    unpacked. ``columns``: only these, and of the values no others are unpacked.
-
-    Until the frame is used, only the manifests of all buckets are read.
-
-    Raises ``CheckpointError`` where the folder is no checkpoint of a query or has no such
-    micro-batch. Raises ``ConfigurationError`` for what it does not hold, and ``PlanError`` for keys
-    of another type.
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoint = f"{folder.name}/checkpoint"
+    >>> sink = dt.to_parquet(f"{folder.name}/orders")
+    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query.awaitTermination()
+    >>> dt.read_state(spark, checkpoint).select("stage", "store", "rows").collect()
+    [Row(stage=1, store='orders', rows=3)]
+    >>> dt.read_state(spark, checkpoint, "orders", keys=[1], columns=["id", "amount"]).collect()
+    [Row(id=1, amount=10)]
     """
     stored = Stored.of("read_state", spark, fspath(checkpoint), batch)
     names = [columns] if isinstance(columns, str) else columns

@@ -24,18 +24,59 @@ _REMEDY = "Start the query, let it finish its last micro-batch, stop it, and cal
 def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> None:
     """Deal the buckets of a stopped query to another number of partitions.
 
-    A partition is a task of every stage with state. More of them suit a cluster that has grown,
-    fewer one that has shrunk.
+    A bucket is a part of the key space, and a partition is a task of every stage with
+    state. More partitions suit a cluster that has grown, fewer one that has shrunk.
 
-    Started again, the query goes on as if it had always had as many. Its output and its stored rows
-    do not change: buckets stay as they are, and there are at least as many of them. Spark writes
-    the whole state anew, as a micro-batch of its own without input; ``rewind`` does not go back
-    behind it. A call that is killed is repeated; until then the query does not start.
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that writes the state anew.
+    checkpoint : str or path
+        The checkpoint of the query.
+    partitions : int
+        The new number of partitions, at least 1 and at most the number of buckets. The
+        present number changes nothing.
 
-    Raises ``CheckpointError`` where the folder is no checkpoint of a query, or belongs to a query
-    that runs in this session. Raises ``PlanError`` for more partitions than buckets. Raises
-    ``ConfigurationError`` where Spark refuses, as after a micro-batch that is not complete, and on
-    Spark Connect, which does not offer it.
+    Raises
+    ------
+    PlanError
+        If there are more partitions than buckets.
+    CheckpointError
+        If the folder is no checkpoint of a query, or if the query runs in this session.
+        Also if another call, with another number, was killed.
+    ConfigurationError
+        If Spark refuses, for instance after a micro-batch that is not complete. Also on
+        Spark Connect, which does not offer it.
+
+    See Also
+    --------
+    upgrade : Change the number of buckets.
+    rewind : Set a query back to an earlier micro-batch.
+
+    Notes
+    -----
+    Started again, the query goes on as if it had always had as many partitions. Its output
+    and its stored rows do not change, since buckets stay as they are.
+
+    Spark writes the whole state anew, as a micro-batch without input. ``rewind`` does not
+    go back behind it. A call that is killed is repeated; until then the query does not
+    start.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoint = f"{folder.name}/checkpoint"
+    >>> sink = dt.to_parquet(f"{folder.name}/orders")
+    >>> query = orders.write_stream(
+    ...     sink, checkpoint=checkpoint, availableNow=True, buckets=4, partitions=1
+    ... )
+    >>> query.awaitTermination()
+    >>> dt.repartition(spark, checkpoint, partitions=2)
     """
     if is_remote(spark):
         raise ConfigurationError(

@@ -22,22 +22,64 @@ it."""
 
 @validated
 def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
-    """Set a stopped query back to its state after micro-batch ``batch``, one that Spark has kept.
+    """Set a stopped query back to its state after an earlier micro-batch.
 
-    Returns the time at which that micro-batch was committed. A table that the query writes should
-    be brought back to that time, too.
+    Started again, the query reads its sources from there on, with the state that it had
+    then. The checkpoint is changed in place and has nothing of later micro-batches.
 
-    Started again, the query reads its sources from there on, with the state it had then. The
-    checkpoint has nothing of later micro-batches. Its next micro-batch has the number ``batch`` + 1
-    and may have other rows than before. So to its sinks it is another query: its id is new.
-    ``docs/state.md`` describes what to do with each kind of target.
+    Parameters
+    ----------
+    spark : SparkSession
+        The session that changes the files.
+    checkpoint : str or path
+        The checkpoint of the query.
+    batch : int
+        The number of the micro-batch, one that Spark has kept. Spark keeps 100 by default.
 
-    A call that is killed may be repeated, and does the rest. Until then the query is as it was,
-    fails when it is started, or goes on from a micro-batch whose state is there.
+    Returns
+    -------
+    datetime
+        The time at which that micro-batch was committed. Bring tables that the query writes
+        back to that time, too.
 
-    Raises ``CheckpointError`` where the folder is no checkpoint of a query, has no such
-    micro-batch, or belongs to a query that runs in this session. Raises ``ConfigurationError`` on
-    Spark Connect, which cannot delete the files.
+    Raises
+    ------
+    CheckpointError
+        If the folder is no checkpoint of a query or has no such micro-batch. Also if the
+        query runs in this session.
+    ConfigurationError
+        On Spark Connect, which cannot delete the files.
+
+    See Also
+    --------
+    read_state : Read the state after an earlier micro-batch, without going back.
+    upgrade : Turn a checkpoint into one for another topology.
+
+    Notes
+    -----
+    The next micro-batch has the number ``batch + 1`` and may have other rows than before.
+    So the query gets a new id, and is another query to its sinks. docs/state.md says what
+    to do with each kind of target.
+
+    A call that is killed may be repeated, and does the rest. Until then, the query is in
+    one of three states: as it was, failing when it is started, or going on from a
+    micro-batch whose state is there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoint = f"{folder.name}/checkpoint"
+    >>> sink = dt.to_parquet(f"{folder.name}/orders")
+    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query.awaitTermination()
+    >>> committed = dt.rewind(spark, checkpoint, batch=0)
+    >>> type(committed).__name__
+    'datetime'
     """
     root = fspath(checkpoint).rstrip("/")
     file = CheckpointFile(spark, root)

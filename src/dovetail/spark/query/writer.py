@@ -53,7 +53,40 @@ _WARNED: WeakSet[SparkSession] = WeakSet()
 
 @validated
 def settings(partitions: Positive) -> dict[str, str]:
-    """Return the Spark SQL settings under which a query runs."""
+    """Return the Spark SQL settings under which a query runs.
+
+    ``write_stream`` and ``run`` make these settings for their query. ``changelog()``
+    returns a frame, so the session that runs its query must have them.
+
+    Parameters
+    ----------
+    partitions : int
+        The number of tasks of each stage, at least 1.
+
+    Returns
+    -------
+    dict of str to str
+        The settings by their names.
+
+    Raises
+    ------
+    PlanError
+        If ``partitions`` is below 1.
+
+    See Also
+    --------
+    Table.changelog : Return a changelog as a streaming frame.
+    configure : Configure a session before it is built.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> settings = dt.settings(4)
+    >>> settings["spark.sql.shuffle.partitions"]
+    '4'
+    >>> settings["spark.sql.streaming.stateStore.providerClass"].rpartition(".")[2]
+    'RocksDBStateStoreProvider'
+    """
     return {
         PROVIDER: ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
