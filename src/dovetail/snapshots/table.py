@@ -30,9 +30,33 @@ _GIVEN = "Give a Delta table's path, or its name in a catalog"
 class SnapshotTable:
     """A Delta table at its versions, or a join of such tables; immutable.
 
-    It is made by ``SnapshotTable.from_delta`` and by ``join``, and kept in a Delta table by
-    ``refresh`` and ``maintain``. This is the strong form of the delta join. At every commit, the
-    target equals the join of its sources at the versions that the commit covers.
+    ``SnapshotTable.from_delta`` and ``join`` make it. ``refresh`` and ``maintain`` keep it
+    in another Delta table, the *target*. At every commit, the target equals the join of its
+    sources at the versions that the commit covers. The strong form of the delta join needs
+    no streaming query and no state.
+
+    See Also
+    --------
+    SnapshotTable.from_delta : Read a Delta table.
+    SnapshotTable.refresh : Bring a target up to date.
+    Table.join : Join tables in a streaming query.
+
+    Notes
+    -----
+    Source: FLIP-486, "Future Work" (strong consistency); docs/snapshots.md.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = f"{folder.name}/orders"
+    >>> columns = "(id BIGINT, customer STRING)"
+    >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+    >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+    >>> orders
+    SnapshotTable[orders; key id]
     """
 
     @validated
@@ -51,15 +75,59 @@ class SnapshotTable:
         key: ColumnNames,
         name: Text | None = None,
     ) -> SnapshotTable:
-        """Return the Delta table at ``path``, or called ``table`` in a catalog.
+        """Return a Delta table, given by its path or by its name in a catalog.
 
-        Its change data feed must be enabled. ``key``: the columns that tell its rows apart at every
-        version. A refresh raises ``DataError`` if a key occurs twice or all of its columns are
-        null. ``name``: the name in errors and commits, by default the last part of the path or
-        name.
+        The change data feed of the table must be enabled, which ``refresh`` checks.
 
-        Raises ``PlanError`` for unknown columns and for types that cannot be keys. Source:
-        FLIP-486, "What is Delta Join" (snapshots of the source table).
+        Parameters
+        ----------
+        spark : SparkSession
+            The session, with Delta Lake's jar and settings.
+        path : str or path, optional
+            The path of the table.
+        table : str, optional
+            The name of the table in a catalog. Give either ``path`` or ``table``.
+        key : str or list of str
+            The columns that tell rows apart at every version.
+        name : str, optional
+            The name in errors and commits. By default it is the last part of the path or of
+            the name.
+
+        Returns
+        -------
+        SnapshotTable
+            The table at any of its versions.
+
+        Raises
+        ------
+        PlanError
+            If a column of ``key`` is unknown or has a type that cannot be a key. Also if
+            not exactly one of ``path`` and ``table`` is given.
+        ConfigurationError
+            If the session lacks Delta Lake, or if the table cannot be read.
+
+        See Also
+        --------
+        SnapshotTable.join : Join two tables.
+        Table.from_delta : Read the changes of a Delta table in a streaming query.
+
+        Notes
+        -----
+        ``refresh`` raises ``DataError`` if a key occurs twice or if all of its columns are
+        null. Source: FLIP-486, "What is Delta Join" (snapshots of the source table).
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> orders.schema.names
+        ['id', 'customer']
         """
         delta_tables.refuse_but_one("from_delta", path, table)
         operator = f"snapshot {name or table or path}"
@@ -83,7 +151,25 @@ class SnapshotTable:
 
     @property
     def schema(self) -> StructType:
-        """The columns of the target: the key, then the values."""
+        """The columns of the target: the key, then the values.
+
+        See Also
+        --------
+        SnapshotTable.join : Describes the key of a join's result.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> orders.schema.simpleString()
+        'struct<id:bigint,customer:string>'
+        """
         return StructType([*self.plan.key.fields, *self.plan.values.fields])
 
     @validated
@@ -98,22 +184,70 @@ class SnapshotTable:
     ) -> SnapshotTable:
         """Join two tables: at any versions of them, the rows that match.
 
-        ``on``: columns of this table that equal the right table's key, in the key's order. A
-        mapping pairs this table's columns with the right table's. Without it the keys of both are
-        equal and must have the same names. A null equals nothing. ``how``: ``"inner"``, ``"left"``,
-        ``"right"`` or ``"outer"``.
+        Results are joined further in the same way.
 
-        ``select``: the result's value columns, as in ``Table.join``: names (``"left.x"``,
-        ``"right.x"``, ``"x"``), a mapping of new names, or deterministic Spark expressions over the
-        joined row.
+        Parameters
+        ----------
+        right : SnapshotTable
+            The right table.
+        on : str, list of str or mapping of str to str, optional
+            The columns of this table that equal the right key, in its order. A mapping
+            pairs columns of this table with columns of the right table. By default the keys
+            of both are equal, and have the same names. A null equals nothing.
+        how : {"inner", "left", "right", "outer"}, default "inner"
+            The rows to keep without a match: none, those of this table, those of the right
+            one, or both.
+        select : list of str, mapping or list of Column, optional
+            The value columns of the result: names (``"left.x"``, ``"right.x"``, ``"x"``), a
+            mapping of new names, or deterministic Spark expressions over the joined row. By
+            default all value columns.
+        name : str, optional
+            The name of the join in errors.
 
-        The result's key is this table's key if each of its rows has at most one result. That is so
-        if ``on`` has the whole right key and right rows do not appear alone, or if both keys are
-        joined. Otherwise it is both tables' keys, the right columns as ``right_<column>``. Results
-        are joined further in the same way.
+        Returns
+        -------
+        SnapshotTable
+            The join.
 
-        Raises ``PlanError`` for unknown or ambiguous names and for different types. Source:
-        FLIP-486, "Future Work" (strong consistency, cascading joins).
+        Raises
+        ------
+        PlanError
+            If a name is unknown or ambiguous, or if columns that are compared have
+            different types.
+
+        See Also
+        --------
+        SnapshotTable.refresh : Write the join to a target.
+        Table.join : Join tables in a streaming query.
+
+        Notes
+        -----
+        The key of the result is this table's key if each of its rows has at most one
+        result. That holds in two cases:
+
+        - ``on`` has the whole right key, and right rows do not appear alone;
+        - both keys are joined, column by column.
+
+        Otherwise the key is both tables' keys, with the right columns named
+        ``right_<column>``. Source: FLIP-486, "Future Work" (strong consistency, cascading
+        joins).
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> named = orders.join(orders, how="left", select={"customer": "left.customer"})
+        >>> named.schema.names
+        ['id', 'customer']
+        >>> pairs = orders.join(orders, on={"customer": "customer"}, select=["left.customer"])
+        >>> pairs.schema.names
+        ['id', 'right_id', 'customer']
         """
         node = plan.join(self.plan, right.plan, on=on, how=how, select=select, name=name)
         return SnapshotTable(self._session, node)
@@ -127,22 +261,70 @@ class SnapshotTable:
         max_versions: Positive | None = None,
         rebuild: bool = False,
     ) -> list[Commit]:
-        """Bring a target to the present versions of the sources. Return the commits made, maybe
-        none.
+        """Bring a target to the present versions of the sources, and return the commits made.
 
-        The target is the Delta table at the path ``target``, or called ``table`` in a catalog. At
-        first it is made by a plain batch join. Later runs read only changes: the change data feeds
-        since the versions covered, and the other tables' rows with the same join keys. Rows and the
-        versions that they cover are one commit, so a run that was killed is simply run again.
+        The first call makes the target by a batch join. Later calls read only changes: the
+        change data feeds since the versions covered, and the other tables' rows with the
+        same join keys.
 
-        ``max_versions``: the number of versions of each source that a commit covers at most, for a
-        backlog in steps. ``rebuild``: True to replace the target by a batch join, even that of
-        another join. A table of another kind is never overwritten.
+        Parameters
+        ----------
+        target : str or path, optional
+            The path of the target, a Delta table.
+        table : str, optional
+            The name of the target in a catalog. Give either ``target`` or ``table``.
+        max_versions : int, optional
+            The number of versions of each source that a commit covers at most, so that a
+            backlog comes in steps. By default one commit covers all.
+        rebuild : bool, default False
+            True to replace the target by a batch join, even if it is the target of another
+            join. A table that is no target is never overwritten.
 
-        Raises ``ConfigurationError`` without a change data feed, and ``DataError`` for keys that
-        occur twice. Raises ``TargetError`` for a target of another join, or one that others
-        changed. The same error is raised for a source that was replaced, has other types, or lost
-        its changes. Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
+        Returns
+        -------
+        list of Commit
+            The commits in order, an empty list if no source has changed. ``covered`` has
+            the version of each source by its name. ``changed`` is the number of changed
+            rows, None after a batch join.
+
+        Raises
+        ------
+        ConfigurationError
+            If a source has no change data feed.
+        DataError
+            If a key occurs twice in a source, or if all of its columns are null.
+        TargetError
+            If the target is of another join, or others have changed it. Also if a source
+            was replaced, has other types, or has lost its changes.
+        PlanError
+            If not exactly one of ``target`` and ``table`` is given.
+
+        See Also
+        --------
+        SnapshotTable.maintain : Refresh again and again.
+        SnapshotTable.commits : Return the commits of a target.
+
+        Notes
+        -----
+        Rows and the versions that they cover are one commit, so a run that was killed is
+        simply run again. Let one process at a time keep a target. Source: FLIP-486, "Future
+        Work" (strong consistency, batch-stream fusion).
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> for commit in orders.refresh(f"{folder.name}/copy"):
+        ...     print(commit.version, commit.covered)
+        0 {'orders': 0}
+        >>> orders.refresh(f"{folder.name}/copy")  # nothing has changed
+        []
         """
         keeper = Keeper(self._session, self.plan, "refresh", target, table)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
@@ -158,8 +340,52 @@ class SnapshotTable:
     ) -> NoReturn:
         """Call ``refresh`` again and again, until it fails or the process ends.
 
-        ``every``: the wait between the end of one refresh and the next one. The other arguments and
-        errors are those of ``refresh``.
+        Parameters
+        ----------
+        target : str or path, optional
+            The path of the target, a Delta table.
+        table : str, optional
+            The name of the target in a catalog. Give either ``target`` or ``table``.
+        every : str or timedelta, default "10 s"
+            The wait between the end of one refresh and the start of the next one.
+        max_versions : int, optional
+            The number of versions of each source that a commit covers at most. By default
+            one commit covers all.
+
+        Returns
+        -------
+        NoReturn
+            The call never returns.
+
+        Raises
+        ------
+        ConfigurationError
+            If a source has no change data feed.
+        DataError
+            If a key occurs twice in a source, or if all of its columns are null.
+        TargetError
+            If the target cannot be brought up to date, as for ``refresh``.
+        PlanError
+            If ``every`` is no span, or if not exactly one of ``target`` and ``table`` is
+            given.
+
+        See Also
+        --------
+        SnapshotTable.refresh : Refresh once, for instance by a scheduler.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> orders.maintain(f"{folder.name}/copy", every="often")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        dovetail.errors.PlanError: maintain: every='often' is not a span of time. ...
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
         keeper = Keeper(self._session, self.plan, "maintain", target, table)
@@ -171,7 +397,43 @@ class SnapshotTable:
     def commits(self, target: Path | None = None, *, table: Text | None = None) -> list[Commit]:
         """Return the commits of a target that its history still has, the last one first.
 
-        Each has the versions of the sources that it covers.
+        Parameters
+        ----------
+        target : str or path, optional
+            The path of the target, a Delta table.
+        table : str, optional
+            The name of the target in a catalog. Give either ``target`` or ``table``.
+
+        Returns
+        -------
+        list of Commit
+            The commits, with ``version`` and ``covered``: the version of each source by its
+            name.
+
+        Raises
+        ------
+        PlanError
+            If not exactly one of ``target`` and ``table`` is given.
+        ConfigurationError
+            If the session lacks Delta Lake, or if the target cannot be read.
+
+        See Also
+        --------
+        SnapshotTable.refresh : Make a commit.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> commits = orders.refresh(f"{folder.name}/copy")
+        >>> [(commit.version, commit.covered) for commit in orders.commits(f"{folder.name}/copy")]
+        [(0, {'orders': 0})]
         """
         operator = f"target {target or table}"
         delta_tables.refuse_but_one("commits", target, table)
@@ -182,9 +444,41 @@ class SnapshotTable:
 
     @validated
     def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
-        """Return the join of the tables at their present versions.
+        """Return the join of the tables at their present versions, as a frame.
 
-        ``versions``: other versions, by the tables' names. Raises ``PlanError`` for unknown names.
+        Parameters
+        ----------
+        versions : mapping of str to int, optional
+            Other versions, by the names of the tables. A table that is left out is at its
+            present version.
+
+        Returns
+        -------
+        DataFrame
+            The key, then the values.
+
+        Raises
+        ------
+        PlanError
+            If ``versions`` names an unknown table.
+        ConfigurationError
+            If a table does not have the version.
+
+        See Also
+        --------
+        SnapshotTable.refresh : Keep the join in a Delta table.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> rows = spark.createDataFrame([(1, "ann"), (2, "bob")], "id long, customer string")
+        >>> writer = rows.write.format("delta").option("delta.enableChangeDataFeed", "true")
+        >>> writer.save(f"{folder.name}/orders")
+        >>> orders = dt.SnapshotTable.from_delta(spark, f"{folder.name}/orders", key="id")
+        >>> orders.to_batch({"orders": 0}).orderBy("id").collect()
+        [Row(id=1, customer='ann'), Row(id=2, customer='bob')]
         """
         known = plan.tables(self.plan)
         names = {one.name for one in known.values()}
