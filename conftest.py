@@ -16,7 +16,7 @@ def _names(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) ->
     Examples that write Delta tables are skipped in a session without Delta Lake.
     """
     example = getattr(request.node, "dtest", None)
-    text = "" if example is None else example.docstring
+    text = "" if example is None else "".join(one.source for one in example.examples)
     if "spark" in text:
         doctest_namespace["spark"] = small_session.session()
     if 'format("delta")' in text or "USING delta" in text:

@@ -36,7 +36,7 @@ def members(owner: str, class_: type) -> Iterator[tuple[str, Any]]:
         if not base.__module__.startswith("dovetail") or base.__name__.startswith("Hinted"):
             continue
         for name, value in vars(base).items():
-            if name.startswith("_") or getattr(class_, name, None) is not getattr(base, name):
+            if name.startswith("_") or inspect.getattr_static(class_, name, None) is not value:
                 continue
             value = getattr(value, "__func__", value)
             if inspect.isfunction(value) or isinstance(value, property):
@@ -65,6 +65,18 @@ def parameters(value: Any) -> list[str]:
     names = [*inspect.signature(value).parameters.values()]
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return [stars.get(p.kind, "") + p.name for p in names if p.name not in ("self", "cls")]
+
+
+def known() -> set[str]:
+    """The names that See Also may refer to: those of a module, and ``Class.member``."""
+    names = {"SparkSession.builder"}
+    for module in (dt, testing):
+        for name in module.__all__:
+            names.add(name)
+            value = getattr(module, name)
+            if inspect.isclass(value):
+                names |= {f"{name}.{member}" for member in dir(value)}
+    return names
 
 
 def is_class(value: Any) -> bool:
@@ -100,6 +112,14 @@ def test_there_is_an_example(value: Any) -> None:
     text = inspect.getdoc(value) or ""
     assert "Examples\n--------\n" in text
     assert doctest.DocTestParser().get_examples(text.partition("Examples\n--------\n")[2])
+
+
+@pytest.mark.parametrize("value", CALLS)
+def test_what_is_referred_to_exists(value: Any) -> None:
+    for line in str(sections(value)["see also"].contents).splitlines():
+        name, _, why = line.partition(" : ")
+        assert name in known(), line
+        assert why.endswith("."), line
 
 
 @pytest.mark.parametrize("value", [v for v in CALLS if ".join" in str(v.id) or ".agg" in str(v.id)])

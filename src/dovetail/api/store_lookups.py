@@ -84,8 +84,8 @@ class LooksUp(Topology):
         See Also
         --------
         Stream.join : Join with a table, in state and repeatably.
-        dovetail.cache : Keep answers of a store.
-        dovetail.sqlite : A store in a SQLite file.
+        cache : Keep answers of a store.
+        sqlite : A store in a SQLite file.
 
         Notes
         -----

@@ -174,7 +174,7 @@ class TableRows(TableSources):
 
         See Also
         --------
-        dovetail.debezium : A format whose values may be left out (``unsent="keep"``).
+        debezium : A format whose values may be left out (``unsent="keep"``).
 
         Notes
         -----
@@ -320,7 +320,7 @@ class TableRows(TableSources):
         See Also
         --------
         Table.expire : Delete rows that are older than a span.
-        dovetail.debezium : A format for Debezium's change events.
+        debezium : A format for Debezium's change events.
 
         Examples
         --------
@@ -370,7 +370,7 @@ class TableRows(TableSources):
 
         See Also
         --------
-        dovetail.delta : Choose between look-ups and state in a join.
+        delta : Choose between look-ups and state in a join.
         Table.join : Join two tables, by look-ups, too.
 
         Notes

@@ -119,7 +119,7 @@ class TableSources(Topology):
         --------
         Table.from_static : Read rows that do not change.
         SnapshotTable.from_delta : Join Delta tables at one version each.
-        dovetail.to_delta : Keep a Delta table equal to a table.
+        to_delta : Keep a Delta table equal to a table.
 
         Notes
         -----

@@ -47,7 +47,7 @@ class Table(TableRows):
     --------
     Stream : Records in time, none of which replaces another.
     WindowedTable : Aggregates per key and window of time.
-    dovetail.testing.table : A table that a test feeds by hand.
+    table : A table that a test feeds by hand.
 
     Examples
     --------
@@ -210,7 +210,7 @@ class Table(TableRows):
         Stream.join : Join a stream's records with a table, a stream or a windowed table.
         WindowedTable.join : Join the windows of two windowed tables, or with a table.
         Table.with_lookup : Give a table the store in which joins look up its rows.
-        dovetail.delta : Choose between look-ups and state.
+        delta : Choose between look-ups and state.
 
         Notes
         -----
@@ -529,7 +529,7 @@ class GroupedTable(HintedGroups):
         See Also
         --------
         GroupedStream.agg : Aggregate a stream's records.
-        dovetail.aggregate : Make an aggregate from functions over Arrow columns.
+        aggregate : Make an aggregate from functions over Arrow columns.
 
         Notes
         -----
@@ -569,7 +569,7 @@ class Stream(LooksUp):
     See Also
     --------
     Table : The latest row of each key.
-    dovetail.testing.stream : A stream that a test feeds by hand.
+    stream : A stream that a test feeds by hand.
 
     Examples
     --------
@@ -717,7 +717,7 @@ class Stream(LooksUp):
         --------
         Table.join : Join two tables.
         Stream.look_up : Join with a store that has no changelog.
-        dovetail.within : The window of a join of two streams.
+        within : The window of a join of two streams.
 
         Notes
         -----
@@ -1170,7 +1170,7 @@ class GroupedStream(HintedGroups):
         See Also
         --------
         WindowedStream.agg : Aggregate the groups of each window.
-        dovetail.tumbling : Windows side by side.
+        tumbling : Windows side by side.
 
         Examples
         --------

@@ -65,7 +65,7 @@ class Planned(Hinted):
 
         See Also
         --------
-        dovetail.explain : The same of several results of one query.
+        explain : The same of several results of one query.
 
         Examples
         --------
@@ -320,7 +320,7 @@ class Topology(Planned):
         See Also
         --------
         Table.from_records : The same arguments in detail, for records from anywhere.
-        dovetail.to_topic : Write changes to a Kafka topic.
+        to_topic : Write changes to a Kafka topic.
 
         Examples
         --------
@@ -460,8 +460,8 @@ class Topology(Planned):
         --------
         Table.from_topic : Read a Kafka topic.
         Table.from_changelog : Read rows whose columns need no decoding.
-        dovetail.json : A format for JSON with options.
-        dovetail.debezium : A format for Debezium's change events.
+        json : A format for JSON with options.
+        debezium : A format for Debezium's change events.
 
         Examples
         --------
@@ -832,7 +832,7 @@ class Topology(Planned):
         See Also
         --------
         Table.write_stream : Start a query that keeps a sink up to date.
-        dovetail.settings : The settings for a session.
+        settings : The settings for a session.
 
         Notes
         -----
@@ -929,7 +929,7 @@ class Topology(Planned):
 
         See Also
         --------
-        dovetail.run : Start one query for several results and sinks.
+        run : Start one query for several results and sinks.
         Table.changelog : The changes as a frame, for any Spark sink.
 
         Notes
@@ -1006,8 +1006,8 @@ class Topology(Planned):
 
         See Also
         --------
-        dovetail.run : Write dead letters beside results, without computing them again.
-        dovetail.dead_letters : The dead letters of a query, as one of its results.
+        run : Write dead letters beside results, without computing them again.
+        dead_letters : The dead letters of a query, as one of its results.
 
         Examples
         --------

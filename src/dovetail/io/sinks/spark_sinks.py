@@ -360,7 +360,7 @@ def to_memory(name: ViewName) -> MemorySink:
     See Also
     --------
     to_console : Print the changelog.
-    testing.Driver : Run a topology without Spark, for tests.
+    Driver : Run a topology without Spark, for tests.
     Table.write_stream : Start a query that keeps a sink up to date.
 
     Notes
