@@ -39,7 +39,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from dovetail.aggregates.aggregate import AggregateOverflowError, Updates, nulls
+from dovetail.aggregates.aggregate import AggregateOverflowError, GroupUpdates, nulls
 from dovetail.api.tables import Table
 from dovetail.errors import PlanError
 from dovetail.plan.types import aggregates as agg
@@ -136,7 +136,7 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
     rows, expected, types = answers[name]
     schema = StructType([StructField("group", LongType()), StructField(name, COLUMNS[name][0])])
     group = rows.column("group").to_numpy()
-    updates = Updates(group, 3, np.zeros(len(group), np.bool_))
+    updates = GroupUpdates(group, 3, np.zeros(len(group), np.bool_))
     values = [rows.column(name).combine_chunks()]
     for retracts in (False, True):
         try:
@@ -232,7 +232,7 @@ def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
         group = table.column("group").to_numpy()
         groups = int(group.max()) + 1
         _, kernel = agg.resolve("agg", "x", getattr(agg, function)("x"), schema, retracts=False)
-        updates = Updates(group, groups, np.zeros(len(group), np.bool_))
+        updates = GroupUpdates(group, groups, np.zeros(len(group), np.bool_))
         state = kernel.fold(
             updates, nulls(kernel.state, groups), [table.column("x").combine_chunks()]
         )
@@ -315,7 +315,7 @@ def test_own_aggregates() -> None:
         field, kernel = agg.resolve("agg", "x", own(**types)("double"), SCHEMA, retracts=False)
         assert field == StructField("x", DoubleType(), True)
         kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
-        updates = Updates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
+        updates = GroupUpdates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         emitted = kernel.scan(updates, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
         assert emitted.to_pylist() == [1.5, 3.5]
 
@@ -366,7 +366,7 @@ def test_overflow_says_what_to_cast_to() -> None:
         ("wide", [Decimal(10**28 - 1), Decimal(1)], "decimal"),
     ):
         _, kernel = agg.resolve("agg", "x", agg.sum(name), SCHEMA, retracts=False)
-        updates = Updates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
+        updates = GroupUpdates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
         with pytest.raises(AggregateOverflowError, match=message):
             kernel.scan(updates, nulls(kernel.state, 1), [column])

@@ -22,7 +22,7 @@ from dovetail import testing
 from dovetail.api.topology import Topology
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
-from dovetail.engine.local import Local, Rows
+from dovetail.engine.local import Local, ResultRows
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import Node, Source
@@ -217,7 +217,7 @@ def rows_of(source: Source, given: Sequence[Record], base: int, sequence: int) -
     return pa.table(columns)
 
 
-def said(node: Node, results: Sequence[Rows], batch: int, into: dict[Any, Any]) -> None:
+def said(node: Node, results: Sequence[ResultRows], batch: int, into: dict[Any, Any]) -> None:
     """Each key's changes in order, and in which micro-batch they come."""
     keys = len(node.key)
     for _, made in results:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail import cli
 from dovetail.spark.checkpoints.changelog_files import Unknown, changes
-from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.state import manifest as manifests
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -71,7 +71,7 @@ def test_the_files_of_micro_batches_have_what_spark_reads(
 ) -> None:
     """All of them, one after the other, with the blobs that merges have deleted."""
     checkpoint = golden(next(path for path in CHECKPOINTS if path.name == "tables"))
-    stored, deleted = Stored.of("test", spark, str(checkpoint), None), 0
+    stored, deleted = CheckpointStores.of("test", spark, str(checkpoint), None), 0
     for operator in stored.operators:
         blobs: dict[tuple[int, str], bytes] = {}
         assert stored.batch is not None

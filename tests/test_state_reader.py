@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail.arrays.hashing import spark_hash
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.checkpoints.stores import CheckpointStores
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 LOG = pa.schema(
@@ -141,7 +141,9 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         given = [row for part in batches for row in part]
         assert rows(dt.read_state(spark, checkpoint, "l")) == last_rows(given, "l", ["k", "v", "f"])
         with monkeypatch.context() as patched:
-            patched.setattr(Stored, "of", None)  # what is new is read from its files alone
+            patched.setattr(
+                CheckpointStores, "of", None
+            )  # what is new is read from its files alone
             assert looked_up(checkpoint, given) == both(given)
         assert query.exception() is None
     finally:

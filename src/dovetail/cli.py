@@ -32,7 +32,7 @@ from dovetail.base.columns import quoted
 from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.spark.checkpoints.lookup_keys import keys_of_text
 from dovetail.spark.checkpoints.state_reader import read_state
-from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.migration import repartition as dealing
 from dovetail.spark.migration import rewind as going_back
 from dovetail.spark.session import configure
@@ -54,7 +54,7 @@ App = Annotated[str, typer.Argument(help="A Table or Stream in a module, as modu
 P = TypeVar("P", bound=Planned)
 
 
-class Format(str, Enum):
+class OutputFormat(str, Enum):
     """How rows are written."""
 
     table = "table"
@@ -110,19 +110,21 @@ def state(
     topology: Annotated[
         str | None, typer.Option(help="As of explain; then results of joins can be named.")
     ] = None,
-    format: Annotated[Format, typer.Option(help="How rows are written.")] = Format.table,  # noqa: A002
+    format: Annotated[  # noqa: A002
+        OutputFormat, typer.Option(help="How rows are written.")
+    ] = OutputFormat.table,
     output: Annotated[str | None, typer.Option(help="A new folder, for parquet.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many rows of a table.")] = 50,
 ) -> None:
     """Write the rows of a table of a checkpoint."""
-    if (format is Format.parquet) != (output is not None):
+    if (format is OutputFormat.parquet) != (output is not None):
         raise ConfigurationError(
             "state", "--format parquet and --output go together", "Give both or neither"
         )
     with _session() as spark:
         keys = None
         if key is not None:
-            kept = Stored.of("state", spark, checkpoint, batch).named(table)
+            kept = CheckpointStores.of("state", spark, checkpoint, batch).named(table)
             keys = keys_of_text("state", kept.store, key)
         frame = read_state(
             spark,
@@ -136,7 +138,7 @@ def state(
         )
         if output is not None:
             frame.write.parquet(output)
-        elif format is Format.json:
+        elif format is OutputFormat.json:
             for (line,) in _lines(frame):
                 print(line)
         else:

@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import multiset
-from dovetail.aggregates.aggregate import AggregateError, Updates, nulls
+from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, nulls
 from dovetail.aggregates.collect import CollectList, CollectSet
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.multiset import list_of
@@ -143,7 +143,7 @@ def test_slices_and_chunks_of_stored_lists() -> None:
     updates, _ = by_group(
         [Update(0, True, ("x",)), Update(0, False, ("w",)), Update(1, False, ("",))]
     )
-    updates = Updates(updates.group, 3, updates.retracted)
+    updates = GroupUpdates(updates.group, 3, updates.retracted)
     values = [pa.array(["q", "x", "w", ""]).slice(1)]
     assert CollectList(pa.string()).fold(updates, [stored], values)[0].to_pylist() == [
         ["y", "w"],
@@ -164,7 +164,7 @@ def test_slices_and_chunks_of_stored_lists() -> None:
 )
 def test_no_groups_and_no_updates(aggregate: CollectList | CollectSet | End) -> None:
     for groups in (0, 2):
-        updates = Updates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
+        updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
         initial = nulls(aggregate.state, groups)
         assert len(aggregate.scan(updates, initial, [pa.nulls(0, PAIR)])) == 0
         state = aggregate.fold(updates, initial, [pa.nulls(0, PAIR)])

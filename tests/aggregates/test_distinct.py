@@ -23,7 +23,7 @@ from bench.models.aggregates import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Updates, nulls
+from dovetail.aggregates.aggregate import GroupUpdates, nulls
 from dovetail.aggregates.distinct import CountDistinct
 
 
@@ -83,7 +83,7 @@ def test_the_number_is_not_counted_anew() -> None:
     part = [state[0].take(pa.array([0])), state[1].take(pa.array([0]))]
     lists = [pa.array([[2, 3]], column.type) for column in part[:1]]
     counts = [pa.array([[1, 1]], column.type) for column in part[1:]]
-    updates = Updates(np.zeros(3, np.int64), 1, np.array([True, False, False]))
+    updates = GroupUpdates(np.zeros(3, np.int64), 1, np.array([True, False, False]))
     values = [pa.array([3, 9, 9])]
     emitted = aggregate.scan(updates, [*lists, *counts, state[2].slice(0, 1)], values)
     assert emitted.to_pylist() == [4, 5, 5]
@@ -93,7 +93,7 @@ def test_the_number_is_not_counted_anew() -> None:
 def test_no_groups_and_no_updates(retractable: bool) -> None:
     aggregate = CountDistinct(pa.string(), retractable)
     for groups in (0, 2):
-        updates = Updates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
+        updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
         initial = nulls(aggregate.state, groups)
         assert len(aggregate.scan(updates, initial, [pa.nulls(0, pa.string())])) == 0
         state = aggregate.fold(updates, initial, [pa.nulls(0, pa.string())])

@@ -12,7 +12,7 @@ from bench.models.aggregates import Update, check_merged, cuts, run, same, scrip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Updates, nulls
+from dovetail.aggregates.aggregate import GroupUpdates, nulls
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 
 SKETCH = ApproxCountDistinct()
@@ -23,7 +23,7 @@ def estimates(distinct: int, groups: int, *, repeats: int = 1) -> np.ndarray:
     """The estimates for groups of so many values each, none in two groups."""
     group = np.repeat(np.arange(groups), distinct * repeats)
     values = np.repeat(np.arange(groups * distinct), repeats) * 7919
-    updates = Updates(group, groups, np.zeros(len(group), np.bool_))
+    updates = GroupUpdates(group, groups, np.zeros(len(group), np.bool_))
     initial = nulls(SKETCH.state, groups)
     running = SKETCH.scan(updates, initial, [pa.array(values)])
     found = SKETCH.results(SKETCH.fold(updates, initial, [pa.array(values)])).to_numpy()

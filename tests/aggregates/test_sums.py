@@ -32,7 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import exact_floats
-from dovetail.aggregates.aggregate import Aggregate, AggregateOverflowError, Updates, nulls
+from dovetail.aggregates.aggregate import Aggregate, AggregateOverflowError, GroupUpdates, nulls
 from dovetail.aggregates.exact import limbs_of, normal, quotients
 from dovetail.aggregates.exact_floats import loaded, sums_at_the_end, to_quotients
 from dovetail.aggregates.scans import any_so_far, running_sum, scan
@@ -310,7 +310,7 @@ def test_every_running_sum_is_what_fsum_gives() -> None:
         else:
             rows.append(float(value[row]))
         expected.append(math.fsum(rows) if rows else None)
-    updates = Updates(group, 4, retracted)
+    updates = GroupUpdates(group, 4, retracted)
     initial = nulls(FloatSum().state, 4)
     for block in (7, 1000, 2**15):
         with mock.patch.object(exact_floats, "_BLOCK", block):
@@ -365,7 +365,7 @@ def test_quotients_of_floats(cases: list[tuple[float, int]]) -> None:
     """The doubles nearest to them, subnormal ones included."""
     values = [value for value, _ in cases]
     stored = sums_at_the_end(
-        Updates(np.arange(len(values)), len(values), np.zeros(len(values), np.bool_)),
+        GroupUpdates(np.arange(len(values)), len(values), np.zeros(len(values), np.bool_)),
         nulls(exact_floats.STORED, len(values)),
         np.array(values),
     )
@@ -379,7 +379,7 @@ def test_quotients_of_floats(cases: list[tuple[float, int]]) -> None:
 def test_a_stored_float_sum_is_short() -> None:
     """Four words of 32 bits at most for amounts of money, however many there were."""
     amounts = np.round(np.random.default_rng(2).lognormal(3, 2, 20_000), 2)
-    updates = Updates(np.zeros(len(amounts), np.int64), 1, np.zeros(len(amounts), np.bool_))
+    updates = GroupUpdates(np.zeros(len(amounts), np.int64), 1, np.zeros(len(amounts), np.bool_))
     state = FloatSum().fold(updates, nulls(FloatSum().state, 1), [pa.array(amounts)])
     assert len(state[2][0]) <= 4
     assert FloatSum().results(state).to_pylist() == [math.fsum(amounts)]
@@ -398,7 +398,7 @@ def test_scans() -> None:
 def test_no_groups_and_no_updates(aggregate: Aggregate) -> None:
     values = [pa.array([], aggregate.result)]
     for groups in (0, 3):
-        updates = Updates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
+        updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
         initial = nulls(aggregate.state, groups)
         assert len(aggregate.scan(updates, initial, values)) == 0
         assert [len(column) for column in aggregate.fold(updates, initial, values)] == [

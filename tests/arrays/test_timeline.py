@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.arrays.timeline import (
     ABSENT,
-    Rows,
+    SourceRows,
     Timeline,
     arrival_order,
     last_of_source,
@@ -28,10 +28,10 @@ def rows(
     events: Sequence[tuple[int, str, int, bool]],
     hashes: dict[str, int] | None = None,
     sequence: Sequence[int] | None = None,
-) -> Rows:
+) -> SourceRows:
     """Rows from (partition, key, time, deleted)."""
     keys = [key for _, key, _, _ in events]
-    return Rows(
+    return SourceRows(
         keys=[pa.array(keys, pa.string())],
         hash=np.array([(hashes or {}).get(key, 0) for key in keys], dtype=np.int64),
         event_time_us=np.array([time for _, _, time, _ in events], dtype=np.int64),

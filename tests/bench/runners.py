@@ -22,8 +22,8 @@ from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.fragment import process
-from dovetail.laws.joins.table_join import Join as JoinedBy
-from dovetail.laws.joins.table_join import Leaf, Tree
+from dovetail.laws.joins.table_join import Tree, TreeLeaf
+from dovetail.laws.joins.table_join import TreeJoin as JoinedBy
 from dovetail.physical.fragment import Emit, Fragment, Operator
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs.by_key import TableJoinLaw
@@ -254,7 +254,7 @@ def kernel(
 
 def _tree(topology: Any, known: list[str]) -> Tree:
     if isinstance(topology, str):
-        return Leaf(known.index(topology))
+        return TreeLeaf(known.index(topology))
     left, how, right = topology
     return JoinedBy(_tree(left, known), _tree(right, known), how)
 

@@ -16,7 +16,7 @@ from postgres_server import everything
 
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres_columns import csv_of
-from dovetail.io.sinks.postgres_tables import Layout, StagedChanges, apply, copy, found
+from dovetail.io.sinks.postgres_tables import StagedChanges, TableShape, apply, copy, found
 from dovetail.io.sinks.postgres_transactions import Line
 
 psycopg = pytest.importorskip("psycopg")
@@ -42,7 +42,7 @@ def change(dsn: str, *tables: tuple[str, Rows]) -> None:
     with Line("to_postgres", dsn, 10.0).transaction() as cursor:
         changes = []
         for number, (name, rows) in enumerate(tables):
-            target = found(cursor, Layout(name, TYPES[name], ["id"], False), name)
+            target = found(cursor, TableShape(name, TYPES[name], ["id"], False), name)
             assert target is not None
             staging = target.stage_here(cursor, number)
             copy(cursor, staging, [*TYPES[name], "_deleted", "_position"], [_csv(name, rows)])

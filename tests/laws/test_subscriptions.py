@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.arrays.timeline import Rows, Timeline, timeline
+from dovetail.arrays.timeline import SourceRows, Timeline, timeline
 from dovetail.laws.joins.foreign_key_join import (
     combined,
     combined_range,
@@ -101,7 +101,7 @@ def test_null_keys_of_different_hashes_stay_apart() -> None:
     """
     hash_ = ints([5, 5, 7, 6])
     keys = pa.array([None, 1, None, None], pa.int64())
-    rows = Rows([keys], hash_, ints([0] * 4), hash_ < 0, ints([0] * 4))
+    rows = SourceRows([keys], hash_, ints([0] * 4), hash_ < 0, ints([0] * 4))
     events = timeline([rows])
     assert events.group.tolist() == [0, 1, 2, 3]
     assert events.hash.tolist() == [5, 5, 6, 7]
@@ -111,14 +111,16 @@ def test_null_keys_of_different_hashes_stay_apart() -> None:
 def drawn_timeline(random_: random.Random) -> Timeline:
     """Events of two sources, few keys."""
 
-    def rows() -> Rows:
+    def rows() -> SourceRows:
         keys = sorted(random_.choices(range(3), k=random_.randint(0, 12)))
         random_.shuffle(keys)
         n = len(keys)
         times = np.array([random_.randint(0, 20) for _ in range(n)], np.int64)
         deleted = np.array([random_.random() < 0.3 for _ in range(n)], np.bool_)
         hash_ = np.array(keys, np.int64)
-        return Rows([pa.array(keys, pa.int64())], hash_, times, deleted, np.zeros(n, np.int64))
+        return SourceRows(
+            [pa.array(keys, pa.int64())], hash_, times, deleted, np.zeros(n, np.int64)
+        )
 
     return timeline([rows(), rows()])
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dovetail.base.columns import quoted
-from dovetail.snapshots.delta_reader import Reader, Versions
+from dovetail.snapshots.delta_reader import VersionReader, Versions
 from dovetail.snapshots.delta_rules import FEED_VERSION
 from dovetail.snapshots.plan import SIGN, SnapshotNode, SnapshotSource
 
@@ -131,7 +131,7 @@ class Histories:
 
 
 @dataclass(frozen=True)
-class Memory(Reader):
+class Memory(VersionReader):
     """Reads histories instead of Delta tables, whose ids are their names."""
 
     histories: Histories | None = None

@@ -205,19 +205,19 @@ def test_a_run_that_is_killed_anywhere_is_run_again(
             with pytest.raises(KilledError):
                 joined.refresh(path)
 
-    dies(target.Target, "create", before=True)
-    dies(target.Target, "_metadata", before=False)
-    dies(target.Target, "create", before=False)
+    dies(target.SnapshotTarget, "create", before=True)
+    dies(target.SnapshotTarget, "_metadata", before=False)
+    dies(target.SnapshotTarget, "create", before=False)
     assert joined.refresh(path) == []
     lake.change("orders", orders)
     lake.change("customers", customers)
-    dies(target.Target, "standing", before=False)
+    dies(target.SnapshotTarget, "standing", before=False)
     dies(refresh.Deltas, "changes", before=False)
-    dies(target.Target, "merge", before=True)
-    dies(target.Target, "_committed", before=True)
+    dies(target.SnapshotTarget, "merge", before=True)
+    dies(target.SnapshotTarget, "_committed", before=True)
     assert joined.refresh(path) == []
     lake.spark.sql(f"ALTER TABLE delta.`{lake.path('orders')}` SET TBLPROPERTIES (team = 'me')")
-    dies(target.Target, "advance", before=True)
-    dies(target.Target, "advance", before=False)
+    dies(target.SnapshotTarget, "advance", before=True)
+    dies(target.SnapshotTarget, "advance", before=False)
     assert joined.refresh(path) == []
     assert check(lake.spark, joined, path) == [0, 1, 2]

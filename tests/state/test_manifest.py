@@ -10,7 +10,7 @@ import pytest
 from dovetail.errors import CheckpointError, StateError
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.manifest import NAME, Manifest, load, save
-from dovetail.state.runs import Merge, Run, Runs
+from dovetail.state.runs import Merge, Runs, SortedRun
 from dovetail.state.segment import Segment
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -26,18 +26,18 @@ FULL = Manifest(
         "empty": Runs(),
         "orders": Runs(
             (
-                Run(
+                SortedRun(
                     1,
                     (
                         Segment("a", 1, 2, LOWEST, 0, 2, 3),
                         Segment("b", 1, 2, 1, HIGHEST, LOWEST, LOWEST),
                     ),
                 ),
-                Run(0, ()),
+                SortedRun(0, ()),
             )
         ),
         "left: waiting": Runs(
-            (Run(0, (Segment("c", 3, 4, 5, 6, 7, HIGHEST),)),),
+            (SortedRun(0, (Segment("c", 3, 4, 5, 6, 7, HIGHEST),)),),
             (Merge(0, (3, 0), (Segment("d", 1, 1, 1, 1, 1, 1),)),),
         ),
     },
@@ -97,7 +97,11 @@ def test_a_batch_writes_little_however_large_the_state() -> None:
     """10 GB of state, a merge of half of it under way; each batch appends and merges a little."""
     blobs = Counted()
     runs = Runs(
-        (Run(3, segments(1_200)), Run(3, segments(1_100)), *(Run(0, segments(1)),) * 5),
+        (
+            SortedRun(3, segments(1_200)),
+            SortedRun(3, segments(1_100)),
+            *(SortedRun(0, segments(1)),) * 5,
+        ),
         (Merge(3, (0, 0), ()),),
     )
     manifest = Manifest("t", 1, (None,), (None,), (None,), stores={"t": runs})

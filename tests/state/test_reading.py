@@ -17,7 +17,7 @@ from dovetail.state.history import HistoryState
 from dovetail.state.merge_extent import MergeInput, Order, step_end
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
-from dovetail.state.runs import FANOUT, Run, Runs
+from dovetail.state.runs import FANOUT, Runs, SortedRun
 from dovetail.state.segment import SegmentCache, describe
 
 HISTORY = pa.schema(
@@ -48,7 +48,7 @@ def inputs_of(random_: random.Random, columns: int) -> list[MergeInput]:
             segments.append(describe(part, "_hash", names[-1]))
             tables[segments[-1].id] = part
             start += len(part)
-        runs.append(MergeInput(Run(0, tuple(segments)), lambda s: tables[s.id]))
+        runs.append(MergeInput(SortedRun(0, tuple(segments)), lambda s: tables[s.id]))
     return runs
 
 

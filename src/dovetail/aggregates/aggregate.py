@@ -57,7 +57,7 @@ class AggregateOverflowError(AggregateError, ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Updates:
+class GroupUpdates:
     """The n updates of some groups, by (group, time): each row is added to its group or retracted
     from it.
     """
@@ -93,9 +93,9 @@ class Updates:
         """The sign of each update: 1 for a row that is added, -1 for one that is retracted."""
         return 1 - 2 * self.retracted.astype(np.int64)
 
-    def where(self, kept: Mask) -> Updates:
+    def where(self, kept: Mask) -> GroupUpdates:
         """Keep the selected updates, with the same groups."""
-        return Updates(self.group[kept], self.groups, self.retracted[kept])
+        return GroupUpdates(self.group[kept], self.groups, self.retracted[kept])
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Aggregate(ABC):
         return False
 
     @abstractmethod
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the result after each update: n rows.
 
         The results equal ``results`` of the accumulators after each update. Those accumulators are
@@ -150,7 +150,7 @@ class Aggregate(ABC):
         """
 
     @abstractmethod
-    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after the last update: one row per group, arbitrary for a group
         without updates.
         """
@@ -165,7 +165,7 @@ class Aggregate(ABC):
         fit.
         """
 
-    def fold(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def fold(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update, ``initial`` for a group without
         updates: one row per group. Their ``results`` equal ``scan`` at these updates.
         """
@@ -181,7 +181,7 @@ class Aggregate(ABC):
             for old, new in zip(initial, computed, strict=True)
         ]
 
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the accumulators after the last update, with origins. Each group must have an
         update.
         """
@@ -192,14 +192,16 @@ class Accumulating(Aggregate):
     """An aggregate with accumulators so small that one can be built for each update."""
 
     @abstractmethod
-    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def accumulated(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> list[pa.Array]:
         """Return the accumulators after each update: n rows."""
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the results of the accumulators after each update."""
         return self.results(self.accumulated(updates, initial, values))
 
-    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators at each group's last update, arbitrary for a group without
         updates.
         """

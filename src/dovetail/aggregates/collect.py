@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Ints, Mask, Traced, Updates, valid
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, Traced, valid
 from dovetail.aggregates.multiset import (
     Listing,
     Spans,
@@ -55,7 +55,7 @@ class CollectList(Listing):
         """The list of the column's type."""
         return list_of(self.values)
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the list after each update."""
         listed = self.listed(values)
         held = _held(updates, initial[0], listed)
@@ -70,7 +70,7 @@ class CollectList(Listing):
             which = expand(start, start + size)[1]
         return lists_of(size, held.pool.take(pa.array(held.row[which])))
 
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the lists after the last updates."""
         held = _held(updates, initial[0], self.listed(values))
         size = np.bincount(held.group[held.stays], minlength=updates.groups)
@@ -83,7 +83,7 @@ class CollectList(Listing):
         order may differ.
         """
         group, added = elements(right[0])
-        updates = Updates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
+        updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
         return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
@@ -109,7 +109,7 @@ class LastRow(CollectList):
         """Return the rows as structs."""
         return pa.StructArray.from_arrays(list(values), fields=list(self.values))
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the last row after each update."""
         return _last(super().scan(updates, initial, values))
 
@@ -150,7 +150,7 @@ class _Held:
     """bool[m]: the element is there after the last update."""
 
 
-def _held(updates: Updates, stored: pa.Array, values: pa.Array) -> _Held:
+def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
     """Build the elements from the ``stored`` lists and the batch's ``values``; nulls are left
     out.
     """
@@ -232,7 +232,7 @@ class CollectSet(Listing):
         """The independence of the order of rows, given if values are in their own order."""
         return is_ordered(self.values)
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the set after each update: the values whose spans cover the update."""
         found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
@@ -243,14 +243,14 @@ class CollectSet(Listing):
         size = np.bincount(update, minlength=len(updates))
         return lists_of(size, found.pool.take(pa.array(found.row[which])))
 
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the sets after the last updates."""
         return self._stored(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge the values of both sides, the left's first."""
         rows = len(left[0])
-        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Ints, Traced, Updates, numbers
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Traced, numbers
 from dovetail.aggregates.multiset import Listing, Reads, Spans, list_of, spans, stored_lists
 from dovetail.aggregates.scans import running_sum
 from dovetail.arrays.equality import canonical
@@ -68,12 +68,12 @@ class CountDistinct(Listing):
         """Return each value in the form in which all its equals are stored."""
         return canonical(values[0])
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the number after each update."""
         found = self._spans(updates, initial, values)
         return pa.array(_numbers(updates, initial, found))
 
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the values after the last updates, and the last numbers."""
         found = self._spans(updates, initial, values)
         number = numbers(initial[-1])
@@ -83,7 +83,7 @@ class CountDistinct(Listing):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge the values of both sides and count them."""
         rows = len(left[0])
-        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         found = spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
         held = found.last & (found.count > 0)
         return self._stored(found, np.bincount(found.group[held], minlength=rows)).columns
@@ -92,7 +92,7 @@ class CountDistinct(Listing):
         """Return the numbers, 0 for null."""
         return state[-1].fill_null(0)
 
-    def _spans(self, updates: Updates, initial: Columns, values: Columns) -> Spans:
+    def _spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
         return spans(updates, [initial[:-1]], self.listed(values))
 
     def _stored(self, found: Spans, number: Ints) -> Traced:
@@ -101,7 +101,7 @@ class CountDistinct(Listing):
         return replace(traced, columns=[*lists, pa.array(number, pa.int64())])
 
 
-def _numbers(updates: Updates, initial: Columns, found: Spans) -> Ints:
+def _numbers(updates: GroupUpdates, initial: Columns, found: Spans) -> Ints:
     """Return the number of values in each group after each update: int64[n]. Only updates that
     bring or remove a value change it.
     """

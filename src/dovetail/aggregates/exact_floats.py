@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Ints, Mask, Updates, numbers
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, numbers
 from dovetail.aggregates.exact import long_division
 from dovetail.aggregates.multiset import list_of, lists_of, sizes
 from dovetail.arrays.search import expand
@@ -69,7 +69,7 @@ class Limbs:
         return Limbs(self.lowest, self.rows[:, -1:].copy())
 
 
-def sums_after_each(updates: Updates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
+def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
     """Return each group's sum after each update, its ``stored`` sum included, a block of updates at
     a time.
     """
@@ -90,7 +90,7 @@ def sums_after_each(updates: Updates, stored: Columns, summands: Floats) -> Iter
         yield made
 
 
-def sums_at_the_end(updates: Updates, stored: Columns, summands: Floats) -> list[pa.Array]:
+def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) -> list[pa.Array]:
     """Return the stored sums after the last update of each group that has one."""
     parts: list[list[pa.Array]] = []
     carried = None
@@ -152,7 +152,7 @@ class _Block:
     first: Ints
     """The first update of each group within the block."""
     number: int
-    """The index of the first group in ``Updates.updated``."""
+    """The index of the first group in ``GroupUpdates.updated``."""
     began: bool
     """The first group has updates before the block."""
     ends: int
@@ -163,7 +163,7 @@ class _Block:
         """The number of groups in the block."""
         return len(self.first)
 
-    def initial(self, updates: Updates, stored: Columns, carried: Limbs | None) -> Limbs:
+    def initial(self, updates: GroupUpdates, stored: Columns, carried: Limbs | None) -> Limbs:
         """Return the sum before the block of each group; ``carried`` is that of the first group if
         it ``began``.
         """
@@ -182,7 +182,7 @@ class _Block:
         return Limbs(lowest, rows)
 
 
-def _blocks(updates: Updates) -> Iterator[_Block]:
+def _blocks(updates: GroupUpdates) -> Iterator[_Block]:
     """Cut the updates into blocks."""
     number = -1
     for start in range(0, len(updates), _BLOCK):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Mask, Updates, valid
+from dovetail.aggregates.aggregate import Accumulating, Columns, GroupUpdates, Ints, Mask, valid
 from dovetail.aggregates.scans import any_so_far, lowest_over
 
 
@@ -36,7 +36,9 @@ class End(Accumulating):
         """The column's type."""
         return self.values
 
-    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def accumulated(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> list[pa.Array]:
         """Return the first or last value up to each update."""
         eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
         return self._chosen(updates, initial, values[0], eligible)
@@ -46,7 +48,7 @@ class End(Accumulating):
         none.
         """
         row = np.arange(len(left[0]))
-        updates = Updates(row, len(row), np.zeros(len(row), dtype=np.bool_))
+        updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))
         return self._chosen(updates, left, right[0], _flags(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
@@ -70,7 +72,7 @@ class End(Accumulating):
         return [values[0].take(pa.array(index, mask=~present)), pa.array(present)]
 
     def _chosen(
-        self, updates: Updates, initial: Columns, values: pa.Array, eligible: Mask
+        self, updates: GroupUpdates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
         """Choose the stored value or that of the first or last ``eligible`` update, for each
         update.
@@ -92,7 +94,7 @@ def _latest(eligible: Mask) -> Ints:
     return np.maximum.accumulate(update) if len(update) else update
 
 
-def _first(updates: Updates, eligible: Mask) -> Ints:
+def _first(updates: GroupUpdates, eligible: Mask) -> Ints:
     """Return the first eligible update of each update's group, valid if the group has one."""
     at = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)

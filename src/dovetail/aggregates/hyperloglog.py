@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Updates, valid
+from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, valid
 from dovetail.aggregates.scans import running_sum, scan
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.hashing import stable_hash
@@ -52,7 +52,7 @@ class ApproxCountDistinct(Aggregate):
         """The type long."""
         return pa.int64()
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the estimate after each update.
 
         An update changes at most one register. So the two sums behind the estimate are carried
@@ -76,7 +76,7 @@ class ApproxCountDistinct(Aggregate):
         rest_0, empty_0 = _sums(initial[0])
         return _estimate(running_sum(updates, rest, rest_0), running_sum(updates, empty, empty_0))
 
-    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the registers after the last updates."""
         registers = _registers(initial[0])
         update, register, rank = _ranked(values[0])

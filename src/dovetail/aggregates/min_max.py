@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Accumulating, Columns, Ints, Traced, Updates, valid
+from dovetail.aggregates.aggregate import Accumulating, Columns, GroupUpdates, Ints, Traced, valid
 from dovetail.aggregates.multiset import Listing, list_of, sizes, spans, stored_lists
 from dovetail.aggregates.scans import any_so_far, lowest_over, scan
 from dovetail.arrays.ordering import keyed
@@ -37,7 +37,9 @@ class Extreme(Accumulating):
         """The column's type."""
         return self.values
 
-    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def accumulated(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> list[pa.Array]:
         """Return the extreme after each update."""
         both = keyed([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
@@ -52,13 +54,15 @@ class Extreme(Accumulating):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the extremes of both sides together."""
         row = np.arange(len(left[0]))
-        return self.accumulated(Updates(row, len(row), np.zeros(len(row), np.bool_)), left, right)
+        return self.accumulated(
+            GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right
+        )
 
     def results(self, state: Columns) -> pa.Array:
         """Return the extremes."""
         return state[0]
 
-    def _scan(self, updates: Updates, before: Ints, now: Ints) -> Ints:
+    def _scan(self, updates: GroupUpdates, before: Ints, now: Ints) -> Ints:
         """Accumulate the keys of each group's updates, its ``before`` included."""
         operation = np.maximum if self.largest else np.minimum
         first = updates.bounds[updates.updated]
@@ -94,7 +98,7 @@ class ChangingExtreme(Listing):
         """The column's type."""
         return self.values
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the extreme after each update, over the values whose spans cover the update."""
         found = spans(updates, [initial], values[0])
         found = found.where((found.count > 0) & (found.first < found.end))
@@ -107,14 +111,14 @@ class ChangingExtreme(Listing):
         lowest[absent] = 0
         return found.pool.take(pa.array(row[-lowest if self.largest else lowest], mask=absent))
 
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the multisets after the last updates."""
         return stored_lists(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Add the multisets."""
         rows = len(left[0])
-        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:

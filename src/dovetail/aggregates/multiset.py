@@ -21,10 +21,10 @@ from dovetail.aggregates.aggregate import (
     Aggregate,
     AggregateError,
     Columns,
+    GroupUpdates,
     Ints,
     Mask,
     Traced,
-    Updates,
     numbers,
     valid,
 )
@@ -63,10 +63,10 @@ class Listing(Aggregate):
         return 1
 
     @abstractmethod
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the lists after the last update, with the origins of their elements."""
 
-    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the lists after the last update."""
         return self.traced(updates, initial, values).columns
 
@@ -140,7 +140,7 @@ class Spans:
 
 
 def spans(
-    updates: Updates,
+    updates: GroupUpdates,
     stored: Sequence[Columns],
     values: pa.Array,
     number: Callable[[pa.Array, Ints], Ints] | None = None,

@@ -23,7 +23,7 @@ it.
 
 
 @dataclass(frozen=True)
-class Layout:
+class PartLayout:
     """The p parts of some groups' lists, by (group, place in the list)."""
 
     group: Ints
@@ -33,7 +33,7 @@ class Layout:
     """int64[groups + 1]: the first part of each group, and p."""
 
     @classmethod
-    def of(cls, group: Ints, size: Ints, groups: int) -> Layout:
+    def of(cls, group: Ints, size: Ints, groups: int) -> PartLayout:
         """Build the layout of parts that lie by group."""
         return cls(group, size, np.searchsorted(group, np.arange(groups + 1)))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Columns, Ints, Mask, Updates, nulls
+from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, Mask, nulls
 
 _SHORT = 64
 """The length up to which segments are scanned together; each longer one is scanned by itself."""
 
 
-def running_sum(updates: Updates, summands: Ints, initial: Ints) -> Ints:
+def running_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
     """Return the sum of each group's summands up to each update, ``initial`` included: int64[n].
 
     One cumulative sum over all groups may overflow; the differences that are returned do not.
@@ -22,7 +22,7 @@ def running_sum(updates: Updates, summands: Ints, initial: Ints) -> Ints:
     return total[1:] + base[updates.group]
 
 
-def any_so_far(updates: Updates, flags: Mask, initial: Mask) -> Mask:
+def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
     """Say for each update whether a flag was set in its group so far, or ``initial`` is:
     bool[n].
     """
@@ -129,7 +129,7 @@ def fold_over(
         parent = pa.array(np.arange(nodes) >> 1)
         state = [column.take(parent) for column in state]
         node, row = _topmost(first, end, level)
-        updates = Updates(node, nodes, np.zeros(len(node), np.bool_))
+        updates = GroupUpdates(node, nodes, np.zeros(len(node), np.bool_))
         own = pa.array(row)
         state = kernel.fold(updates, state, [column.take(own) for column in values])
     return [column.slice(0, places) for column in state]

@@ -17,9 +17,9 @@ from dovetail.aggregates.aggregate import (
     Aggregate,
     AggregateOverflowError,
     Columns,
+    GroupUpdates,
     Ints,
     Mask,
-    Updates,
     numbers,
     valid,
 )
@@ -71,7 +71,9 @@ class Count(Accumulating):
         """The type long."""
         return _LONG
 
-    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def accumulated(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> list[pa.Array]:
         """Return the count after each update."""
         counted = updates.sign * valid(values[0]) if values else updates.sign
         return [pa.array(running_sum(updates, counted, numbers(initial[0])))]
@@ -100,7 +102,9 @@ class _Exact(Accumulating):
         """The types of the count and the limbs."""
         return (_LONG,) * (1 + limb_count(self.values))
 
-    def accumulated(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def accumulated(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> list[pa.Array]:
         """Return counts and sums after each update."""
         summands = [updates.sign * valid(values[0])]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
@@ -216,13 +220,13 @@ class _Float(Aggregate):
         """The type double."""
         return _DOUBLE
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the results after each update."""
         summands, *counts = self._summands(updates, initial, values)
         sums = sums_after_each(updates, initial[1:3], summands)
         return self._read_all(sums, counts)
 
-    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after the last updates."""
         if len(updates) == 0:
             return list(initial)
@@ -245,7 +249,7 @@ class _Float(Aggregate):
         return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
 
     def _summands(
-        self, updates: Updates, initial: Columns, values: Columns
+        self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
         """Return the finite value that each update adds, and the four counts after each update."""
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)

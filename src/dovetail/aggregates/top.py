@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.aggregates.aggregate import Columns, Ints, Mask, Traced, Updates, valid
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, Traced, valid
 from dovetail.aggregates.multiset import (
     Listing,
     Reads,
@@ -98,7 +98,7 @@ class Top(Listing):
         rows = pa.concat_arrays(list(values))
         return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the first rows after each update, over the rows whose spans cover the update."""
         found = self._spans(updates, [initial], self.listed(values))
         found = found.where((found.count > 0) & (found.first < found.end))
@@ -111,7 +111,7 @@ class Top(Listing):
             np.repeat(found.row[which], copies),
         )
 
-    def traced(self, updates: Updates, initial: Columns, values: Columns) -> Traced:
+    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the rows after the last updates."""
         found = self._spans(updates, [initial], self.listed(values))
         return self._stored(found, updates.groups)
@@ -119,7 +119,7 @@ class Top(Listing):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge the rows of both sides."""
         rows = len(left[0])
-        none = Updates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         found = self._spans(none, [left, right], pa.nulls(0, self.listing))
         return self._stored(found, rows).columns
 
@@ -129,7 +129,7 @@ class Top(Listing):
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
         return self._lists(size, state[0].flatten(), np.repeat(index, copies))
 
-    def _spans(self, updates: Updates, stored: list[Columns], values: pa.Array) -> Spans:
+    def _spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
         return spans(updates, stored, values, self._numbers)
 
     def _stored(self, found: Spans, groups: int) -> Traced:
@@ -161,7 +161,7 @@ class Top(Listing):
         copies: Ints = np.clip(self.n - before, 0, count)
         return copies
 
-    def _in_reach(self, updates: Updates, found: Spans) -> Mask:
+    def _in_reach(self, updates: GroupUpdates, found: Spans) -> Mask:
         """Find the spans with fewer than ``n`` spans before them that last for the whole batch:
         bool[m].
         """
@@ -238,7 +238,7 @@ def _one_nan(values: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
 
 
-def _first_over(updates: Updates, found: Spans, n: int) -> tuple[Ints, Ints]:
+def _first_over(updates: GroupUpdates, found: Spans, n: int) -> tuple[Ints, Ints]:
     """Find the first ``n`` spans at each update: pairs (update, span), updates non-decreasing.
     Groups with about as many spans are worked on together.
     """

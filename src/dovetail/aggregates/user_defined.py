@@ -32,9 +32,9 @@ from dovetail.aggregates.aggregate import (
     Aggregate,
     AggregateError,
     Columns,
+    GroupUpdates,
     Ints,
     Mask,
-    Updates,
     numbers,
 )
 from dovetail.errors import line_of
@@ -84,11 +84,11 @@ class UserDefined(Aggregate):
         """The ability to retract rows, given by the function ``retract``."""
         return self.functions.retract is not None
 
-    def scan(self, updates: Updates, initial: Columns, values: Columns) -> pa.Array:
+    def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the results of the accumulators after each update."""
         return self._finished(self._at(updates, initial, values, np.arange(len(updates))))
 
-    def after(self, updates: Updates, initial: Columns, values: Columns) -> list[pa.Array]:
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after the last updates, null columns for a group without
         updates.
         """
@@ -127,7 +127,7 @@ class UserDefined(Aggregate):
         return self._finished(columns)
 
     def _at(
-        self, updates: Updates, initial: Columns, values: Columns, wanted: Ints
+        self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
         """Return the accumulators after the ``wanted`` updates: all updates, or each group's last
         one.
@@ -154,7 +154,7 @@ class UserDefined(Aggregate):
         return _taken([state, left], index)
 
     def _prefix(
-        self, updates: Updates, values: Columns, kept: Mask, *, every: bool
+        self, updates: GroupUpdates, values: Columns, kept: Mask, *, every: bool
     ) -> list[pa.Array]:
         """Return the accumulators of a group's ``kept`` rows up to each of them. If not ``every``,
         only the last of each group is complete. The order of merging is the same in both cases.
@@ -284,7 +284,7 @@ def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
     ]
 
 
-def _latest(updates: Updates, kept: Mask, wanted: Ints) -> Ints:
+def _latest(updates: GroupUpdates, kept: Mask, wanted: Ints) -> Ints:
     """Return the last ``kept`` update up to each ``wanted`` one, as its index among the kept ones.
     It is -1 if the group has none so far.
     """

@@ -22,7 +22,7 @@ from dovetail.spark.migration.initial_rows import Initial
 from dovetail.spark.query import start
 from dovetail.spark.query.results import BatchSink, Outcome
 from dovetail.spark.query.start import A_SINK
-from dovetail.spark.query.writer import Run
+from dovetail.spark.query.writer import StartRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -312,7 +312,7 @@ def upgrade(
     nodes = [one.plan for one in (topology if isinstance(topology, Sequence) else [topology])]
     nodes = in_one_order(nodes)
     start.streaming_session(*nodes)
-    run = Run("upgrade", nodes, (), fspath(new), "change", buckets, partitions)
+    run = StartRequest("upgrade", nodes, (), fspath(new), "change", buckets, partitions)
     bound = run.file.read("upgrade")
     if bound is not None and BEGINNING not in bound:
         raise CheckpointError("upgrade", f"{new} has begun", "Name a folder that is not there yet")

@@ -10,7 +10,7 @@ from typing import Literal, overload
 
 from dovetail.api.store_lookups import LooksUp
 from dovetail.api.table_methods import TableRows
-from dovetail.api.topology import AWindowedTable, Windowed
+from dovetail.api.topology import AWindowedTable, WindowedSide
 from dovetail.base.hints import HintedGroups
 from dovetail.base.validation import ColumnName, ColumnNames, Text, validated
 from dovetail.laws.joins.stream_join import Unmatched
@@ -294,7 +294,7 @@ class Table(TableRows):
         Table[left join of orders and payments; key id]
         """
         call = Call(self.plan, right.plan, on, how, select, align, name)
-        if isinstance(right, Windowed):
+        if isinstance(right, WindowedSide):
             others = {"late": None if late == "ignore" else late, "delta": delta}
             return Table(of_join(window_join(call, window_of=window_of, others=others), errors))
         call.refuse({"window_of": window_of}, "is for a windowed table")
@@ -801,7 +801,7 @@ class Stream(LooksUp):
         """
         call = Call(self.plan, right.plan, on, how, select, align, name)
         two = {"within": within, "unmatched": None if unmatched == "on_close" else unmatched}
-        if isinstance(right, Windowed):
+        if isinstance(right, WindowedSide):
             others = {"grace": grace, **two}
             return Stream(of_join(window_join(call, window_of=window_of, others=others), errors))
         call.refuse({"window_of": window_of}, "is for a windowed table")
@@ -1268,7 +1268,7 @@ class WindowedStream(HintedGroups):
         return WindowedTable(aggregation(self._plan, self._by, aggregates, self._windows))
 
 
-class WindowedTable(Windowed):
+class WindowedTable(WindowedSide):
     """A table whose rows belong to a key and a window of time.
 
     ``WindowedStream.agg`` makes windowed tables, and so do their joins. The key ends with

@@ -22,8 +22,8 @@ from dovetail.io.sources.records import (
     OFFSET,
     PARTITION,
     Malformed,
+    RecordFrame,
     RecordMetadata,
-    Records,
     readable,
     sound_source,
 )
@@ -93,11 +93,11 @@ class Planned(Hinted):
         return f"{type(self).__name__}[{self.plan.name}; key {names}]"
 
 
-class Windowed(HintedWindows, Planned):
+class WindowedSide(HintedWindows, Planned):
     """A windowed table, as a side of a join."""
 
 
-AWindowedTable: TypeAlias = Annotated[Windowed, Rule("a WindowedTable")]
+AWindowedTable: TypeAlias = Annotated[WindowedSide, Rule("a WindowedTable")]
 
 
 class Topology(Planned):
@@ -517,7 +517,7 @@ class Topology(Planned):
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
         title = f"{kind} {name}" if name else f"{kind}[{', '.join(keys)}]" if keys else f"a {kind}"
-        records = Records(
+        records = RecordFrame(
             title,
             frame,
             None if keys and key is None else format_of("string" if key is None else key),

@@ -19,7 +19,7 @@ _LOWER_BITS = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 @dataclass(frozen=True)
-class Keyed:
+class OrderedKeys:
     """Arrays of one type as int64 keys. Two values compare as their keys do."""
 
     type: pa.DataType
@@ -40,13 +40,13 @@ def is_ordered(type_: pa.DataType) -> bool:
     return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
 
 
-def keyed(arrays: Sequence[pa.Array]) -> Keyed:
+def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
     """Turn the values of arrays of one ordered type into comparable int64 keys. ``arrays`` must not
     be empty; ranks are shared by all of them.
     """
     type_ = arrays[0].type
     if _is_computed(type_):
-        return Keyed(type_, [_key(array) for array in arrays], None)
+        return OrderedKeys(type_, [_key(array) for array in arrays], None)
     encoded = pa.concat_arrays(arrays).dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     rank = np.empty(len(order), dtype=np.int64)
@@ -54,7 +54,7 @@ def keyed(arrays: Sequence[pa.Array]) -> Keyed:
     index = encoded.indices.fill_null(0).to_numpy()
     keys = rank[index] if len(rank) else np.zeros(len(index), dtype=np.int64)
     cuts = np.cumsum([len(array) for array in arrays])[:-1]
-    return Keyed(type_, np.split(keys, cuts), encoded.dictionary.take(order))
+    return OrderedKeys(type_, np.split(keys, cuts), encoded.dictionary.take(order))
 
 
 def canonical(values: pa.Array) -> pa.Array:

@@ -39,7 +39,7 @@ STORED = -1
 
 
 @dataclass(frozen=True)
-class Rows:
+class SourceRows:
     """The n rows of one source in a batch, in the order they were read."""
 
     keys: Sequence[pa.Array]
@@ -90,7 +90,7 @@ class Timeline:
         return len(self.start)
 
 
-def arrival_order(sources: Sequence[Rows]) -> Ints:
+def arrival_order(sources: Sequence[SourceRows]) -> Ints:
     """Return the order in which rows of all sources are processed: a permutation of their
     concatenation.
 
@@ -110,7 +110,7 @@ def arrival_order(sources: Sequence[Rows]) -> Ints:
     return np.lexsort(keys) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
 
 
-def arrival_keys(sources: Sequence[Rows]) -> list[Ints]:
+def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
     """Return the sort keys of ``arrival_order`` for ``np.lexsort``: the most significant key is
     last.
     """
@@ -135,7 +135,7 @@ def _all(columns: Iterable[Ints | None]) -> Ints:
     return np.concatenate([column for column in columns if column is not None])
 
 
-def timeline(sources: Sequence[Rows], order: Ints | None = None) -> Timeline:
+def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeline:
     """Group the rows of all sources by key, each group in arrival order.
 
     ``order`` is the order of processing, a permutation of the concatenated rows. The default is

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from dovetail.physical.routing import Plan, Relay, Step
+from dovetail.physical.routing import Plan, Relay, RouteStep
 from dovetail.physical.stage import Stage
 
 R = TypeVar("R")
@@ -26,33 +26,33 @@ class Flow(ABC, Generic[R, P]):
     """
 
     @abstractmethod
-    def read(self, step: Step) -> P:
+    def read(self, step: RouteStep) -> P:
         """Return the rows of a source, packed by key for each stage that reads them."""
 
     @abstractmethod
-    def packed(self, step: Step, rows: R) -> P:
+    def packed(self, step: RouteStep, rows: R) -> P:
         """Pack the changes of a stage or relay by key for each stage that reads them.
 
         For relays, and as a result, they stay as they are.
         """
 
     @abstractmethod
-    def partitioned(self, step: Step, inputs: list[P]) -> P:
+    def partitioned(self, step: RouteStep, inputs: list[P]) -> P:
         """Run a stage whose changes are packed and partitioned by a hash that they bring.
 
         Exactly one stage reads them.
         """
 
     @abstractmethod
-    def emitted(self, step: Step, inputs: list[P]) -> P:
+    def emitted(self, step: RouteStep, inputs: list[P]) -> P:
         """Run a stage whose changes are a result that no stage reads."""
 
     @abstractmethod
-    def changes(self, step: Step, inputs: list[P]) -> R:
+    def changes(self, step: RouteStep, inputs: list[P]) -> R:
         """Run a stage and return the changelog of its node."""
 
     @abstractmethod
-    def relayed(self, step: Step, inputs: list[P]) -> R:
+    def relayed(self, step: RouteStep, inputs: list[P]) -> R:
         """Return the rows that come for a relay, as the changelog of its stage's node."""
 
 
@@ -68,12 +68,12 @@ def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
     return [_leaving(end, flow) for end in plan.ends]
 
 
-def _inputs(step: Step, flow: Flow[R, P]) -> list[P]:
+def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
     """Run all steps before ``step`` and return their rows."""
     return [_leaving(one, flow) for one in step.before]
 
 
-def _leaving(step: Step, flow: Flow[R, P]) -> P:
+def _leaving(step: RouteStep, flow: Flow[R, P]) -> P:
     """Run a step and everything before it, and return the rows that leave it."""
     if not isinstance(step.origin, Stage | Relay):
         return flow.read(step)

@@ -43,7 +43,7 @@ from dovetail.operators.joins.look_up import Answering, Caches
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import held_columns
-from dovetail.physical.routing import Plan, Reading, Step, walk
+from dovetail.physical.routing import InputEdge, Plan, RouteStep, walk
 from dovetail.physical.specs.by_key import InOrder
 from dovetail.physical.specs.delta_join import DeltaJoinLaw
 from dovetail.physical.specs.look_up import store_look_up
@@ -290,11 +290,11 @@ class Local:
         empty = pa.schema([(name, types[name]) for name in columns]).empty_table()
         return pa.concat_tables([empty, *made])
 
-    def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[Rows]:
+    def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
         """Run a micro-batch and return all of its ``results`` that are not empty."""
         return [one for one in self.results(batch, now_us, beat_us) if len(one.rows)]
 
-    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[Rows]:
+    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[ResultRows]:
         """Run one micro-batch on the accepted rows. Yield the rows of its results on demand.
 
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
@@ -305,17 +305,17 @@ class Local:
         results = self.plan.results
         if self.plan.single:
             for table in flow.changes(self.plan, micro_batch).changes:
-                yield Rows(0, reduce(self._viewed, results[0].views, table))
+                yield ResultRows(0, reduce(self._viewed, results[0].views, table))
             return
         for parcel in chain(*flow.results(self.plan, micro_batch)):
             for number, (result, to) in enumerate(zip(results, self.plan.addresses, strict=False)):
                 if parcel.reader == to:
-                    yield Rows(number, reduce(self._viewed, result.views, parcel.content))
+                    yield ResultRows(number, reduce(self._viewed, result.views, parcel.content))
         letters, self.letters = self.letters, []
-        yield from (Rows(len(results), table) for table in letters)
+        yield from (ResultRows(len(results), table) for table in letters)
 
     def pieces(
-        self, reading: Reading, tables: Sequence[pa.Table], partition: int = 0
+        self, reading: InputEdge, tables: Sequence[pa.Table], partition: int = 0
     ) -> tuple[Pieces, Counts]:
         """Pack an input's rows for every bucket, through the bytes that Spark would move.
 
@@ -336,7 +336,7 @@ class Local:
             self._letters(reading, batches)
         return [_piece(row) for row in rows], counted
 
-    def _letters(self, reading: Reading, batches: Sequence[pa.RecordBatch]) -> None:
+    def _letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
         """Keep the rows on which an input's foreign key fails, if dead letters are a result."""
         if not self.plan.dead_letters:
             return
@@ -346,7 +346,7 @@ class Local:
             made = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
             self.letters += [pa.Table.from_batches([made])] if made.num_rows else []
 
-    def _wire_rows(self, reading: Reading, rows: pa.Table) -> pa.Table:
+    def _wire_rows(self, reading: InputEdge, rows: pa.Table) -> pa.Table:
         """Return an input's rows in the columns in which they travel.
 
         On Spark ``spark.execution.wire`` does this.
@@ -376,7 +376,7 @@ class Local:
         return made.append_column("failed", failed) if source.fallible else made
 
 
-class Rows(NamedTuple):
+class ResultRows(NamedTuple):
     """Some rows of result ``number``: of its changelog (``Local.changelog``), or dead letters."""
 
     number: int
@@ -397,13 +397,13 @@ class _MicroBatch(Flow[Made, Packed]):
         self._local, self._given = local, given
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
-    def read(self, step: Step) -> Packed:
+    def read(self, step: RouteStep) -> Packed:
         """Yield the accepted pieces of a source."""
         for reading in step.readings:
             for bucket, piece in self._given[reading.port]:
                 yield Parcel(reading.reader, bucket, piece)
 
-    def packed(self, step: Step, rows: Made) -> Packed:
+    def packed(self, step: RouteStep, rows: Made) -> Packed:
         """Yield the changes of a stage, packed for all its readers."""
         tables = [*rows.changes]
         yield from rows.passing
@@ -415,7 +415,7 @@ class _MicroBatch(Flow[Made, Packed]):
             if to is not None:
                 yield from (Parcel(to, 0, table) for table in tables)
 
-    def partitioned(self, step: Step, inputs: list[Packed]) -> Packed:
+    def partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
         """Yield the changes of all buckets, as a piece for every bucket, as they are asked for."""
         stage, reading = step.stage, step.moves
         assert reading is not None
@@ -430,7 +430,7 @@ class _MicroBatch(Flow[Made, Packed]):
             yield from (Parcel(reading.reader, *_piece(row)) for row in rows.to_pylist())
         yield from passing
 
-    def emitted(self, step: Step, inputs: list[Packed]) -> Packed:
+    def emitted(self, step: RouteStep, inputs: list[Packed]) -> Packed:
         """Yield the changes as they are asked for."""
         made = self.changes(step, inputs)
         assert step.result is not None
@@ -438,7 +438,7 @@ class _MicroBatch(Flow[Made, Packed]):
             yield Parcel(step.result, 0, table)
         yield from made.passing
 
-    def changes(self, step: Step, inputs: list[Packed]) -> Made:
+    def changes(self, step: RouteStep, inputs: list[Packed]) -> Made:
         """Return the changes, bucket by bucket."""
         stage, last = step.stage, step.stage.fragment.last
         own, passing = self._own(step, inputs)
@@ -451,13 +451,13 @@ class _MicroBatch(Flow[Made, Packed]):
         made = (self._local.changelog(stage, table) for table in tables if len(table))
         return Made(made, passing)
 
-    def relayed(self, step: Step, inputs: list[Packed]) -> Made:
+    def relayed(self, step: RouteStep, inputs: list[Packed]) -> Made:
         """Return the tables that come for a relay, unchanged."""
         own, passing = self._own(step, inputs)
         return Made((table for _, table in own), passing)
 
     def _own(
-        self, step: Step, inputs: list[Packed]
+        self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
         """Separate the (bucket, content) pairs for this step from the parcels that pass it."""
         parcels = chain(*inputs)
@@ -468,7 +468,7 @@ class _MicroBatch(Flow[Made, Packed]):
         return own, [one for one in sorted_ if one.reader != step.number]
 
     def _processed(
-        self, step: Step, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
+        self, step: RouteStep, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield the changes of all buckets with their bucket.
 

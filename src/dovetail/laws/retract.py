@@ -18,7 +18,7 @@ SILENT = 1
 
 
 @dataclass(frozen=True)
-class Moves:
+class RetractMessages:
     """The messages that m changes of rows send: bool[m] each."""
 
     leaves: Mask
@@ -29,10 +29,10 @@ class Moves:
     """The result is emitted by the row that enters, not by the one that leaves."""
 
 
-def moves(old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask) -> Moves:
+def moves(old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask) -> RetractMessages:
     """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
     ``old_null``, ``new_null``: that row is in no group. ``same``: both rows are in one group. All
     are bool[m].
     """
     leaves, enters = old & ~old_null, new & ~new_null
-    return Moves(leaves, enters, leaves & enters & same)
+    return RetractMessages(leaves, enters, leaves & enters & same)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints
-from dovetail.laws.joins.delta_join import NO_GROUP, Form, Rows, delta_join, key_rows
+from dovetail.laws.joins.delta_join import NO_GROUP, Form, SideRows, delta_join, key_rows
 from dovetail.laws.joins.table_join import How
 from dovetail.lookup.keys import grouped, numbered
 from dovetail.lookup.pool import opened
@@ -138,7 +138,7 @@ def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
     return number, pa.table(columns, names=keys.schema.names)
 
 
-def _all_fresh(group: Ints) -> Rows:
+def _all_fresh(group: Ints) -> SideRows:
     """Return rows that all count as new, without tombstones and times."""
     fresh = np.ones(len(group), np.bool_)
-    return Rows(group, fresh, ~fresh, np.full(len(group), NO_TIME))
+    return SideRows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

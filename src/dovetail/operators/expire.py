@@ -22,7 +22,7 @@ from dovetail.arrays.timeline import (
     NO_TIME,
     Ints,
     Mask,
-    Rows,
+    SourceRows,
     Timeline,
     arrival_order,
     timeline,
@@ -109,10 +109,10 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
     return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
 
 
-def _rows(waiting: pa.Table) -> Rows:
+def _rows(waiting: pa.Table) -> SourceRows:
     """Return the keys taken from the queue as rows without a value."""
     zeros = np.zeros(len(waiting), np.int64)
-    return Rows(
+    return SourceRows(
         keys=[whole(column) for column in waiting.columns[3:]],
         hash=waiting.column(HASH).to_numpy(),
         event_time_us=zeros,
@@ -167,7 +167,13 @@ class _Versions:
 
     @classmethod
     def of(
-        cls, job: Job, law: Expire, store: TableState, waiting: Rows, until_us: int, final_us: int
+        cls,
+        job: Job,
+        law: Expire,
+        store: TableState,
+        waiting: SourceRows,
+        until_us: int,
+        final_us: int,
     ) -> _Versions:
         """Build the versions of a batch. ``until_us``: stream time after the last records of these
         keys. ``final_us``: stream time with which the next batch begins.

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, Timeline
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, SourceRows, Timeline
 from dovetail.base.columns import (
     CLOCK,
     DELETED,
@@ -76,7 +76,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class BucketBatch:
     """A bucket's rows of a micro-batch."""
 
     sources: Sequence[SourceSpec]
@@ -99,11 +99,11 @@ class Work:
         """The presence of rows in the batch."""
         return any(batch.rows.num_rows for batch in self.batches)
 
-    def rows(self, source: int, *, keyed: bool = True) -> Rows:
+    def rows(self, source: int, *, keyed: bool = True) -> SourceRows:
         """Return a source's rows as the laws take them, without the keys if not ``keyed``."""
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
-        return Rows(
+        return SourceRows(
             keys=[whole(table.column(i)) for i in spec.key_columns if keyed],
             hash=table.column(HASH).to_numpy(),
             event_time_us=table.column(EVENT_TIME).to_numpy(),
@@ -155,14 +155,14 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share(Work):
+class Share(BucketBatch):
     """The rows of a fragment's inputs for one bucket."""
 
     fragment: Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Work):
+class Job(BucketBatch):
     """The rows of an operator's sources for one bucket."""
 
     operator: Operator

@@ -9,7 +9,7 @@ from functools import singledispatch
 from pyspark.sql.types import StructType
 
 from dovetail.laws.joins.stream_join import Window
-from dovetail.laws.joins.table_join import Join, Leaf, Tree
+from dovetail.laws.joins.table_join import Tree, TreeJoin, TreeLeaf
 from dovetail.physical.specs.by_key import (
     Deduplicate,
     Expire,
@@ -105,16 +105,16 @@ def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
     return StreamJoinLaw(_sides(node, entries), node.how, window, node.unmatched)
 
 
-def _sides(node: nodes.Join, entries: Sequence[Entry]) -> tuple[int, int]:
+def _sides(node: nodes.JoinNode, entries: Sequence[Entry]) -> tuple[int, int]:
     """Return the positions of a join's left and right input."""
     return _source(node.left, entries), _source(node.right, entries)
 
 
 def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
     """Return a tree of joins with the positions of its inputs as leaves."""
-    if not isinstance(node, nodes.Join):
-        return Leaf(_source(node, entries))
-    return Join(_tree(node.left, entries), _tree(node.right, entries), node.how)
+    if not isinstance(node, nodes.JoinNode):
+        return TreeLeaf(_source(node, entries))
+    return TreeJoin(_tree(node.left, entries), _tree(node.right, entries), node.how)
 
 
 def _source(node: Node, entries: Sequence[Entry]) -> int:

@@ -26,7 +26,7 @@ from dovetail.base.columns import (
     value_name,
 )
 from dovetail.physical.stage import Stage
-from dovetail.plan.nodes import Join, Node, changelog_schema
+from dovetail.plan.nodes import JoinNode, Node, changelog_schema
 from dovetail.plan.select import SIDES
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.types.arrow import arrow_schema
@@ -112,7 +112,7 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
     return keys | {field.name: value_name(leaf, number) for number, field in values}
 
 
-def held_key(node: Join, left: Mapping[str, str]) -> dict[str, str]:
+def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     """Map each key column of a join to its stage column.
 
     ``left``: those of its left side's columns.
@@ -124,7 +124,7 @@ def held_key(node: Join, left: Mapping[str, str]) -> dict[str, str]:
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
     """Map each column of ``node`` to its stage column; ``first_leaf``: that of its first input."""
-    if not isinstance(node, Join):
+    if not isinstance(node, JoinNode):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)
     sides = {

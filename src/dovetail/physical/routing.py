@@ -33,7 +33,7 @@ from dovetail.plan.views import View, views_of
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class InputEdge:
     """One input of a stage: an edge of the plan."""
 
     stage: Stage
@@ -76,13 +76,13 @@ class Relay:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class RouteStep:
     """One place in the line: a source or a view of it, a stage, or a relay."""
 
     origin: Entry | Stage | Relay
     number: int
     """Its number in the line; -1 for a source."""
-    readings: tuple[Reading, ...]
+    readings: tuple[InputEdge, ...]
     """The inputs that read its rows."""
     relays: tuple[int, ...]
     """The numbers of the relays that get a stage's rows."""
@@ -94,9 +94,9 @@ class Step:
     """True if the unreadable records of its source are among its dead letters."""
     passes: bool
     """True if rows for other steps pass through it."""
-    before: tuple[Step, ...]
+    before: tuple[RouteStep, ...]
     """The steps that send to it, in the order of its inputs."""
-    beats: tuple[Reading, ...] = ()
+    beats: tuple[InputEdge, ...] = ()
     """The inputs that get its heartbeats; empty if stages send none."""
     hears: frozenset[int] = frozenset()
     """The numbers of its own inputs that get heartbeats."""
@@ -126,7 +126,7 @@ class Step:
         return next(read, Derived(self.origin.node))
 
     @property
-    def moves(self) -> Reading | None:
+    def moves(self) -> InputEdge | None:
         """The one reading that partitions its rows by a hash column of their own, or None.
 
         A step with such a reading has no other reader.
@@ -214,14 +214,14 @@ class Plan:
         return tuple(made)
 
     @cached_property
-    def ends(self) -> tuple[Step, ...]:
+    def ends(self) -> tuple[RouteStep, ...]:
         """The last step of each line."""
         return _steps(self)
 
 
-def _steps(plan: Plan) -> tuple[Step, ...]:
+def _steps(plan: Plan) -> tuple[RouteStep, ...]:
     """Build the steps of all lines and return the last step of each."""
-    readings: dict[Entry | Stage | Relay, list[Reading]] = defaultdict(list)
+    readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)
     reported: set[View] = set()
     computed: set[tuple[Node, Entry | None]] = set()
     numbers: dict[Entry | Stage | Relay, int] = {one: n for n, one in enumerate(plan.line)}
@@ -239,7 +239,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
             fails = port.source.fallible and (stage.node, entry) not in computed
             if fails:
                 computed.add((stage.node, entry))
-            readings[origin].append(Reading(stage, number, place, port, known, fails))
+            readings[origin].append(InputEdge(stage, number, place, port, known, fails))
     results: dict[Entry | Stage | Relay, int] = {
         one.stage: to for one, to in zip(plan.results, plan.addresses, strict=False)
     }
@@ -250,7 +250,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
     beats = _beats(readings) if plan.idles else {}
     hearing = {(one.reader, one.number) for others in beats.values() for one in others}
     end = len(plan.line)
-    arriving: dict[int, list[tuple[Step, set[tuple[int, int]]]]] = defaultdict(list)
+    arriving: dict[int, list[tuple[RouteStep, set[tuple[int, int]]]]] = defaultdict(list)
     origins: list[Entry | Stage | Relay] = [*sources, *plan.line]
     for origin in origins:
         own = readings[origin]
@@ -265,7 +265,7 @@ def _steps(plan: Plan) -> tuple[Step, ...]:
         sent = beats.get(origin, ()) if isinstance(origin, Stage) else ()
         wanted = passed | {(one.reader, one.number) for one in (*own, *sent)}
         wanted |= {(to, 0) for to in (*onward, result, failing) if to is not None}
-        step = Step(
+        step = RouteStep(
             origin,
             number,
             tuple(own),
@@ -299,18 +299,18 @@ def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | 
 
 
 def _beats(
-    readings: Mapping[Entry | Stage | Relay, Sequence[Reading]],
-) -> dict[Stage, tuple[Reading, ...]]:
+    readings: Mapping[Entry | Stage | Relay, Sequence[InputEdge]],
+) -> dict[Stage, tuple[InputEdge, ...]]:
     """Find the inputs that get the heartbeats of each stage with state.
 
     They belong to the stages with state that read it, directly or through stages without state.
     """
-    reading: dict[Stage, list[Reading]] = defaultdict(list)
+    reading: dict[Stage, list[InputEdge]] = defaultdict(list)
     for origin, own in readings.items():
         if isinstance(origin, Stage | Relay):
             reading[origin.stage if isinstance(origin, Relay) else origin] += own
 
-    def stateful(origin: Stage) -> Iterator[Reading]:
+    def stateful(origin: Stage) -> Iterator[InputEdge]:
         for one in reading.get(origin, ()):
             if one.stage.fragment.stateful:
                 yield one
@@ -331,7 +331,7 @@ def _first_input(wanted: set[tuple[int, int]], number: int) -> int:
     return min(place for to, place in wanted if to == number)
 
 
-def walk(steps: Sequence[Step]) -> Iterator[Step]:
+def walk(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:
     """Yield each of these steps, after all steps before it."""
     for step in steps:
         yield from walk(step.before)

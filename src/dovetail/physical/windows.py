@@ -32,7 +32,7 @@ from dovetail.base.columns import (
     value_name,
 )
 from dovetail.errors import PlanError
-from dovetail.laws.joins.table_join import Join, Leaf, preserved
+from dovetail.laws.joins.table_join import TreeJoin, TreeLeaf, preserved
 from dovetail.physical import chains
 from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
 from dovetail.physical.inputs import (
@@ -57,7 +57,7 @@ from dovetail.plan.types.windows import Windows
 
 
 @dataclass(frozen=True)
-class Windowed:
+class WindowedFragment:
     """The fragment of a windowed node."""
 
     inputs: tuple[Input, ...]
@@ -74,7 +74,7 @@ def windowed(
     buckets: int,
     emit: Emit,
     feeds: tuple[str, ...],
-) -> Windowed:
+) -> WindowedFragment:
     """Plan the fragment of a node that reads windows.
 
     Raises ``PlanError`` for ``emit="batch"`` on a stream, and for computing selections that other
@@ -139,7 +139,7 @@ def windowed(
         title=node.name,
         key_names=inputs[0].key,
     )
-    return Windowed(inputs, fragment, leaves)
+    return WindowedFragment(inputs, fragment, leaves)
 
 
 def _timed(operator: Operator) -> Operator:
@@ -347,7 +347,7 @@ class _Builder:
         feeds = tuple(
             made.feed(entry.row.names) for made, entry in zip(sides, entries, strict=True)
         )
-        law = ops.TableJoinLaw(Join(Leaf(0), Leaf(len(sides) - 1), node.how))
+        law = ops.TableJoinLaw(TreeJoin(TreeLeaf(0), TreeLeaf(len(sides) - 1), node.how))
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
@@ -410,7 +410,7 @@ class _Builder:
             left.feed([*names, *(f.name for f in values)], looks=windows),
             right.feed(node.right.row.names),
         )
-        law = ops.StreamTableJoinLaw(Join(Leaf(0), Leaf(1), node.how))
+        law = ops.StreamTableJoinLaw(TreeJoin(TreeLeaf(0), TreeLeaf(1), node.how))
         return self._operator(
             law, (source, theirs), feeds, "change", right.clocks, self._selected(node)
         )

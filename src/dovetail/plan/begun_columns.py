@@ -20,7 +20,7 @@ from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan.fingerprint import fingerprint, origins_of, sources_in
 from dovetail.plan.joins.look_up import LookUp
-from dovetail.plan.nodes import Join, Node, Selected, Source
+from dovetail.plan.nodes import JoinNode, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, row_columns
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
@@ -168,7 +168,7 @@ class _Narrowing:
             return _look_up(over)
         if isinstance(over, (View, Unwindowed)):
             return _columns(node, over)
-        if isinstance(over, Join):
+        if isinstance(over, JoinNode):
             return _join(node, over)
         if isinstance(over, Aggregation):
             _refuse_changed(node, over)

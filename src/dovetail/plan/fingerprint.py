@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.plan.nodes import Derived, Join, Node, Source
+from dovetail.plan.nodes import Derived, JoinNode, Node, Source
 from dovetail.plan.select import row_columns
 from dovetail.plan.types.expressions import text_of
 from dovetail.plan.views import View, at_rest
@@ -214,7 +214,9 @@ class _Description:
             made = self(node.node, whole=True)
             return {"result": made, "key": _columns(node.key), "values": _columns(node.values)}
         return (
-            self._join(node, whole) if isinstance(node, Join) else node.described(self, whole=whole)
+            self._join(node, whole)
+            if isinstance(node, JoinNode)
+            else node.described(self, whole=whole)
         )
 
     def _source(self, source: Source, needed: Collection[str] | None) -> dict[str, Any]:
@@ -240,7 +242,7 @@ class _Description:
             described["timestamp"] = source.time_text
         return described
 
-    def _join(self, node: Join, whole: bool) -> dict[str, Any]:
+    def _join(self, node: JoinNode, whole: bool) -> dict[str, Any]:
         """Return the description of a join. ``whole``: True to include its selection."""
         described: dict[str, Any] = {
             "join": node.how,

@@ -363,7 +363,7 @@ class Source(Entry):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(Node):
+class RowsNode(Node):
     """Base class of nodes that have the columns of another node, ``node``, unless overridden."""
 
     node: Node
@@ -390,7 +390,7 @@ class Rows(Node):
 
 
 @dataclass(frozen=True)
-class Derived(Rows, Entry):
+class Derived(RowsNode, Entry):
     """The result of a stage, as another stage reads it.
 
     A join has this input in place of a node that does not run in the join's own stage. A derived
@@ -431,7 +431,7 @@ class Selected:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Join(Node):
+class JoinNode(Node):
     """Base class of joins: two sides, and the value columns selected from the joined row."""
 
     kind: ClassVar[str]

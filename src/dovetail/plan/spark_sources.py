@@ -17,7 +17,7 @@ _NO_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-micro-batch"})
 
 
 @dataclass(frozen=True)
-class Leaf:
+class SparkSource:
     """One source of a Spark plan. Two leaves are equal if Spark takes both for one source."""
 
     relation: Any
@@ -38,7 +38,7 @@ class Leaf:
         return self.folder is not None and self.format not in _NO_FILES
 
 
-def leaves_of(frame: DataFrame) -> list[Leaf]:
+def leaves_of(frame: DataFrame) -> list[SparkSource]:
     """Return the streaming sources of a frame, in the order of its plan."""
     given: Any = frame
     if is_remote(frame.sparkSession):
@@ -48,7 +48,7 @@ def leaves_of(frame: DataFrame) -> list[Leaf]:
     return [_of_classic(leaf) for leaf in found if leaf.isStreaming()]
 
 
-def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, Leaf]]:
+def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
     """Yield each streaming source of the inputs, with its input. Static inputs are skipped."""
     for source in sources:
         if source.frame is not None and not source.static:
@@ -64,7 +64,7 @@ def is_limited(frame: DataFrame) -> bool:
     return any(limit in leaf.options for leaf in leaves_of(frame) for limit in limits)
 
 
-def numbered(reads: Sequence[Sequence[Leaf]]) -> list[list[int]]:
+def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
     """Return the numbers of the folders in which Spark keeps what each leaf has read.
 
     ``reads``: the leaves of each read, in the order of a plan's reads. Equal leaves share a number.
@@ -73,11 +73,11 @@ def numbered(reads: Sequence[Sequence[Leaf]]) -> list[list[int]]:
     >>> numbered([[a, b], [a], [b]])
     [[0, 1], [0], [1]]
     """
-    numbers: dict[Leaf, int] = {}
+    numbers: dict[SparkSource, int] = {}
     return [[numbers.setdefault(leaf, len(numbers)) for leaf in leaves] for leaves in reads]
 
 
-def _of_classic(relation: Any) -> Leaf:
+def _of_classic(relation: Any) -> SparkSource:
     """Return the leaf of a relation in the plan of a classic session."""
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
@@ -89,7 +89,9 @@ def _of_classic(relation: Any) -> Leaf:
         if relation.getClass().getName().endswith(_V2):
             given = dict(relation.extraOptions().asCaseSensitiveMap())
             name = str(relation.sourceName())
-    return Leaf(relation, _short(name), {str(n).lower(): str(value) for n, value in given.items()})
+    return SparkSource(
+        relation, _short(name), {str(n).lower(): str(value) for n, value in given.items()}
+    )
 
 
 def _short(name: str) -> str:
@@ -97,13 +99,13 @@ def _short(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-def _of_remote(plan: Any) -> Iterator[Leaf]:
+def _of_remote(plan: Any) -> Iterator[SparkSource]:
     """Yield the streaming sources in a plan of Spark Connect."""
     if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001
         for path in plan._paths or ():  # noqa: SLF001
             options.setdefault("path", str(path))
-        yield Leaf(id(plan), _short(plan._format or "parquet"), options)  # noqa: SLF001
+        yield SparkSource(id(plan), _short(plan._format or "parquet"), options)  # noqa: SLF001
         return
     for part in vars(plan).values():
         for child in part if isinstance(part, (list, tuple)) else (part,):

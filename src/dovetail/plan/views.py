@@ -22,7 +22,7 @@ from dovetail.base.columns import TIMESTAMP, quoted
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import as_changes, as_entry, refuse_corrected
-from dovetail.plan.nodes import Derived, Describe, Entry, Join, Node, Selected, Source
+from dovetail.plan.nodes import Derived, Describe, Entry, JoinNode, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
 from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.types.expressions import refuse_random
@@ -358,7 +358,7 @@ def _viewed(name: str, node: Node) -> Entry:
     return as_entry(name, node)
 
 
-def of_join(join: Join, errors: Errors) -> Node:
+def of_join(join: JoinNode, errors: Errors) -> Node:
     """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``.
 
     The join returns its whole joined row then, and a view of it computes the selection. A join that

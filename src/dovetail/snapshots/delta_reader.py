@@ -90,7 +90,7 @@ def small(frame: DataFrame, rows: int) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class Reader:
+class VersionReader:
     """A reader of the rows and changes that the nodes of one plan need."""
 
     session: SparkSession
@@ -242,7 +242,7 @@ class Reader:
                 )
 
 
-def refuse_duplicates(reader: Reader, source: SnapshotSource, versions: Versions) -> None:
+def refuse_duplicates(reader: VersionReader, source: SnapshotSource, versions: Versions) -> None:
     """Refuse a snapshot in which a key occurs twice or has nulls only, by ``DataError``."""
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
@@ -343,7 +343,7 @@ _OF_NO_FILE = ("metadata", "nullable")
 """The properties of a schema's field that files do not store."""
 
 
-def fit_version(reader: Reader, source: SnapshotSource) -> int:
+def fit_version(reader: VersionReader, source: SnapshotSource) -> int:
     """Return the present version of a table, which must still fit the plan.
 
     Raises ``TargetError`` if the table was replaced or a used column changed its type,

@@ -15,7 +15,7 @@ from dovetail.base.columns import foreign_name, quoted
 from dovetail.snapshots import delta_rules
 from dovetail.snapshots.delta_reader import (
     Keys,
-    Reader,
+    VersionReader,
     Versions,
     counted,
     keys_of,
@@ -38,7 +38,7 @@ class RowDelta:
 class Deltas:
     """The delta of each node, computed once. A node whose inputs did not change reads nothing."""
 
-    def __init__(self, reader: Reader, old: Versions, new: Versions) -> None:
+    def __init__(self, reader: VersionReader, old: Versions, new: Versions) -> None:
         self._reader = reader
         self._old = old
         self._new = new

@@ -23,8 +23,8 @@ from dovetail.platform.delta_tables import (
 from dovetail.platform.sessions import apart, cores
 from dovetail.snapshots.delta_reader import (
     REBUILD,
-    Reader,
     Scratch,
+    VersionReader,
     Versions,
     counted,
     fit_version,
@@ -33,7 +33,7 @@ from dovetail.snapshots.delta_reader import (
 )
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import SnapshotNode, tables
-from dovetail.snapshots.target import Commit, Target
+from dovetail.snapshots.target import Commit, SnapshotTarget
 
 ANY_SCHEMA = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
@@ -41,7 +41,7 @@ ANY_SCHEMA = (
 """A setting of Delta: read a change feed across versions of which one has other columns."""
 
 
-class Keeper:
+class Refresher:
     """The refresher of one target of one plan, with a Spark session of its own.
 
     The session has the settings of the given one, except those under which rows would be missed.
@@ -68,7 +68,7 @@ class Keeper:
         if path is not None:
             path = folder_of(session, call, "target=", path)
         named = called(session, call, "target=", path, table)
-        self._target = Target(self._session, self._operator, named, root)
+        self._target = SnapshotTarget(self._session, self._operator, named, root)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
         """Bring the target to the sources' present versions, step by step. Return the commits made.
@@ -138,14 +138,14 @@ class Keeper:
         }
 
     @contextmanager
-    def _reading(self) -> Iterator[Reader]:
+    def _reading(self) -> Iterator[VersionReader]:
         """Yield a reader whose frames are released at the end of the block.
 
         Raises ``TargetError`` if a source no longer has its rows or its changes.
         """
         scratch = Scratch()
         try:
-            yield Reader(self._session, self._root, scratch)
+            yield VersionReader(self._session, self._root, scratch)
         except Exception as error:
             if isinstance(error, DovetailError) or not unreachable(error):
                 raise

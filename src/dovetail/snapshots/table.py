@@ -20,9 +20,9 @@ from dovetail.platform import delta_tables
 from dovetail.platform.sessions import apart
 from dovetail.platform.spark_errors import refused
 from dovetail.snapshots import plan
-from dovetail.snapshots.delta_reader import Present, Reader, Scratch
-from dovetail.snapshots.refresh import Keeper
-from dovetail.snapshots.target import Commit, Target
+from dovetail.snapshots.delta_reader import Present, Scratch, VersionReader
+from dovetail.snapshots.refresh import Refresher
+from dovetail.snapshots.target import Commit, SnapshotTarget
 
 _GIVEN = "Give a Delta table's path, or its name in a catalog"
 
@@ -326,7 +326,7 @@ class SnapshotTable:
         >>> orders.refresh(f"{folder.name}/copy")  # nothing has changed
         []
         """
-        keeper = Keeper(self._session, self.plan, "refresh", target, table)
+        keeper = Refresher(self._session, self.plan, "refresh", target, table)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
 
     @validated
@@ -388,7 +388,7 @@ class SnapshotTable:
         dovetail.errors.PlanError: maintain: every='often' is not a span of time. ...
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
-        keeper = Keeper(self._session, self.plan, "maintain", target, table)
+        keeper = Refresher(self._session, self.plan, "maintain", target, table)
         while True:
             keeper.refresh(max_versions=max_versions, rebuild=False)
             sleep(interval_s)
@@ -440,7 +440,7 @@ class SnapshotTable:
         delta_tables.refuse_without_delta(self._session, operator)
         named = delta_tables.called(self._session, "commits", "target=", target, table)
         with refused("commits", f"{operator} cannot be read", _GIVEN):
-            return list(Target(self._session, operator, named, self.plan).commits())
+            return list(SnapshotTarget(self._session, operator, named, self.plan).commits())
 
     @validated
     def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
@@ -497,7 +497,7 @@ class SnapshotTable:
             for key, version in chosen.items()
         }
         with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):
-            return Reader(session, self.plan, Scratch()).rows(self.plan, present)
+            return VersionReader(session, self.plan, Scratch()).rows(self.plan, present)
 
     def __repr__(self) -> str:
         return f"SnapshotTable[{self.plan.name}; key {', '.join(self.plan.key.names)}]"

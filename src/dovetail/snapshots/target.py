@@ -73,7 +73,7 @@ class Standing:
     """The covered version of each source, by table id."""
 
 
-class Target:
+class SnapshotTarget:
     """The table that a plan is kept in, named as in SQL.
 
     ``operator``: the subject of errors. ``session`` must belong to this target alone, since the

@@ -13,7 +13,7 @@ from dovetail.spark.checkpoints.checkpoint import TIMEZONE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dovetail.spark.query.writer import Run
+    from dovetail.spark.query.writer import StartRequest
 
 SETTING = "spark.sql.session.timeZone"
 
@@ -25,7 +25,7 @@ def setting(session: SparkSession, zone: str) -> dict[str, str]:
     return {} if session.conf.get(SETTING) == zone else {SETTING: zone}
 
 
-def zone_of(run: Run, bound: Mapping[str, Any] | None) -> str:
+def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
     """Return the time zone of a query: the one in which its checkpoint began.
 
     Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone.

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from dovetail.errors import CheckpointError, StateError
 from dovetail.state.blobs import Blobs
-from dovetail.state.runs import Merge, Run, Runs
+from dovetail.state.runs import Merge, Runs, SortedRun
 from dovetail.state.segment import Segment
 
 NAME, PAGE = "manifest", "page-"
@@ -120,7 +120,7 @@ def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
         rows=body["rows"],
         stores={
             name: Runs(
-                runs=tuple(Run(tier, segments(stored)) for tier, stored in store["runs"]),
+                runs=tuple(SortedRun(tier, segments(stored)) for tier, stored in store["runs"]),
                 merges=tuple(
                     Merge(tier, tuple(ends), segments(done)) for tier, ends, done in store["merges"]
                 ),

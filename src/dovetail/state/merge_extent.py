@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.state.runs import Run
+from dovetail.state.runs import SortedRun
 from dovetail.state.segment import Segment, numbers
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ class Order:
 class MergeInput:
     """A run that is being merged."""
 
-    run: Run
+    run: SortedRun
     open: Callable[[Segment], pa.Table]
     """The function that returns the rows of a segment."""
     rows: Ints = field(init=False)

@@ -19,7 +19,7 @@ from dovetail.base.columns import EVENT_TIME
 from dovetail.state.blobs import Blobs
 from dovetail.state.ipc import parts_of
 from dovetail.state.merge_extent import MergeInput, Order, step_end
-from dovetail.state.runs import Merge, Run, Runs
+from dovetail.state.runs import Merge, Runs, SortedRun
 from dovetail.state.segment import Segment, SegmentCache, describe, encode
 
 Ints = npt.NDArray[np.int64]
@@ -144,7 +144,7 @@ class RunState(ABC):
         """
         self._drop(tuple(run for run in self.runs.idle() if run.latest_us < before_us))
 
-    def _drop(self, dropped: tuple[Run, ...]) -> None:
+    def _drop(self, dropped: tuple[SortedRun, ...]) -> None:
         """Remove these runs, with their segments."""
         self.runs = self.runs.without(dropped)
         for run in dropped:
@@ -237,7 +237,7 @@ class RunState(ABC):
         """Return the manifest's entry for a table as a new segment."""
         return describe(table, self._order.columns[0], self._expiry)
 
-    def _delete(self, run: Run) -> None:
+    def _delete(self, run: SortedRun) -> None:
         """Delete the segments of a run."""
         for segment in run.segments:
             self._blobs.delete(segment.id)

@@ -24,7 +24,7 @@ FANOUT = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Segments of one tier, in order."""
 
     tier: int
@@ -66,7 +66,7 @@ class Merge:
 class Runs:
     """The state of one store."""
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     """The runs, oldest first and so in descending tier."""
     merges: tuple[Merge, ...] = field(default=())
     """The merges under way, at most one for each tier."""
@@ -93,13 +93,13 @@ class Runs:
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
         """Return the runs with a batch's segments as the newest run, of tier 0."""
-        return replace(self, runs=(*self.runs, Run(0, segments)))
+        return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
     def level(self) -> Runs:
         """Return all runs in tier 0, without any merges."""
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
-    def of_tier(self, tier: int) -> tuple[Run, ...]:
+    def of_tier(self, tier: int) -> tuple[SortedRun, ...]:
         """Return the runs of one tier, oldest first."""
         return tuple(run for run in self.runs if run.tier == tier)
 
@@ -107,21 +107,21 @@ class Runs:
         """Return the number of tiers, including empty ones below the highest."""
         return self.runs[0].tier + 1 if self.runs else 0
 
-    def beside(self, merge: Merge) -> tuple[Run, ...]:
+    def beside(self, merge: Merge) -> tuple[SortedRun, ...]:
         """Return the runs that a merge does not read."""
         inputs = self.inputs(merge)
         return tuple(run for run in self.runs if run not in inputs)
 
-    def inputs(self, merge: Merge) -> tuple[Run, ...]:
+    def inputs(self, merge: Merge) -> tuple[SortedRun, ...]:
         """Return the runs that a merge reads."""
         return self.of_tier(merge.tier)[: len(merge.read)]
 
-    def idle(self) -> tuple[Run, ...]:
+    def idle(self) -> tuple[SortedRun, ...]:
         """Return the runs that no merge reads."""
         merging = [run for merge in self.merges for run in self.inputs(merge)]
         return tuple(run for run in self.runs if run not in merging)
 
-    def without(self, dropped: tuple[Run, ...]) -> Runs:
+    def without(self, dropped: tuple[SortedRun, ...]) -> Runs:
         """Return the runs but for ``dropped`` ones, which no merge may read."""
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
@@ -145,7 +145,7 @@ class Runs:
         The result counts as older than every other run of that tier or a lower one.
         """
         inputs = self.inputs(merge)
-        merged = Run(merge.tier, merge.done)
+        merged = SortedRun(merge.tier, merge.done)
         if 2 * merged.size_bytes >= sum(run.size_bytes for run in inputs):
             merged = replace(merged, tier=merge.tier + 1)
         older = tuple(run for run in self.runs if run.tier > merge.tier)

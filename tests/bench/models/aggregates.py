@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Aggregate, Updates, nulls
+from dovetail.aggregates.aggregate import Aggregate, GroupUpdates, nulls
 from dovetail.arrays.equality import rows_equal
 
 GROUPS = 4
@@ -116,11 +116,11 @@ def columns(script: Sequence[Update], types: Sequence[pa.DataType]) -> list[pa.A
     ]
 
 
-def by_group(script: Sequence[Update]) -> tuple[Updates, np.ndarray]:
+def by_group(script: Sequence[Update]) -> tuple[GroupUpdates, np.ndarray]:
     group = np.array([update.group for update in script], dtype=np.int64)
     retracted = np.array([update.retracted for update in script], dtype=np.bool_)
     order = np.argsort(group, kind="stable")
-    return Updates(group[order], GROUPS, retracted[order]), order
+    return GroupUpdates(group[order], GROUPS, retracted[order]), order
 
 
 def run(
@@ -228,6 +228,6 @@ def check_merged(
     found, expected = aggregate.results(merged), aggregate.results(whole)
     assert bits(found.to_pylist()) == bits(expected.to_pylist())
     # they can be carried on with, too
-    empty = Updates(np.zeros(0, np.int64), GROUPS, np.zeros(0, np.bool_))
+    empty = GroupUpdates(np.zeros(0, np.int64), GROUPS, np.zeros(0, np.bool_))
     nothing = [pa.nulls(0, type_) for type_ in types]
     assert same(aggregate.fold(empty, merged, nothing), merged)

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
-from dovetail.io.formats.plain import FRAME_LENGTH, Format, Place, Reading
+from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, Place
 from dovetail.io.formats.registry import Registry
 from dovetail.platform.spark_errors import reason
 
@@ -97,7 +97,7 @@ class AvroFormat(Format):
     subject: str | None
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read a record's fields, or a plain value as one column named after the
         part.
 
@@ -129,7 +129,7 @@ class AvroFormat(Format):
             columns = (parsed["row"][name].alias(name) for name in fields.names)
             return F.when(parsed["row"][_READ], F.struct(*columns))
 
-        return Reading(fields, parsed, row, self.problem(place, list(writers)))
+        return Decoding(fields, parsed, row, self.problem(place, list(writers)))
 
     @property
     def grows(self) -> bool:

@@ -68,7 +68,7 @@ class Envelope:
 
 
 @dataclass(frozen=True)
-class Read:
+class SchemaReader:
     """The way to read records of one writer's schema."""
 
     text: str
@@ -79,7 +79,9 @@ class Read:
     """The encodings of the columns that the records have, or that have a default."""
 
     @staticmethod
-    def of(place: Place, writer: Envelope, known: Sequence[Envelope], wanted: Wanted) -> Read:
+    def of(
+        place: Place, writer: Envelope, known: Sequence[Envelope], wanted: Wanted
+    ) -> SchemaReader:
         """Derive the reader's schema for the records of ``writer``.
 
         ``known``: the envelopes that define the columns, the reader's first. Raises ``PlanError``
@@ -106,7 +108,7 @@ class Read:
         for field in wanted.columns:
             if field.name in encodings:
                 _refuse_unfit(place, field, encodings[field.name])
-        return Read(_text(_without_logical(reader)), frozenset(paths), encodings)
+        return SchemaReader(_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
         """Return the encoding of each column by name; one of nulls for a column that the records

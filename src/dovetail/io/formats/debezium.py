@@ -29,14 +29,14 @@ from dovetail.io.formats.connect import (
     field_named,
     raw_fields,
 )
-from dovetail.io.formats.connect_avro import Envelope, Read
+from dovetail.io.formats.connect_avro import Envelope, SchemaReader
 from dovetail.io.formats.events import METADATA, ChangeEvents, Wanted
 from dovetail.io.formats.json_objects import JsonObject, json_absent
 from dovetail.io.formats.plain import (
+    Decoding,
     Format,
     JsonFormat,
     Place,
-    Reading,
     Schema,
     json_text,
     not_json,
@@ -111,7 +111,7 @@ class DebeziumFormat(Format):
             return ConnectJson(key.schema, self.encodings)
         return key
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read the row after a change; a delete has the key's columns only.
 
         Raises ``PlanError`` for a key, and for ``tombstones="delete"`` with ``key_columns=``.
@@ -178,7 +178,7 @@ class DebeziumFormat(Format):
         events = []
         for place_of, (one, text) in enumerate(writers.items()):
             parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
-            read = Read.of(place, Envelope.of(place, text), known, wanted)
+            read = SchemaReader.of(place, Envelope.of(place, text), known, wanted)
             made = resolved(value, text, read.text)
             if one is not None:
                 made = F.when(F.col("_parsed.number") == one, made)
@@ -395,7 +395,7 @@ class ConnectJson(Format):
     schema: StructType
     encodings: Encodings
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read the object's fields.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
@@ -426,7 +426,7 @@ class ConnectJson(Format):
             return F.when(fits, F.struct(*columns))
 
         said = F.lit("not one JSON object whose fields fit the schema")
-        return Reading(
+        return Decoding(
             self.schema,
             object_.parsed,
             row,

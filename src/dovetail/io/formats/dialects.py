@@ -32,7 +32,7 @@ from dovetail.base.validation import validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, json_absent
 from dovetail.io.formats.json_values import NUMBER, Values, unfit
-from dovetail.io.formats.plain import Format, Part, Place, Reading, Schema, kept, struct_of
+from dovetail.io.formats.plain import Decoding, Format, Part, Place, Schema, kept, struct_of
 from dovetail.plan.types.checks import known_field
 
 
@@ -219,7 +219,7 @@ class DialectFormat(Format):
     schema: StructType
     dialect: Dialect
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read the row after a change; for a delete, the deleted row."""
         if place.part != "value":
             raise place.refuse("is a change event, which only a value is", "Give the key's fields")
@@ -256,7 +256,7 @@ class DialectFormat(Format):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Events(Reading):
+class _Events(Decoding):
     """The conversion of events to changes of rows."""
 
     dialect: Dialect

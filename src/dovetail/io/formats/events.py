@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted
 from dovetail.io.formats.connect import ColumnEncoding, Raw, raw_type
-from dovetail.io.formats.plain import Part, Reading, kept
+from dovetail.io.formats.plain import Decoding, Part, kept
 from dovetail.io.formats.unsent import UNSENT, Placeholder
 
 _STRING, _LONG = StringType(), LongType()
@@ -153,7 +153,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class ChangeEvents(Reading):
+class ChangeEvents(Decoding):
     """The conversion of records to changes of rows."""
 
     wanted: Wanted

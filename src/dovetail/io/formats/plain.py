@@ -74,7 +74,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Decoding:
     """The steps that turn a column of bytes into columns."""
 
     fields: StructType
@@ -122,7 +122,7 @@ class Format(ABC):
     """A conversion from bytes to columns, and from columns to bytes."""
 
     @abstractmethod
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read the column of the place's part; raise ``PlanError`` if the format
         cannot.
         """
@@ -198,12 +198,12 @@ class _One(Format):
 
     tells_null: ClassVar[bool] = False
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read one column, named after the part."""
         text = self.name == "string"
         value = F.col(place.part).cast("string") if text else F.col(place.part)
         fits = F.is_valid_utf8(value) if text else F.col(place.part).isNotNull()
-        return Reading(
+        return Decoding(
             StructType([StructField(place.part, StringType() if text else BinaryType())]),
             F.when(fits, value),
             lambda parsed: F.when(parsed.isNotNull(), F.struct(parsed.alias(place.part))),
@@ -240,7 +240,7 @@ class JsonFormat(Format):
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
     """The encodings of times, by the paths of their fields."""
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read the object's fields; raise ``PlanError`` without a schema."""
         if self.schema is None:
             raise place.refuse(
@@ -262,7 +262,7 @@ class JsonFormat(Format):
             empty = reduce(Column.__and__, nulls)
             return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), found)
 
-        return Reading(
+        return Decoding(
             self.schema,
             object_.parsed,
             row,

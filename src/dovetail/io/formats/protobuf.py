@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
-from dovetail.io.formats.plain import FRAME_LENGTH, Format, Place, Reading
+from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, Place
 from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.arrow import spark_schema
 
@@ -61,7 +61,7 @@ class ProtobufFormat(Format):
     registry: Registry | None
     subject: str | None
 
-    def reading(self, place: Place) -> Reading:
+    def reading(self, place: Place) -> Decoding:
         """Return how to read the message's fields."""
         fields = self._fields()
         decode = _in_arrow(_decoder(self.files, self.message), fields)
@@ -76,7 +76,7 @@ class ProtobufFormat(Format):
         said = f"not a message {self.message}"
         if self.framed:
             said += ", in the framing of a schema registry"
-        return Reading(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(said))
+        return Decoding(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(said))
 
     def writing(self, place: Place, columns: StructType) -> Column:
         """Return a message of the columns; a null is a field that is not set.

@@ -15,9 +15,9 @@ from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import PlanError
 from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing, refuse_gone
-from dovetail.io.sinks.postgres_batch import Keeper, PostgresTable, PostgresTables
+from dovetail.io.sinks.postgres_batch import PostgresTable, PostgresTables, SinkSettings
 from dovetail.io.sinks.postgres_columns import types_of
-from dovetail.io.sinks.postgres_tables import Layout, Target, found, made, make_queries
+from dovetail.io.sinks.postgres_tables import TableShape, TargetTable, found, made, make_queries
 from dovetail.io.sinks.postgres_transactions import Line
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
 from dovetail.lookup.postgres_connection import parameters, psycopg_for, refuse_names
@@ -137,18 +137,18 @@ class PostgresSink:
         else:
             refuse_existing(self.title, self.existing)
         types = types_of(self.title, schema, keys)
-        layout = Layout(self.title, types, keys, node.null_keys)
+        layout = TableShape(self.title, types, keys, node.null_keys)
         begun = progress(session, checkpoint)
         target = self.keeper.persistently(lambda: self._prepared(layout, *begun))
         return PostgresTable(self.keeper, target, schema)
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> SinkSettings:
         """The connection, the number of retries, and the choice for existing rows."""
         line = Line(self.title, self.dsn, self.timeout_s)
-        return Keeper(line, self.retries, self.existing)
+        return SinkSettings(line, self.retries, self.existing)
 
-    def _prepared(self, layout: Layout, query: str | None, begun: bool) -> Target:
+    def _prepared(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
         """Find or create the table in one transaction."""
         with self.keeper.line.transaction() as cursor:
             target = found(cursor, layout, self.table)

@@ -20,7 +20,14 @@ from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION
 from dovetail.errors import DovetailError, TargetError
 from dovetail.io.sinks.ownership import Existing, Owner, refuse_rows, refuse_taken, standing
 from dovetail.io.sinks.postgres_columns import csv_of, outgoing, refuse_values
-from dovetail.io.sinks.postgres_tables import TASK, StagedChanges, Target, apply, copy, foreign_key
+from dovetail.io.sinks.postgres_tables import (
+    TASK,
+    StagedChanges,
+    TargetTable,
+    apply,
+    copy,
+    foreign_key,
+)
 from dovetail.io.sinks.postgres_transactions import Line
 from dovetail.lookup.retry import persistently
 from dovetail.plan.types.arrow import spark_schema
@@ -40,7 +47,7 @@ ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
 
 
 @dataclass(frozen=True)
-class Keeper:
+class SinkSettings:
     """The settings of a sink: the connection, the number of retries, and the choice for existing
     rows.
     """
@@ -60,7 +67,7 @@ class Keeper:
             self.title, action, passing=(OSError,), retries=self.retries, wait_s=_WAIT_S
         )
 
-    def replaces(self, cursor: Any, target: Target, query: str | None, *, begun: bool) -> bool:
+    def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
         """Say whether a table's rows are to be deleted.
 
         Raises ``TargetError`` if the table is not this query's and cannot become it.
@@ -88,10 +95,10 @@ class PostgresTables:
         """
         query = self.owner.query(batches[0].sparkSession)
         keepers = [member.keeper for member in self.members]
-        parts: list[_Part] = []
+        parts: list[_TableRows] = []
         try:
             for member, batch in zip(self.members, batches, strict=True):
-                parts.append(_Part(member, keep(member.outgoing(batch)), query))
+                parts.append(_TableRows(member, keep(member.outgoing(batch)), query))
             for part in parts:
                 part.texts = part.table.texts(part.kept)
             line = replace(
@@ -100,7 +107,7 @@ class PostgresTables:
                 timeout_s=max(keeper.line.timeout_s for keeper in keepers),
                 titles={member.target.name: member.keeper.title for member in self.members},
             )
-            patient = Keeper(line, max(keeper.retries for keeper in keepers))
+            patient = SinkSettings(line, max(keeper.retries for keeper in keepers))
             patient.persistently(lambda: self._write(line, parts, number))
         finally:
             for part in parts:
@@ -108,7 +115,7 @@ class PostgresTables:
         for member in self.members:
             member.taken = True
 
-    def _write(self, line: Line, parts: Sequence[_Part], number: int) -> None:
+    def _write(self, line: Line, parts: Sequence[_TableRows], number: int) -> None:
         """Write the micro-batch in one transaction; drop staging tables also after a failure."""
         try:
             for part in parts:
@@ -129,7 +136,7 @@ class PostgresTables:
                         part.drop(cursor)
             raise
 
-    def _bring(self, cursor: Any, opened: Sequence[tuple[_Part, bool]]) -> None:
+    def _bring(self, cursor: Any, opened: Sequence[tuple[_TableRows, bool]]) -> None:
         """Write the staged rows. Rows of a single table without a key are appended directly."""
         if len(opened) == 1 and opened[0][0].is_appended(cursor):
             return
@@ -138,7 +145,7 @@ class PostgresTables:
 
 
 @dataclass
-class _Part:
+class _TableRows:
     """A micro-batch's rows of one table."""
 
     table: PostgresTable
@@ -199,8 +206,8 @@ class _Part:
 class PostgresTable:
     """One table that a query writes."""
 
-    keeper: Keeper
-    target: Target
+    keeper: SinkSettings
+    target: TargetTable
     schema: StructType
     taken: bool = field(default=False, init=False)
     """True once this start of the query has written a micro-batch."""

@@ -71,7 +71,7 @@ WHERE attrelid = %s::regclass AND NOT collisdeterministic
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableShape:
     """The shape of the table that a query writes."""
 
     title: str
@@ -85,10 +85,10 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetTable:
     """A table, and its columns."""
 
-    layout: Layout
+    layout: TableShape
     schema: str
     name: str
     columns: Mapping[str, StoreColumn]
@@ -172,7 +172,7 @@ class Target:
         asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
         return int(cursor.execute(asked).fetchone()[0])
 
-    def moves(self, cursor: Any) -> Moves | None:
+    def moves(self, cursor: Any) -> UniqueMoves | None:
         """Return the way in which values that are unique beside the key move between rows; None if
         there are none.
 
@@ -192,7 +192,7 @@ class Target:
             if deletes or moving & {*columns}
         ]
         if not acting:
-            return Moves(sorted(moving), nulled=())
+            return UniqueMoves(sorted(moving), nulled=())
         nullable = {name for (name,) in cursor.execute(_NULLABLE, [self.called]).fetchall()}
         for index, columns in refusing:
             if not columns & nullable:
@@ -205,7 +205,7 @@ class Target:
                     "Make the unique constraint DEFERRABLE, or its columns nullable, or the "
                     "foreign key ON DELETE NO ACTION ON UPDATE NO ACTION",
                 )
-        return Moves(sorted(moving), sorted(moving & nullable))
+        return UniqueMoves(sorted(moving), sorted(moving & nullable))
 
     def same(self, nulls: Sequence[bool]) -> str:
         """Return the SQL condition that row ``t`` has the key of change ``c``; ``nulls``: which key
@@ -218,7 +218,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Moves:
+class UniqueMoves:
     """The way in which unique values move from row to row within a micro-batch."""
 
     columns: Sequence[str]
@@ -241,14 +241,14 @@ class Moves:
 class StagedChanges:
     """A micro-batch's staged changes of a table."""
 
-    target: Target
+    target: TargetTable
     staging: str
     tasks: Sequence[int] | None
     """The tasks whose rows count; None if all rows count."""
     clears: bool
     """True if the table's former rows are deleted first."""
 
-    def parts(self, cursor: Any, number: int, moves: Moves | None) -> list[str]:
+    def parts(self, cursor: Any, number: int, moves: UniqueMoves | None) -> list[str]:
         """Return the named statements that bring the table to the state after the last change of
         each key.
 
@@ -275,7 +275,7 @@ class StagedChanges:
         )
         return [*gone, f"came_{number} AS ({came})"]
 
-    def _leaving(self, cursor: Any, moves: Moves | None) -> list[str]:
+    def _leaving(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
         """Return the conditions of rows to delete, one for each pattern of nulls in keys."""
         if self.clears:
             # Not a TRUNCATE, so that concurrent readers still see the rows.
@@ -288,7 +288,7 @@ class StagedChanges:
             for nulls in self._nulls(cursor, keys)
         ]
 
-    def vacate(self, cursor: Any, moves: Moves) -> None:
+    def vacate(self, cursor: Any, moves: UniqueMoves) -> None:
         """Set the values that move to null."""
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
         for nulls in self._nulls(cursor, ""):
@@ -342,7 +342,7 @@ def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
     _tried(cursor, changes, {})
 
 
-def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Moves]) -> None:
+def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
     """Apply the changes in a savepoint; after a unique violation repeat them with values moved
     first.
     """
@@ -358,7 +358,7 @@ def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Mo
         _tried(cursor, changes, {**moves, **found})
 
 
-def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Moves]) -> None:
+def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
     """Run the one statement that applies all changes."""
     parts: list[str] = []
     for number, one in enumerate(changes):
@@ -370,7 +370,7 @@ def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Mo
         cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
 
 
-def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, Moves]:
+def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, UniqueMoves]:
     """Return the moves of the table that refused a row, by number; of all tables if it is a
     partition.
     """
@@ -384,7 +384,7 @@ def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[
     return {number: own for number, own in found.items() if own is not None}
 
 
-def foreign_key(cursor: Any, one: Target, other: Target) -> tuple[str, str, str] | None:
+def foreign_key(cursor: Any, one: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
     """Return a foreign key between two tables: its name, its table, and the table that it refers
     to.
 
@@ -403,7 +403,7 @@ def copy(cursor: Any, place: str, columns: Sequence[str], texts: Iterable[bytes]
             stream.write(text)
 
 
-def found(cursor: Any, layout: Layout, table: str) -> Target | None:
+def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     """Return the table, None if it is missing; raise ``TargetError`` if it does not fit the
     query.
     """
@@ -423,10 +423,10 @@ def found(cursor: Any, layout: Layout, table: str) -> Target | None:
     full = f"{quoted(schema)}.{quoted(name)}"
     columns = {row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS, [full]).fetchall()}
     _refuse_columns(cursor, layout, full, columns)
-    return Target(layout, schema, name, {name: columns[name] for name in layout.types})
+    return TargetTable(layout, schema, name, {name: columns[name] for name in layout.types})
 
 
-def made(cursor: Any, layout: Layout, table: str) -> Target:
+def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
     """Create the table with the query's key; raise ``TargetError`` for nullable keys before
     PostgreSQL 15.
     """
@@ -465,7 +465,7 @@ def quoted(name: str) -> str:
 
 
 def _refuse_columns(
-    cursor: Any, layout: Layout, called: str, columns: Mapping[str, StoreColumn]
+    cursor: Any, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
 ) -> None:
     """Raise ``TargetError`` if the table's columns, collations or unique indexes do not fit."""
     problems = differences(columns, layout.types)

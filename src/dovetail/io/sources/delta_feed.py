@@ -201,12 +201,12 @@ def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[
     held: list[pa.RecordBatch] = []
     size = 0
     with ExitStack() as files:
-        parts: list[_Part] = []
+        parts: list[_SpooledRows] = []
         for batch in batches:
             held.append(batch)
             size += batch.nbytes
             if size > HELD_BYTES:
-                parts = parts or [_Part(files, batch.schema) for _ in range(_PARTS)]
+                parts = parts or [_SpooledRows(files, batch.schema) for _ in range(_PARTS)]
                 _split(held, keys, parts)
                 held, size = [], 0
         if not parts:
@@ -217,7 +217,7 @@ def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[
             yield from _net(part.read(), keys)
 
 
-class _Part:
+class _SpooledRows:
     """Rows in an unnamed temporary file, which is deleted when the stack is left."""
 
     def __init__(self, files: ExitStack, schema: pa.Schema) -> None:
@@ -235,7 +235,9 @@ class _Part:
         return list(pa.ipc.open_stream(self._file))
 
 
-def _split(held: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_Part]) -> None:
+def _split(
+    held: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
+) -> None:
     """Append each row to the part that its key's hash chooses."""
     if not held:
         return

@@ -22,7 +22,7 @@ from dovetail.base.columns import CHANGE, DELETE, PROBLEM, TIMESTAMP, UPSERT, qu
 from dovetail.base.validation import ColumnName, Positive, Rule, validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import Part, Place, ReadFormat, WriteFormat, format_of
-from dovetail.io.sources.records import MALFORMED, TIMESTAMP_HEADER, Records
+from dovetail.io.sources.records import MALFORMED, TIMESTAMP_HEADER, RecordFrame
 from dovetail.plan.types.checks import known_field
 from dovetail.plan.types.expressions import field_of
 from dovetail.platform.spark_errors import refused
@@ -201,7 +201,7 @@ def read_topic(
         streaming=streaming,
         options=options,
     )
-    records = Records("read_topic", frame, format_of(key), format_of(value), topic=topic)
+    records = RecordFrame("read_topic", frame, format_of(key), format_of(value), topic=topic)
     _, rows = records.rows()
     unread = F.when(F.col(PROBLEM).startswith("key: "), records.text_of("key"))
     text = unread.when(F.col(PROBLEM).isNotNull(), records.text_of("value"))

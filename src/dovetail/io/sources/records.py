@@ -64,7 +64,7 @@ METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordFrame:
     """A frame of records and the way to read it."""
 
     operator: str
@@ -322,7 +322,7 @@ def _keyless(names: Sequence[str]) -> str:
 
 
 def readable(
-    records: Records, rows: DataFrame, name: str, malformed: Malformed
+    records: RecordFrame, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the rows of readable records, and with ``"dead_letter"`` all rows (else None).
 
@@ -403,13 +403,13 @@ def _sound(
     return kept(counted, fits), with_unread
 
 
-def _stamped(records: Records) -> Column:
+def _stamped(records: RecordFrame) -> Column:
     """Return the record's own timestamp; null if the records have none."""
     own = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
     return own.cast("timestamp")
 
 
-def _as_sent(records: Records) -> list[Column]:
+def _as_sent(records: RecordFrame) -> list[Column]:
     """Return the columns of a record in a dead letter: its place, key and value.
 
     Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``.

@@ -42,7 +42,7 @@ NO_GROUP = -1
 
 
 @dataclass(frozen=True)
-class Rows:
+class SideRows:
     """The n rows of one side."""
 
     group: Ints
@@ -77,7 +77,7 @@ class Results:
 
 
 def needed(
-    groups: int, sides: tuple[Rows, Rows], how: How, unique: tuple[bool, bool]
+    groups: int, sides: tuple[SideRows, SideRows], how: How, unique: tuple[bool, bool]
 ) -> tuple[Mask, Mask]:
     """Find the groups whose other rows must be looked up, on the left and on the right:
     bool[groups] each.
@@ -96,7 +96,7 @@ def needed(
 
 
 def delta_join(
-    groups: int, sides: tuple[Rows, Rows], how: How, form: Form, *, moving: bool
+    groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
 ) -> Results:
     """Return the results of a batch.
 
@@ -148,7 +148,7 @@ def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Int
     return own[which], order[place]
 
 
-def _pairs(groups: int, sides: tuple[Rows, Rows], *, retracting: bool) -> Results:
+def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
     """Return the pairs with at least one fresh row. If ``retracting``, pairs with a gone row are
     included as tombstones.
     """
@@ -168,7 +168,7 @@ def _pairs(groups: int, sides: tuple[Rows, Rows], *, retracting: bool) -> Result
     )
 
 
-def _alone(groups: int, sides: tuple[Rows, Rows], side: int) -> Results:
+def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
     """Return the unmatched results of a preserved side. A row stands alone while the other side of
     its group is empty, and is retracted when that side gains a row.
     """
@@ -188,7 +188,9 @@ def _alone(groups: int, sides: tuple[Rows, Rows], side: int) -> Results:
     )
 
 
-def _unmatched(groups: int, sides: tuple[Rows, Rows], *, preserved: bool, moving: bool) -> Results:
+def _unmatched(
+    groups: int, sides: tuple[SideRows, SideRows], *, preserved: bool, moving: bool
+) -> Results:
     """Return the left rows that are gone or have no match, for form ``"left"``."""
     left, right = sides
     empty = ~_at(_marked(groups, right.group[right.alive]), left.group)
@@ -203,7 +205,7 @@ def _unmatched(groups: int, sides: tuple[Rows, Rows], *, preserved: bool, moving
     )
 
 
-def _by_key(groups: int, sides: tuple[Rows, Rows], how: How) -> Results:
+def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
     """Return one result per group with a fresh row, for form ``"key"``. A tombstone needs a gone
     row.
     """
@@ -235,7 +237,7 @@ def _at(of_groups: Mask, group: Ints) -> Mask:
     return np.append(of_groups, False)[group]
 
 
-def _time_of(groups: int, side: Rows, group: Ints) -> Ints:
+def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
     """Return the largest time of a side's fresh rows in each ``group``, or ``NO_TIME``."""
     time_us = np.full(groups + 1, NO_TIME)
     rows = np.flatnonzero(side.fresh & (side.group != NO_GROUP))

@@ -39,14 +39,14 @@ How: TypeAlias = Literal["inner", "left", "right", "outer"]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class TreeLeaf:
     """One table of the stage, by the number of its source."""
 
     source: int
 
 
 @dataclass(frozen=True)
-class Join:
+class TreeJoin:
     """Two sides joined on the stage's key."""
 
     left: Tree
@@ -54,11 +54,11 @@ class Join:
     how: How
 
 
-Tree: TypeAlias = Leaf | Join
+Tree: TypeAlias = TreeLeaf | TreeJoin
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRows:
     """The rows of one source from earlier batches: presence and time of each group's row."""
 
     present: Mask
@@ -88,7 +88,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _Subtree:
     """One subtree's row at some events: its presence, its time, and the versions that it consists
     of.
     """
@@ -100,7 +100,7 @@ class _Side:
 
 def leaves(tree: Tree) -> Iterator[int]:
     """List the sources of a tree from left to right; a source that is used twice comes twice."""
-    if isinstance(tree, Leaf):
+    if isinstance(tree, TreeLeaf):
         yield tree.source
     else:
         yield from leaves(tree.left)
@@ -115,7 +115,7 @@ def preserved(how: How) -> tuple[bool, bool]:
 def join_tables(
     tree: Tree,
     timeline: Timeline,
-    stored: Mapping[int, Stored],
+    stored: Mapping[int, StoredRows],
     row_time_us: Mapping[int, Ints],
     current: Mapping[int, Mask],
 ) -> Changes:
@@ -172,7 +172,7 @@ def look_up(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int
 
 def _found(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
     """Return a mask of the records that are emitted, and the references of each leaf."""
-    if isinstance(tree, Leaf):
+    if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
         return np.ones(len(refs), dtype=np.bool_), (refs,)
     emitted, left = _found(tree.left, reference)
@@ -183,7 +183,7 @@ def _found(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints,
 def net_changes(
     tree: Tree,
     timeline: Timeline,
-    stored: Mapping[int, Stored],
+    stored: Mapping[int, StoredRows],
     changes: Changes,
 ) -> tuple[Changes, Changes]:
     """Return each key's last change in the batch and its result before the batch
@@ -219,13 +219,13 @@ class _Trail:
     now: Mapping[int, Ints]
     times: Mapping[int, Ints]
 
-    def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Side, Mask]:
+    def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Subtree, Mask]:
         """Return what leaf number ``occurrence`` makes ``tree`` emit: (emitted, row, had a row)."""
-        if isinstance(tree, Leaf):
+        if isinstance(tree, TreeLeaf):
             side = _state(tree, self.now, self.times)
             old = self.before[tree.source] != ABSENT
             everything = np.ones(len(self.events), dtype=np.bool_)
-            return everything, _Side(side.present, self.event_time_us, side.reference), old
+            return everything, _Subtree(side.present, self.event_time_us, side.reference), old
         width = sum(1 for _ in leaves(tree.left))
         from_right = occurrence >= width
         own_tree, other_tree = (tree.right, tree.left) if from_right else (tree.left, tree.right)
@@ -243,23 +243,25 @@ class _Trail:
         return emitted, row, had_row
 
 
-def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Side:
+def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Subtree:
     """Return the row of a subtree as its tables stand. Its time is ``NO_TIME`` without a row or
     without ``times``.
     """
-    if isinstance(tree, Leaf):
+    if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
         present = refs != ABSENT
         if times is None:
-            return _Side(present, np.full(len(refs), NO_TIME), (refs,))
+            return _Subtree(present, np.full(len(refs), NO_TIME), (refs,))
         time = np.append(times[tree.source], NO_TIME)[refs]
-        return _Side(present, time, (refs,))
+        return _Subtree(present, time, (refs,))
     left, right = _state(tree.left, reference, times), _state(tree.right, reference, times)
     side = _combine(left, right, preserved(tree.how))
-    return _Side(side.present, np.where(side.present, side.event_time_us, NO_TIME), side.reference)
+    return _Subtree(
+        side.present, np.where(side.present, side.event_time_us, NO_TIME), side.reference
+    )
 
 
-def _combine(left: _Side, right: _Side, keeps: tuple[bool, bool]) -> _Side:
+def _combine(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subtree:
     """Return the joined row: nulls for a missing side, ABSENT throughout where there is no row."""
     present = (
         (left.present & right.present) | (left.present & keeps[0]) | (right.present & keeps[1])
@@ -269,7 +271,7 @@ def _combine(left: _Side, right: _Side, keeps: tuple[bool, bool]) -> _Side:
         for side in (left, right)
         for refs in side.reference
     )
-    return _Side(present, np.maximum(left.event_time_us, right.event_time_us), reference)
+    return _Subtree(present, np.maximum(left.event_time_us, right.event_time_us), reference)
 
 
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:

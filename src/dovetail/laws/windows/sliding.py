@@ -40,7 +40,7 @@ _NEVER = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
-class Records:
+class SlidingRecords:
     """The n records, stored ones and the batch's, by (group, time): int64[n] each."""
 
     group: Ints
@@ -67,7 +67,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Updates:
+class WindowUpdates:
     """Some of the pairs of a record and a window that it is added to, by (window, order of the
     records).
     """
@@ -81,12 +81,12 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Windows:
+class ChangedWindows:
     """The w windows that a batch changes, and the records that are added to each. A window that
     existed before the batch gets the batch's records; a new one gets all.
     """
 
-    records: Records
+    records: SlidingRecords
     size_us: int
     group: Ints
     start_us: Ints
@@ -157,7 +157,7 @@ class Windows:
         np.add.at(count, self.since[made], high - low)
         return list(pieces(count, self.pairs_max))
 
-    def updates(self, start: int, stop: int) -> Updates:
+    def updates(self, start: int, stop: int) -> WindowUpdates:
         """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make. A record
         pairs with the existing windows that hold it. A window that a record brings into existence
         pairs with earlier records.
@@ -181,7 +181,7 @@ class Windows:
         emitted = np.append(np.flatnonzero(emits), apart)
         moment = np.append(arrival[record[emits]], self.since[window[apart]])
         order = np.lexsort((self.start_us[window[emitted]], moment))
-        return Updates(window, record, emitted[order], moment[order])
+        return WindowUpdates(window, record, emitted[order], moment[order])
 
     def emitted(self, start: int, stop: int) -> int:
         """Count the emissions of the pairs that arrivals from ``start`` to the exclusive ``stop``
@@ -200,7 +200,7 @@ class Windows:
         return window[order], record[order]
 
 
-def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
+def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
     """Return the windows that the batch's records change.
 
     ``closing_us``: int64[arrivals]. A window that ends before it is closed when the record arrives.
@@ -234,7 +234,7 @@ def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
     place = np.append(0, np.cumsum(updated))
     low, high = place[low], place[high]
     some = low < high
-    return Windows(
+    return ChangedWindows(
         records,
         size_us,
         owner[updated],
@@ -248,7 +248,7 @@ def changed(records: Records, closing_us: Ints, size_us: int) -> Windows:
 
 
 def _ranges(
-    records: Records, group: Ints, start_us: Ints, since: Ints, size_us: int
+    records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
     """Return the windows that each record is added to: (record, first window, exclusive end).
     Windows from earlier batches come first, then new ones, each kind by (group, start). ``group``

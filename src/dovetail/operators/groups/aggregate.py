@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, AggregateError, Traced, Updates
+from dovetail.aggregates.aggregate import Aggregate, AggregateError, GroupUpdates, Traced
 from dovetail.aggregates.collect import LastRow
 from dovetail.aggregates.multiset import sizes
 from dovetail.arrays.equality import rows_equal
@@ -25,7 +25,7 @@ from dovetail.arrays.timeline import (
     NO_TIME,
     Ints,
     Mask,
-    Rows,
+    SourceRows,
     Timeline,
     arrival_order,
     last_of_source,
@@ -36,7 +36,7 @@ from dovetail.errors import DataError
 from dovetail.laws.retract import SILENT
 from dovetail.laws.windows.fixed import assign, open_windows, running_max
 from dovetail.operators.counts import Counts
-from dovetail.operators.groups.long_lists import Parts, Read, parts_of
+from dovetail.operators.groups.long_lists import ListsRead, Parts, parts_of
 from dovetail.operators.job import Done, Job, minus, output, picked
 from dovetail.operators.joins.table_join import Pool
 from dovetail.physical.specs.groups import WINDOW_TYPE, AggregationLaw
@@ -135,7 +135,7 @@ def timeline_of_windows(
     """Build the timeline of rows that each update one window, in the order of ``sequence``.
     ``window``: the starts and the ends.
     """
-    rows = Rows(
+    rows = SourceRows(
         keys=[*keys, *bounds(*window)],
         hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
         event_time_us=event_time_us,
@@ -201,7 +201,7 @@ class UpdatedGroups:
     """int64[updates]: the number of rows in the group after each update."""
     last: Ints
     """Each group's last update."""
-    lists: Sequence[tuple[Parts, Read, Traced]] = ()
+    lists: Sequence[tuple[Parts, ListsRead, Traced]] = ()
     """The columns whose lists may lie in parts: the column's parts, what was read, and what became
     of it.
     """
@@ -217,7 +217,7 @@ class UpdatedGroups:
     ) -> UpdatedGroups:
         """Aggregate the batch's updates over the stored groups."""
         events, values = updated.events, updated.values
-        updates = Updates(events.group, events.groups, events.deleted & law.retracts)
+        updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
         before = Before.of(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
@@ -246,7 +246,7 @@ class UpdatedGroups:
     def each(self) -> pa.Table | None:
         """Return the result after each update that emits, None for none."""
         events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
-        updates = Updates(events.group, events.groups, events.deleted & self.law.retracts)
+        updates = GroupUpdates(events.group, events.groups, events.deleted & self.law.retracts)
         results = aggregated(self.law, "scan", updates, self.before.state, values)
         refs = np.where(self.count[emitted] > 0, emitted, ABSENT)
         return self._output(emitted, picked(results, refs), self.updated.cause)
@@ -365,7 +365,7 @@ def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[
 def aggregated(
     law: AggregationLaw,
     what: Literal["scan", "fold", "traced"],
-    updates: Updates,
+    updates: GroupUpdates,
     initial: Sequence[Columns],
     values: Sequence[Columns],
 ) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import rank_of_keys
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Rows, Timeline, timeline, versions
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, SourceRows, Timeline, timeline, versions
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
 from dovetail.operators.job import Cause, Done, Job, output, whole
@@ -73,11 +73,11 @@ def run(job: Job, law: Final) -> Done:
     return Done(emitted if len(emitted) else None, stores)
 
 
-def _rows(waiting: pa.Table) -> Rows:
+def _rows(waiting: pa.Table) -> SourceRows:
     """Return the windows that are due as rows without a value."""
     count = len(waiting)
     zeros = np.zeros(count, np.int64)
-    return Rows(
+    return SourceRows(
         keys=[whole(column) for column in waiting.columns[3:]],
         hash=waiting.column(HASH).to_numpy(),
         event_time_us=zeros,

@@ -19,9 +19,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, Traced, Updates, valid
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, Traced, valid
 from dovetail.aggregates.multiset import Listing, lists_of, sizes
-from dovetail.aggregates.parts import Layout, cut, is_long
+from dovetail.aggregates.parts import PartLayout, cut, is_long
 from dovetail.aggregates.scans import replaced
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
@@ -37,14 +37,14 @@ _PART, _SIZE, _FIRST = "_part", "_size", "_first"
 
 
 @dataclass(frozen=True)
-class Read:
+class ListsRead:
     """The lists of one column as a batch has read them."""
 
     initial: Columns
     """The accumulators, a row per group. Of groups ``apart`` they hold some parts only."""
     apart: Mask
     """bool[groups]: the batch works on parts of the group's list."""
-    layout: Layout
+    layout: PartLayout
     """All p parts of the groups that have any."""
     number: Ints
     """int64[p]: the number of each part."""
@@ -119,7 +119,7 @@ class Parts:
         if self.kernel.ordered:
             (place,) = self.kernel.keys([whole(rows.column(_FIRST))])
         order = np.lexsort((place, group))
-        layout = Layout.of(group[order], size[order], len(groups.hash))
+        layout = PartLayout.of(group[order], size[order], len(groups.hash))
         lists = self._fetch(groups, layout.group, number[order])
         return _spliced(stored, large, layout, np.arange(len(order)), lists)
 
@@ -134,21 +134,21 @@ class Parts:
         return large[found.query], found.located.fetch(np.arange(len(found.query)), columns)
 
     def read(
-        self, events: Timeline, known: Mask, stored: Columns, updates: Updates, values: Columns
-    ) -> Read:
+        self, events: Timeline, known: Mask, stored: Columns, updates: GroupUpdates, values: Columns
+    ) -> ListsRead:
         """Read the lists that the updates by ``values`` need. ``known``: the groups that are
         stored. ``stored``: the accumulators in the groups' rows.
         """
         large = np.flatnonzero(known & ~valid(stored[0]))
         if not len(large):
             none = np.zeros(0, np.int64)
-            layout = Layout.of(none, none, updates.groups)
+            layout = PartLayout.of(none, none, updates.groups)
             nowhere = np.zeros(updates.groups, np.bool_)
-            return Read(stored, nowhere, layout, none, nowhere[:0], none)
+            return ListsRead(stored, nowhere, layout, none, nowhere[:0], none)
         group, part_rows = self._parts(events, large)
         number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
         order = np.lexsort((number, group))
-        layout = Layout.of(group[order], size[order], updates.groups)
+        layout = PartLayout.of(group[order], size[order], updates.groups)
         taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
         apart = layout.apart(np.diff(updates.bounds), taken)
         listed = self.kernel.listed(values)
@@ -160,7 +160,7 @@ class Parts:
                 [whole(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
             )
             order = np.lexsort((first, group))
-            layout = Layout.of(group[order], size[order], updates.groups)
+            layout = PartLayout.of(group[order], size[order], updates.groups)
             homes = layout.homes(first[order], asking, came)
         else:
             homes = layout.last(asking)
@@ -177,7 +177,7 @@ class Parts:
         home = np.full(len(update), ABSENT)
         home[sought] = homes
         of_stored = _homes_of_stored(initial[0], layout, apart, part)
-        return Read(initial, apart, layout, number[order], read, np.append(of_stored, home))
+        return ListsRead(initial, apart, layout, number[order], read, np.append(of_stored, home))
 
     def _fetch(self, groups: Groups, group: Ints, number: Ints) -> Columns:
         """Return the lists of parts, by group and number."""
@@ -192,7 +192,7 @@ class Parts:
         parts = found.fetch(place, self.lists.value_columns)
         return [whole(column) for column in parts.columns]
 
-    def keep(self, read: Read, events: Timeline, made: Traced, time_us: Ints) -> Columns:
+    def keep(self, read: ListsRead, events: Timeline, made: Traced, time_us: Ints) -> Columns:
         """Store the changed parts of long lists, and return the accumulators for the groups' rows,
         null for a long list. ``time_us``: the groups' times.
 
@@ -295,7 +295,7 @@ def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
 
 
 def _spliced(
-    stored: Columns, large: Ints, layout: Layout, part: Ints, lists: Columns
+    stored: Columns, large: Ints, layout: PartLayout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
     """Return the stored accumulators with the lists of the ``large`` groups joined from these
     parts.
@@ -306,7 +306,7 @@ def _spliced(
     return [*replaced(stored[: len(lists)], large, joined), *stored[len(lists) :]]
 
 
-def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -> Ints:
+def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Ints) -> Ints:
     """Return the part of each element of all lists, ABSENT in a group that is not apart."""
     home = np.full(len(lists.flatten()), ABSENT)
     part = part[apart[layout.group[part]]]
@@ -314,7 +314,7 @@ def _homes_of_stored(lists: pa.Array, layout: Layout, apart: Mask, part: Ints) -
     return home
 
 
-def _unchanged(read: Read, made: Traced, run: Ints) -> Mask:
+def _unchanged(read: ListsRead, made: Traced, run: Ints) -> Mask:
     """Find the parts that hold the elements that they held before, untouched: bool[p]."""
     parts, old = len(read.number), len(read.initial[0].flatten())
     stood = made.latest < old
@@ -323,7 +323,7 @@ def _unchanged(read: Read, made: Traced, run: Ints) -> Mask:
     return unchanged
 
 
-def _fresh(read: Read, group: Ints) -> Ints:
+def _fresh(read: ListsRead, group: Ints) -> Ints:
     """Return numbers for new parts of these groups, above all that the groups have. ``group`` is
     non-decreasing.
     """

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Updates
+from dovetail.aggregates.aggregate import GroupUpdates
 from dovetail.aggregates.scans import merged_over, replaced
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import stable_hash
@@ -55,7 +55,7 @@ def run(job: Job, law: AggregationLaw) -> Done:
         stored.sessions,
         law.windows.size_us,
     )
-    batch = _Batch(job, law, events, stored, made)
+    batch = _SessionBatch(job, law, events, stored, made)
     changed = batch.changed()
     emitted = batch.net(changed) if job.operator.emit == "batch" else batch.each()
     batch.keep(store, changed)
@@ -90,7 +90,7 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _SessionBatch:
     """A batch's sessions.
 
     A session made of only the one before it shares a *segment* with it. So a segment is a series of
@@ -118,11 +118,11 @@ class _Batch:
         return np.cumsum(begins) - 1
 
     @cached_property
-    def _updates(self) -> Updates:
+    def _updates(self) -> GroupUpdates:
         """The records as updates of segments."""
         segment, record = self._segment, self._record
         segments = int(segment[-1]) + 1 if len(segment) else 0
-        return Updates(segment[record], segments, np.zeros(len(record), np.bool_))
+        return GroupUpdates(segment[record], segments, np.zeros(len(record), np.bool_))
 
     @cached_property
     def _values(self) -> list[Columns]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Updates
+from dovetail.aggregates.aggregate import Aggregate, GroupUpdates
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.scans import fold_over
 from dovetail.arrays.grouping import by_group_and_time
@@ -22,7 +22,7 @@ from dovetail.arrays.search import pieces
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EVENT_TIME, HASH, ROW
 from dovetail.laws.windows.fixed import running_max
-from dovetail.laws.windows.sliding import Records, Windows, changed
+from dovetail.laws.windows.sliding import ChangedWindows, SlidingRecords, changed
 from dovetail.operators.groups.aggregate import (
     Before,
     Columns,
@@ -55,7 +55,7 @@ def run(job: Job, law: AggregationLaw) -> Done:
     closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
     held, values = _held(job, law, records, events, open_, closing_us)
-    batch = _Batch(job, law, events, changed(held, closing_us, windows.size_us), values)
+    batch = _WindowBatch(job, law, events, changed(held, closing_us, windows.size_us), values)
     groups = batch.groups(store)
     emitted: Iterator[pa.Table | None]
     cuts: list[tuple[int, int]] = []
@@ -81,13 +81,13 @@ def run(job: Job, law: AggregationLaw) -> Done:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _WindowBatch:
     """The ``windows`` that a batch changes, of the keys in ``events``."""
 
     job: Job
     law: AggregationLaw
     events: Timeline
-    windows: Windows
+    windows: ChangedWindows
     values: Sequence[Columns]
     """Per column, the values of the windows' records."""
 
@@ -139,7 +139,7 @@ class _Batch:
             group, record = windows.members(own[start:stop])
             group = window_of[group] - start
             order = np.argsort(group, kind="stable")
-            updates = Updates(group[order], stop - start, np.zeros(len(order), np.bool_))
+            updates = GroupUpdates(group[order], stop - start, np.zeros(len(order), np.bool_))
             index = pa.array(record[order])
             initial = [column.slice(start, stop - start) for column in stored]
             parts.append(kernel.fold(updates, initial, [c.take(index) for c in values]))
@@ -155,7 +155,9 @@ class _Batch:
         time_us, position = before.time_us[group_of], job.manifest.position
         for start, stop in cuts:
             updated = windows.updates(start, stop)
-            updates = Updates(updated.window, len(windows), np.zeros(len(updated.window), np.bool_))
+            updates = GroupUpdates(
+                updated.window, len(windows), np.zeros(len(updated.window), np.bool_)
+            )
             values = [picked(columns, updated.record) for columns in self.values]
             after_us = running_max(
                 windows.records.time_us[updated.record],
@@ -196,7 +198,7 @@ def _held(
     events: Timeline,
     open_: Mask,
     closing_us: Ints,
-) -> tuple[Records, list[Columns]]:
+) -> tuple[SlidingRecords, list[Columns]]:
     """Return the stored records that may share a window with the batch's, the batch's own, and the
     values of all.
     """
@@ -218,7 +220,7 @@ def _held(
     arrival = np.append(np.full(len(stored), STORED), events.arrival[event])
     order = np.lexsort((number, time, group))
     arrival = arrival[order]
-    held = Records(
+    held = SlidingRecords(
         group[order], time[order], arrival, number[order], np.append(closing_us, NO_TIME)[arrival]
     )
     return held, values_of(job, law, rows, order)

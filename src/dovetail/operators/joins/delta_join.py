@@ -16,7 +16,15 @@ import pyarrow as pa
 from dovetail.arrays.equality import canonical
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.hashing import stable_hash
-from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Rows, last_of_source, timeline
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    SourceRows,
+    last_of_source,
+    timeline,
+)
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.laws.joins import delta_join
@@ -51,10 +59,10 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _SideBatch:
     """One side's rows of a batch: the columns, and what the law knows of each row."""
 
-    rows: delta_join.Rows
+    rows: delta_join.SideRows
     table: pa.Table
 
 
@@ -76,7 +84,7 @@ def join(
     ]
     groups, count, keys = grouped([c.table.select(range(operator.keys)) for c in changed])
     fresh = [
-        _Side(delta_join.Rows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
+        _SideBatch(delta_join.SideRows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
         for group, c in zip(groups, changed, strict=True)
     ]
     sides, kept, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
@@ -105,7 +113,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     keys = [whole(table.column(source.user_columns[place])) for place in primary]
     events = timeline(
         [
-            Rows(
+            SourceRows(
                 keys=keys,
                 hash=stable_hash(keys),
                 event_time_us=table.column(EVENT_TIME).to_numpy(),
@@ -118,7 +126,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     return table.take(pa.array(np.sort(events.row[last_of_source(events, 0)])))
 
 
-def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _Side:
+def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _SideBatch:
     """Return a side's changes, one per primary key, not yet grouped. Raises ``DataError`` for a
     tombstone of a table without deletes.
     """
@@ -131,13 +139,13 @@ def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _
             "a tombstone came, and the table is said to have no deletes",
             "Say changes='all' in with_lookup, or filter tombstones out",
         )
-    rows = delta_join.Rows(
+    rows = delta_join.SideRows(
         group=np.zeros(len(table), np.int64),
         fresh=np.ones(len(table), np.bool_),
         gone=gone,
         time_us=table.column(EVENT_TIME).to_numpy(),
     )
-    return _Side(rows, _canonical(table.select(list(spec.user_columns)), side.key))
+    return _SideBatch(rows, _canonical(table.select(list(spec.user_columns)), side.key))
 
 
 def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
@@ -152,13 +160,13 @@ def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
 def _with_others(
     operator: Operator,
     number: int,
-    fresh: _Side,
+    fresh: _SideBatch,
     keys: Sequence[pa.Array],
     needed: Mask,
     cache: SideCache,
     ask: Ask,
     batch: int,
-) -> tuple[_Side, SideCache, tuple[int, int, int]]:
+) -> tuple[_SideBatch, SideCache, tuple[int, int, int]]:
     """Add the other rows of the ``needed`` groups to a side, from the cache or by look-up. Returns
     the side, its cache after the batch, and its ``Joined.counts``.
     """
@@ -197,7 +205,7 @@ def _with_others(
 
 
 def _stays(
-    title: str, side: LookedUp, fresh: _Side, known: pa.Table, group: Ints, answer: Ints
+    title: str, side: LookedUp, fresh: _SideBatch, known: pa.Table, group: Ints, answer: Ints
 ) -> Mask:
     """Find the known rows that stay: bool[rows]. A row leaves if a fresh row replaces it.
 
@@ -228,19 +236,19 @@ def _stays(
     return stays
 
 
-def _joined(fresh: _Side, known: pa.Table, group: Ints) -> _Side:
+def _joined(fresh: _SideBatch, known: pa.Table, group: Ints) -> _SideBatch:
     """Append known rows to the fresh rows of a side."""
     none = np.zeros(len(group), np.bool_)
-    rows = delta_join.Rows(
+    rows = delta_join.SideRows(
         group=np.concatenate((fresh.rows.group, group)),
         fresh=np.concatenate((fresh.rows.fresh, none)),
         gone=np.concatenate((fresh.rows.gone, none)),
         time_us=np.concatenate((fresh.rows.time_us, np.full(len(group), NO_TIME))),
     )
-    return _Side(rows, pa.concat_tables([fresh.table, known]))
+    return _SideBatch(rows, pa.concat_tables([fresh.table, known]))
 
 
-def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
+def _entries(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
     """Return cache entries of the groups whose rows are all known."""
     number = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
     entry = number[side.rows.group]
@@ -256,7 +264,7 @@ def _entries(side: _Side, asked: pa.Table, complete: Mask, batch: int) -> SideCa
 def _tables(
     operator: Operator,
     law: DeltaJoinLaw,
-    sides: Sequence[_Side],
+    sides: Sequence[_SideBatch],
     keys: Sequence[pa.Array],
     results: delta_join.Results,
     batch: int,
@@ -288,7 +296,7 @@ def _tables(
 
 def _keys(
     law: DeltaJoinLaw,
-    sides: Sequence[_Side],
+    sides: Sequence[_SideBatch],
     keys: Sequence[pa.Array],
     results: delta_join.Results,
 ) -> list[pa.Array]:

@@ -26,8 +26,8 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.joins.subscriptions import (
     Right,
-    Stores,
     Subscriptions,
+    SubscriptionStores,
     references_of,
     right_of,
     subscriptions_of,
@@ -41,7 +41,7 @@ _ROWS_MAX = 50_000
 
 def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     """Emit the results of the batch's subscriptions and right rows, in chunks."""
-    stores = Stores.of(job, law)
+    stores = SubscriptionStores.of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
     events = timeline([job.rows(0), job.rows(1)])
@@ -69,7 +69,7 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
 
 
 @dataclass(frozen=True)
-class _Results:
+class _ForeignResults:
     """The m results of a batch."""
 
     event: Ints
@@ -86,24 +86,24 @@ class _Results:
     rank: Ints
     """The order of the results of one event."""
 
-    def of(self, which: Ints | Mask | slice) -> _Results:
+    def of(self, which: Ints | Mask | slice) -> _ForeignResults:
         """Keep the selected results."""
-        return _Results(*(column[which] for column in _columns(self)))
+        return _ForeignResults(*(column[which] for column in _columns(self)))
 
 
-def _joined(parts: Sequence[_Results]) -> _Results:
+def _joined(parts: Sequence[_ForeignResults]) -> _ForeignResults:
     """Concatenate results."""
-    return _Results(*(np.concatenate(c) for c in zip(*map(_columns, parts), strict=True)))
+    return _ForeignResults(*(np.concatenate(c) for c in zip(*map(_columns, parts), strict=True)))
 
 
-def _columns(results: _Results) -> tuple[npt.NDArray[Any], ...]:
+def _columns(results: _ForeignResults) -> tuple[npt.NDArray[Any], ...]:
     """Return all columns of results."""
     return tuple(getattr(results, field.name) for field in fields(results))
 
 
 def _answered(
     job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
-) -> _Results:
+) -> _ForeignResults:
     """Return the answers to the batch's messages."""
     message = subscriptions.of_batch()
     event, live = subscriptions.event[message], subscriptions.live[message]
@@ -114,7 +114,7 @@ def _answered(
     present = live & ((right != ABSENT) | left_preserved)
     both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
     by_both = live | (not left_preserved)
-    results = _Results(
+    results = _ForeignResults(
         event,
         message,
         right,
@@ -128,7 +128,7 @@ def _answered(
 
 def _fanned_out(
     law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
-) -> _Results:
+) -> _ForeignResults:
     """Return the results of right records for the left rows that refer to them, in the order of the
     primary keys.
     """
@@ -144,7 +144,7 @@ def _fanned_out(
     present = (right != ABSENT) | preserved(law.how)[0]
     met, which = np.unique(subscription, return_inverse=True)
     keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
-    return _Results(
+    return _ForeignResults(
         event,
         subscription,
         right,
@@ -156,8 +156,8 @@ def _fanned_out(
 
 
 def _retained(
-    job: Job, events: Timeline, subscriptions: Subscriptions, results: _Results
-) -> _Results:
+    job: Job, events: Timeline, subscriptions: Subscriptions, results: _ForeignResults
+) -> _ForeignResults:
     """Drop results whose window had left its retention when the record arrived. Without windows,
     keep all of them.
     """
@@ -173,7 +173,7 @@ def _retained(
     return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
-def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Results:
+def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _ForeignResults:
     """Return the right rows that begin or cease to appear alone, or change while they do. Their
     rank is -1, so they come before results of left rows.
     """
@@ -184,7 +184,7 @@ def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _Result
     changes &= (after == 0) & ((right != ABSENT) | (table.before != ABSENT))
     event = np.flatnonzero(moves | changes)
     present = (after[event] == 0) & (right[event] != ABSENT)
-    return _Results(
+    return _ForeignResults(
         event,
         np.full(len(event), ABSENT),
         np.where(present, right[event], ABSENT),
@@ -204,8 +204,8 @@ def _net(
     table: Right,
     subscriptions: Subscriptions,
     initial: Ints | None,
-    results: _Results,
-) -> _Results:
+    results: _ForeignResults,
+) -> _ForeignResults:
     """Return each result key's last result, if it differs from the row before the batch. If another
     bucket may have a later one, return the last result and, as ``BEFORE``, the row before.
     """
@@ -243,14 +243,14 @@ def _before(
     group: Ints,
     subscription: Ints,
     alone: Mask,
-) -> _Results:
+) -> _ForeignResults:
     """Return the rows before the batch: of stored subscriptions (ABSENT for none), and of right
     rows ``alone``.
     """
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
     unnamed = alone if initial is None else alone & (initial[group] == 0)
-    return _Results(
+    return _ForeignResults(
         event=events.start[group],
         subscription=subscription,
         right=right,
@@ -261,7 +261,7 @@ def _before(
     )
 
 
-def _held(table: Right, subscriptions: Subscriptions, results: _Results) -> list[pa.Array]:
+def _held(table: Right, subscriptions: Subscriptions, results: _ForeignResults) -> list[pa.Array]:
     """Return the values of results, nulls for a tombstone: the left row's, then the right row's."""
     left = np.append(subscriptions.reference, ABSENT)[results.subscription]
     refs = np.where(results.present, left, ABSENT)
@@ -278,7 +278,7 @@ def _chunks(
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,
-    results: _Results,
+    results: _ForeignResults,
 ) -> Iterator[pa.Table]:
     """Return the results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``.
     Rows lie bucket by bucket, as they are partitioned.

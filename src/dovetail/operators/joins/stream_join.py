@@ -25,7 +25,7 @@ from dovetail.base.columns import EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Cause, Done, Job, minus, output, picked
-from dovetail.operators.joins.stream_join_side import Meeting, Side, Stores
+from dovetail.operators.joins.stream_join_side import Meeting, Side, SideStores
 from dovetail.physical.specs.by_key import StreamJoinLaw
 from dovetail.plan.metrics import metric
 
@@ -33,7 +33,7 @@ from dovetail.plan.metrics import metric
 def run(job: Job, law: StreamJoinLaw) -> Done:
     """Emit each record's matches, and the unmatched rows that are due."""
     window = law.window
-    stores = Stores.of(job, law)
+    stores = SideStores.of(job, law)
     events = timeline([job.rows(source) for source in range(len(job.sources))])
     valued = ~events.deleted
     null = any_null(events.keys, events.groups)[events.group]
@@ -50,7 +50,7 @@ def run(job: Job, law: StreamJoinLaw) -> Done:
     for side in (0, 1):
         sides[side].meet(events, sides[1 - side])
     meeting = Meeting(*sides)
-    results = _Results()
+    results = _PairResults()
     for own in sides:
         results.add_null_keys(own, events, null & valued, roles)
         if own.waits:
@@ -122,7 +122,7 @@ def _moved(job: Job, limit_us: Ints) -> Ints:
     return np.minimum.reduce([one.first(limit_us + 1) for one in stairs if one is not None])  # type: ignore[no-any-return]
 
 
-class _Results:
+class _PairResults:
     """Results as they are found, each with the sort keys of its emission.
 
     Results are ordered by arrival, then by five keys:
@@ -226,7 +226,7 @@ class _Results:
         ours = ours[:, np.argsort(ours[0], kind="stable")]
         position = job.manifest.position
         for cut in meeting.cuts:
-            part = _Results()
+            part = _PairResults()
             part._parts.append([*ours[:, slice(*np.searchsorted(ours[0], cut))]])
             for own, other, pairs in meeting.pairs(cut):
                 part.add_pairs(own, other, pairs)
@@ -307,7 +307,7 @@ class _Caused:
 def _keep(
     job: Job,
     law: StreamJoinLaw,
-    stores: Stores,
+    stores: SideStores,
     events: Timeline,
     keyed: Mask,
     sides: Sequence[Side],

@@ -36,7 +36,7 @@ _MARK = pa.schema(
 
 
 @dataclass(frozen=True)
-class Stores:
+class SideStores:
     """The stores of a bucket."""
 
     histories: Sequence[HistoryState]
@@ -47,7 +47,7 @@ class Stores:
     """One per side, empty if the side needs none."""
 
     @classmethod
-    def of(cls, job: Job, law: StreamJoinLaw) -> Stores:
+    def of(cls, job: Job, law: StreamJoinLaw) -> SideStores:
         """Open the stores of a bucket."""
         return cls(
             [
@@ -119,7 +119,7 @@ class Side:
     preserved: bool
     waits: bool
     """Unmatched rows wait for their window to close."""
-    stores: Stores
+    stores: SideStores
     arrivals: Arrivals
     """The side's records."""
     window: Window
@@ -149,7 +149,7 @@ class Side:
         cls,
         job: Job,
         law: StreamJoinLaw,
-        stores: Stores,
+        stores: SideStores,
         side: int,
         events: Timeline,
         event: Ints,

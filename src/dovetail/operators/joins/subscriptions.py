@@ -35,7 +35,7 @@ _COUNT = "_count"
 
 
 @dataclass(frozen=True)
-class Stores:
+class SubscriptionStores:
     """The stores of the bucket."""
 
     subscribed: TableState
@@ -44,7 +44,7 @@ class Stores:
     """The numbers of references, if right rows appear alone; else None."""
 
     @classmethod
-    def of(cls, job: Job, law: ForeignKeyJoinLaw) -> Stores:
+    def of(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
         """Open the stores that the bucket's manifest records."""
         source = job.sources[0]
         subscribed = TableState(

@@ -21,7 +21,7 @@ from dovetail.arrays.timeline import (
     versions,
 )
 from dovetail.base.columns import EVENT_TIME
-from dovetail.laws.joins.table_join import Changes, Stored, join_tables, net_changes
+from dovetail.laws.joins.table_join import Changes, StoredRows, join_tables, net_changes
 from dovetail.laws.versioning import LATEST, batch_versions, newest, within_retention
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output, picked
@@ -51,7 +51,8 @@ def run(job: Job, law: TableJoinLaw) -> Done:
         if job.sources[source].versioned_us is not None
     }
     stored = {
-        source: Stored(found.present, found.event_time_us) for source, found in enumerate(located)
+        source: StoredRows(found.present, found.event_time_us)
+        for source, found in enumerate(located)
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(law.tree, events, stored, times, current)
@@ -187,7 +188,7 @@ def emitted(
     )
 
 
-def _says_nothing(events: Timeline, source: int, stored: Stored, current: Mask | None) -> Mask:
+def _says_nothing(events: Timeline, source: int, stored: StoredRows, current: Mask | None) -> Mask:
     """Find the events that are tombstones of keys without a row: bool[events]."""
     previous = versions(events, source, stored.present, current)[0]
     nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
@@ -195,7 +196,7 @@ def _says_nothing(events: Timeline, source: int, stored: Stored, current: Mask |
 
 
 def _with_previous(
-    events: Timeline, stored: Stored, changes: Changes, current: Mask | None
+    events: Timeline, stored: StoredRows, changes: Changes, current: Mask | None
 ) -> tuple[Changes, Changes]:
     """Return a single table's changes and the rows that they replace, if there is either."""
     previous = versions(events, 0, stored.present, current)[0][changes.event]

@@ -19,7 +19,7 @@ from dovetail.plan.nodes import (
     ChangeKinds,
     Derived,
     Entry,
-    Join,
+    JoinNode,
     Source,
     Text,
     right_key,
@@ -29,7 +29,7 @@ from dovetail.plan.types.arrow import arrow_schema
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DeltaJoin(Join):
+class DeltaJoin(JoinNode):
     """A join of two tables without state: each change of one side is looked up in the other."""
 
     kind: ClassVar[str] = "tables by look-ups"

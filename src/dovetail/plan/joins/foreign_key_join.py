@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 
 from dovetail.laws.joins.table_join import preserved
 from dovetail.plan.joins.join_call import TWICE, Call, as_entry, refuse_corrected
-from dovetail.plan.nodes import Entry, Join, Text, with_right_key
+from dovetail.plan.nodes import Entry, JoinNode, Text, with_right_key
 from dovetail.plan.types.checks import refuse_duplicates
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ForeignKeyJoin(Join):
+class ForeignKeyJoin(JoinNode):
     """A join of two tables: each left row with the right row whose key is the left row's foreign
     key.
 

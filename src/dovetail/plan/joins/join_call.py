@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How
 from dovetail.plan.joins.join_keys import OnComputed
-from dovetail.plan.nodes import Derived, Describe, Entry, Node, Rows, Selected, join_name
+from dovetail.plan.nodes import Derived, Describe, Entry, Node, RowsNode, Selected, join_name
 from dovetail.plan.select import Selection, resolve, select_all
 from dovetail.plan.types.checks import refuse_given
 from dovetail.plan.types.spans import Span, microseconds
@@ -33,7 +33,7 @@ class Chosen(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
-class Materialized(Rows):
+class Materialized(RowsNode):
     """A table with its rows stored in a stage of its own, which passes on only changes of rows."""
 
     summary = "materialized"

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.select import computed_field
-from dovetail.plan.types.checks import Keyed, known_field, refuse_key_type, signature
+from dovetail.plan.types.checks import KeyedNode, known_field, refuse_key_type, signature
 from dovetail.plan.types.expressions import refuse_random
 
 On: TypeAlias = Annotated[
@@ -35,7 +35,7 @@ Pairs: TypeAlias = tuple[tuple[str | Column, str], ...]
 
 
 def pairs_of(
-    name: str, left: Keyed, right: Keyed, on: OnComputed | None, *, whole: bool = True
+    name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None, *, whole: bool = True
 ) -> Pairs:
     """Return the equal columns of both sides, in the order of the right side's key.
 
@@ -90,7 +90,7 @@ def pairs_of(
     return tuple(sorted(pairs, key=lambda pair: place.get(pair[1], len(key))))
 
 
-def refuse_other_keys(name: str, left: Keyed, right: Keyed, on: OnComputed | None) -> None:
+def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
     """Refuse sides whose keys are not paired by ``on`` in the same order. The join partitions both
     by key.
     """
@@ -104,7 +104,7 @@ def refuse_other_keys(name: str, left: Keyed, right: Keyed, on: OnComputed | Non
         )
 
 
-def expression_type(name: str, argument: str, left: Keyed, column: Column) -> DataType:
+def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -> DataType:
     """Return the type of an argument that is an expression over a side's row.
 
     Raises ``PlanError`` if it does not resolve or is random.
@@ -116,19 +116,19 @@ def expression_type(name: str, argument: str, left: Keyed, column: Column) -> Da
     return field.dataType
 
 
-def _row(side: Keyed) -> StructType:
+def _row(side: KeyedNode) -> StructType:
     """Return the key and value columns of a side."""
     return StructType([*side.key.fields, *side.values.fields])
 
 
-def _keys(left: Keyed, right: Keyed) -> str:
+def _keys(left: KeyedNode, right: KeyedNode) -> str:
     """Return the keys of both sides in words."""
     return (
         f"the key of {left.name} is {signature(left.key)}, of {right.name} {signature(right.key)}"
     )
 
 
-def _to_write(left: Keyed, right: Keyed) -> str:
+def _to_write(left: KeyedNode, right: KeyedNode) -> str:
     """Return advice on what to write in ``on=``."""
     own, key = left.key, right.key
     names = key.names if {*own.names} == {*key.names} else own.names

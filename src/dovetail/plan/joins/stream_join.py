@@ -11,7 +11,7 @@ from dovetail.errors import PlanError
 from dovetail.laws.joins.stream_join import Unmatched
 from dovetail.plan.joins.join_call import Call, as_entry, refuse_how
 from dovetail.plan.joins.join_keys import refuse_other_keys
-from dovetail.plan.nodes import Join, Text
+from dovetail.plan.nodes import JoinNode, Text
 from dovetail.plan.types.spans import Span, microseconds, written
 
 
@@ -123,7 +123,7 @@ def within(*, before: Span | None = None, after: Span | None = None, grace: Span
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class StreamJoin(Join):
+class StreamJoin(JoinNode):
     """A join of two streams, or of one with itself, where L.ts - before <= R.ts <= L.ts + after."""
 
     kind: ClassVar[str] = "streams"

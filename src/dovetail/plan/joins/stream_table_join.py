@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import Call, as_entry, refuse_corrected, refuse_how, table_side
 from dovetail.plan.joins.join_keys import pairs_of
-from dovetail.plan.nodes import Entry, Join, Node, Text
+from dovetail.plan.nodes import Entry, JoinNode, Node, Text
 from dovetail.plan.types.spans import Span, microseconds, written
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class StreamTableJoin(Join):
+class StreamTableJoin(JoinNode):
     """A stream, the left side, joined with a table. The result keeps the stream's key."""
 
     kind: ClassVar[str] = "a stream with a table"

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import Call, refuse_corrected, refuse_how, table_side
-from dovetail.plan.nodes import Join, Late, Node, Text
+from dovetail.plan.nodes import JoinNode, Late, Node, Text
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TableJoin(Join):
+class TableJoin(JoinNode):
     """A join of two tables by primary key."""
 
     kind: ClassVar[str] = "tables by key"

@@ -13,14 +13,14 @@ from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How
 from dovetail.plan.joins.join_call import Call, as_entry
 from dovetail.plan.joins.join_keys import expression_type, refuse_other_keys
-from dovetail.plan.nodes import Entry, Join, Node, Text
+from dovetail.plan.nodes import Entry, JoinNode, Node, Text
 from dovetail.plan.types.checks import known_field
 from dovetail.plan.types.spans import Span, microseconds, written
 from dovetail.plan.types.windows import Windows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class WindowJoin(Join):
+class WindowJoin(JoinNode):
     """A join with at least one windowed side, run by the key without its window.
 
     If both sides have windows, rows of the same window match, or of windows ``shift_us`` apart. If

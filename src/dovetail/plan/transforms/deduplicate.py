@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.plan.joins.join_call import as_entry, refuse_corrected
-from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.spans import Span, microseconds, written
 
 
 @dataclass(frozen=True, eq=False)
-class Deduplicated(Rows):
+class Deduplicated(RowsNode):
     """The records of a stream, without those that repeat an emitted record of their key."""
 
     within_us: int

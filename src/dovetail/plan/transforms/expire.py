@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import as_entry, refuse_corrected
-from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.spans import Span, microseconds, written
 
 
 @dataclass(frozen=True, eq=False)
-class Expired(Rows):
+class Expired(RowsNode):
     """The rows of a table that are no more than ``after_us`` behind stream time."""
 
     after_us: int

@@ -10,12 +10,12 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import as_entry, refuse_corrected
-from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 
 
 @dataclass(frozen=True, eq=False)
-class Exploded(Rows):
+class Exploded(RowsNode):
     """A table with a row for each element of an array of another table."""
 
     column: str

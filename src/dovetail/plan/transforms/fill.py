@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import as_entry, refuse_corrected
-from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.checks import known_field
 
 Missing: TypeAlias = Literal["fail", "null"]
@@ -20,7 +20,7 @@ Missing: TypeAlias = Literal["fail", "null"]
 
 
 @dataclass(frozen=True, eq=False)
-class Filled(Rows):
+class Filled(RowsNode):
     """The rows of a table, with omitted values taken from the key's former row."""
 
     unsent: str

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import as_entry, refuse_corrected
-from dovetail.plan.nodes import Describe, Node, Rows
+from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.checks import refuse_duplicates, refuse_names
 
 _FOUR = 4
@@ -27,7 +27,7 @@ ChangeNames: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, eq=False)
-class ToChanges(Rows):
+class ToChanges(RowsNode):
     """A stream of the rows before and after each change of a table."""
 
     column: str

@@ -29,7 +29,7 @@ _UNTOLD = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xm
 _NUMBERED = re.compile(r"(lambda \w+)?#\d+L?")
 
 
-class Step(NamedTuple):
+class FrameStep(NamedTuple):
     """A step of a frame's plan. ``columns``: for a filter, the columns that its condition reads."""
 
     name: str
@@ -69,7 +69,7 @@ class Analysis(ABC):
 
 def analysis_of(frame: DataFrame, column: Column) -> Analysis:
     """Return the analysis of an expression that Spark resolves over a frame."""
-    return (_Shown if is_remote(frame.sparkSession) else _Planned)(frame, column)
+    return (_Shown if is_remote(frame.sparkSession) else _PlannedAnalysis)(frame, column)
 
 
 def random_of(frame: DataFrame) -> str | None:
@@ -84,14 +84,14 @@ def random_of(frame: DataFrame) -> str | None:
     return _random_within(_analysed(frame))
 
 
-def steps_of(frame: DataFrame) -> Iterator[Step]:
+def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
     """Yield the steps of a frame's plan, the last one first."""
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
     return map(_shown_step, _analysed_lines(frame))
 
 
-class _Planned(Analysis):
+class _PlannedAnalysis(Analysis):
     """The analysis of an expression by the plan of a classic session."""
 
     def __init__(self, frame: DataFrame, column: Column) -> None:
@@ -162,7 +162,7 @@ def _analysed(frame: DataFrame) -> Any:
     return plan._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
 
 
-def _planned_steps(frame: DataFrame) -> Iterator[Step]:
+def _planned_steps(frame: DataFrame) -> Iterator[FrameStep]:
     """Yield the steps of a frame's plan in a classic session, the last one first."""
     waiting = [_analysed(frame)]
     while waiting:
@@ -170,7 +170,7 @@ def _planned_steps(frame: DataFrame) -> Iterator[Step]:
         name, columns = str(step.nodeName()), []
         if name == "Filter":
             columns += [str(read.name()) for read in _each(step.condition().references())]
-        yield Step(name, columns)
+        yield FrameStep(name, columns)
         waiting += _each(step.children())
 
 
@@ -274,11 +274,11 @@ def _all_fields(session: SparkSession) -> Iterator[None]:
         session.conf.set(_FIELDS, before)
 
 
-def _shown_step(line: str) -> Step:
+def _shown_step(line: str) -> FrameStep:
     """Return the step that a line of a plan shows."""
     named = _NAME.match(line)
     name = line if named is None else named[1]
-    return Step(name, _READ.findall(line) if name == "Filter" else ())
+    return FrameStep(name, _READ.findall(line) if name == "Filter" else ())
 
 
 def _without_numbers(text: str) -> str:

@@ -41,7 +41,7 @@ class Verdict:
     """The reason why the limitation is met; empty if it is broken."""
 
 
-class Keyed(Protocol):
+class KeyedNode(Protocol):
     """Anything with a name for errors, a key and values."""
 
     @property

@@ -15,7 +15,7 @@ from dovetail.errors import CheckpointError
 from dovetail.physical.routing import Plan
 from dovetail.plan.fingerprint import describe, describe_input, fingerprint, identity, refuse_other
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.spark_sources import Leaf, leaves_of, numbered
+from dovetail.plan.spark_sources import SparkSource, leaves_of, numbered
 from dovetail.platform.files import MANAGERS, files_of
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.stage_layout import described
@@ -93,7 +93,7 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
     if any(remote):
         return [1 if one.static else None for one in sources], [None for _ in sources]
     # A static source is replaced by one source of its own.
-    read = [[Leaf(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
+    read = [[SparkSource(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
     numbers: list[list[int] | None] = [*numbered(read)]
     return [len(leaves) for leaves in read], numbers
 

@@ -34,9 +34,9 @@ from dovetail.spark.checkpoints.changelog_files import Unknown, changes
 from dovetail.spark.checkpoints.lookup_keys import Keys, columns_of
 from dovetail.spark.checkpoints.state_reader import Moment
 from dovetail.spark.checkpoints.stores import (
+    CheckpointStores,
     Kept,
-    Operator,
-    Stored,
+    StatefulOperator,
     in_us,
     refuse_other_times,
     runs_of,
@@ -145,7 +145,7 @@ class _Lookups:
         self._spark, self._checkpoint = spark, checkpoint
         self._lock = Lock()
         self._folder: Folder | None = None
-        self._stored: Stored | None = None
+        self._stored: CheckpointStores | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="dovetail-lookup-")
         self._cache = SegmentCache(LocalPath(self._directory.name))
         self._followed: set[tuple[int, str]] = set()
@@ -165,7 +165,7 @@ class _Lookups:
                 return self._rows(self._current(), table, keys, as_of)
 
     def _rows(
-        self, stored: Stored, table: str, keys: Sequence[object], as_of: datetime | None
+        self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
         """Return the rows of a table, without the kind of change of a versioned one."""
         kept = stored.named(table)
@@ -175,7 +175,9 @@ class _Lookups:
         found = self._of(stored, kept, keys, time_us)
         return found.drop_columns([CHANGE]) if kept.store.kind == "versions" else found
 
-    def _of(self, stored: Stored, kept: Kept, keys: Sequence[object], time_us: int) -> pa.Table:
+    def _of(
+        self, stored: CheckpointStores, kept: Kept, keys: Sequence[object], time_us: int
+    ) -> pa.Table:
         """Return the rows with these keys.
 
         If they are stored by another key, that key is taken from the store that has it.
@@ -210,7 +212,7 @@ class _Lookups:
         asked = Asked(combined(route, low_half(place)), [*foreign, *primary], time_us)
         return self._found(stored, kept, asked, route)
 
-    def _found(self, stored: Stored, kept: Kept, asked: Asked, route: Ints) -> pa.Table:
+    def _found(self, stored: CheckpointStores, kept: Kept, asked: Asked, route: Ints) -> pa.Table:
         """Return the rows for ``asked``, from the buckets to which the hashes ``route`` lead."""
         self._followed.add((kept.stage.number, kept.name))
         tables = [store_contents.schema_of(kept.store).empty_table()]
@@ -236,7 +238,9 @@ class _Lookups:
             )
         return pa.concat_tables(tables)
 
-    def _fetch(self, stored: Stored, operator: Operator, segments: Sequence[Segment]) -> None:
+    def _fetch(
+        self, stored: CheckpointStores, operator: StatefulOperator, segments: Sequence[Segment]
+    ) -> None:
         """Read the missing ones of these segments by Spark."""
         missing = {s.id: s for s in segments if s.id not in self._held}
         for row in (
@@ -249,7 +253,7 @@ class _Lookups:
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
-    def _current(self) -> Stored:
+    def _current(self) -> CheckpointStores:
         """Return the stores after the last committed micro-batch."""
         if self._folder is None:
             self._folder = Folder(self._spark, self._checkpoint)
@@ -263,19 +267,19 @@ class _Lookups:
             except Unknown:
                 stored = None
         if stored is None:
-            stored = Stored.of(_CALLER, self._spark, self._checkpoint, None)
+            stored = CheckpointStores.of(_CALLER, self._spark, self._checkpoint, None)
         if stored is not self._stored:
             self._stored = stored
             self._forget(stored)
         return stored
 
-    def _advanced(self, stored: Stored, folder: Folder) -> Stored:
+    def _advanced(self, stored: CheckpointStores, folder: Folder) -> CheckpointStores:
         """Return the stores one micro-batch later, from its changelog files; raise ``Unknown`` if
         they do not do.
         """
         batch = _next(stored)
         written: dict[str, bytes] = {}
-        operators: dict[Operator, Mapping[int, MemoryBlobs]] = {}
+        operators: dict[StatefulOperator, Mapping[int, MemoryBlobs]] = {}
         for operator, before in stored.operators.items():
             buckets = {label: MemoryBlobs(dict(own.blobs)) for label, own in before.items()}
             for partition in range(operator.partitions):
@@ -297,7 +301,7 @@ class _Lookups:
                 self._add(segment, written[segment.id])
         return after
 
-    def _of_followed(self, stored: Stored) -> list[Segment]:
+    def _of_followed(self, stored: CheckpointStores) -> list[Segment]:
         """Return all segments of the followed stores."""
         return [
             segment
@@ -308,14 +312,14 @@ class _Lookups:
             for segment in runs_of(manifest, name).segments
         ]
 
-    def _forget(self, stored: Stored) -> None:
+    def _forget(self, stored: CheckpointStores) -> None:
         """Drop segments that no store has any more."""
         live = {segment.id for segment in self._of_followed(stored)}
         for name in [name for name in self._held if name not in live]:
             self._cache.drop(self._held.pop(name))
 
 
-def _next(stored: Stored) -> int:
+def _next(stored: CheckpointStores) -> int:
     """Return the number of the following micro-batch."""
     assert stored.batch is not None
     return stored.batch + 1

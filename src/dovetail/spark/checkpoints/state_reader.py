@@ -25,21 +25,21 @@ from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.lookup_keys import Keys
 from dovetail.spark.checkpoints.state_results import result, result_named
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
-from dovetail.spark.checkpoints.stores import Stored, moment, refuse_other_times
+from dovetail.spark.checkpoints.stores import CheckpointStores, moment, refuse_other_times
 
 Moment: TypeAlias = Annotated[
     datetime, Rule("a datetime with its time zone", lambda t: t.tzinfo is not None)
 ]
 
 
-class _Planned(Protocol):
+class _HasPlan(Protocol):
     """An object with a plan: a table or a stream."""
 
     plan: Node
 
 
 ATopology: TypeAlias = Annotated[
-    _Planned, Rule("a Table or a Stream", lambda it: isinstance(getattr(it, "plan", None), Node))
+    _HasPlan, Rule("a Table or a Stream", lambda it: isinstance(getattr(it, "plan", None), Node))
 ]
 
 Topologies: TypeAlias = Annotated[
@@ -175,7 +175,7 @@ def read_state(
     >>> dt.read_state(spark, checkpoint, "orders", keys=[1], columns=["id", "amount"]).collect()
     [Row(id=1, amount=10)]
     """
-    stored = Stored.of("read_state", spark, fspath(checkpoint), batch)
+    stored = CheckpointStores.of("read_state", spark, fspath(checkpoint), batch)
     names = [columns] if isinstance(columns, str) else columns
     if topology is not None:
         given = topology if isinstance(topology, Sequence) else [topology]
@@ -212,7 +212,7 @@ def _refuse_for(what: str, given: Mapping[str, Any]) -> None:
             raise ConfigurationError("read_state", f"{name}= goes with {what}", "Name one")
 
 
-def _listing(stored: Stored) -> Iterator[tuple[Any, ...]]:
+def _listing(stored: CheckpointStores) -> Iterator[tuple[Any, ...]]:
     """Yield a row of ``_LISTING`` for each store."""
     stores = stored.stores
     offsets = stored.offsets() if stores else []

@@ -14,16 +14,16 @@ from dovetail.errors import ConfigurationError
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import fingerprint, in_one_order, refuse_none_of, refuse_other
-from dovetail.plan.nodes import Entry, Node, Rows, Source
+from dovetail.plan.nodes import Entry, Node, RowsNode, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
-from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution import static_frames
 
 
 def result_named(
-    stored: Stored, results: Sequence[Node], name: str | None
+    stored: CheckpointStores, results: Sequence[Node], name: str | None
 ) -> tuple[Node, Node] | None:
     """Return the result with this name, and the query's result within which it is computed.
 
@@ -44,7 +44,7 @@ def result_named(
         return results[0], results[0]
     parts = {node: one for one in reversed(results) for node in one.walk()}
     found = {n for n in parts if n.name == name and not isinstance(n, Entry)}
-    found -= {part for n in found if isinstance(n, (Rows, Unwindowed)) for part in n.inputs}
+    found -= {part for n in found if isinstance(n, (RowsNode, Unwindowed)) for part in n.inputs}
     if len(found) > 1:
         raise ConfigurationError(
             stored.caller, f"several results are called {name!r}", "Tell them apart by name="
@@ -52,7 +52,7 @@ def result_named(
     return next(((node, parts[node]) for node in found), None)
 
 
-def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
+def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     """Return the table of ``node``, a part of the topology, after the micro-batch.
 
     Columns: key, values and ``_timestamp``. It is the result of a batch run over the stored rows of
@@ -87,7 +87,7 @@ def result(stored: Stored, topology: Node, node: Node) -> DataFrame:
     return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
 
 
-def _stored(stored: Stored, own: list[Stage], entry: Entry) -> Source:
+def _stored(stored: CheckpointStores, own: list[Stage], entry: Entry) -> Source:
     """Return an input as a static table of its stored rows."""
     names = {
         port.source.name
@@ -130,7 +130,7 @@ def _own(node: Node) -> Iterator[Node]:
             yield from _own(part)
 
 
-def _refuse_timed(stored: Stored, node: Node) -> None:
+def _refuse_timed(stored: CheckpointStores, node: Node) -> None:
     """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone."""
     parts = list(_own(node))
     reasons: dict[str, Any] = {

@@ -22,7 +22,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.physical.specs.law import Store
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.spark.checkpoints.lookup_keys import columns_of
-from dovetail.spark.checkpoints.stores import MANIFESTS, Kept, Stored, runs_of
+from dovetail.spark.checkpoints.stores import MANIFESTS, CheckpointStores, Kept, runs_of
 from dovetail.spark.execution.buckets import bucket_number
 from dovetail.spark.task import BatchFunction, mapping
 from dovetail.state.blobs import MemoryBlobs
@@ -49,7 +49,7 @@ class _Bucket(NamedTuple):
 
 
 def rows(
-    stored: Stored,
+    stored: CheckpointStores,
     kept: Kept,
     *,
     keys: Sequence[Any] | None = None,

@@ -43,7 +43,7 @@ _FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
-class Operator(NamedTuple):
+class StatefulOperator(NamedTuple):
     """One of Spark's operators with state: its number, and the number of its partitions."""
 
     number: int
@@ -61,7 +61,7 @@ class Kept(NamedTuple):
     stage: StageLayout
     name: str
     store: Store
-    operator: Operator
+    operator: StatefulOperator
     buckets: Mapping[int, Manifest]
 
     def runs(self, bucket: int) -> Runs:
@@ -70,7 +70,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
+class CheckpointStores:
     """All stores after a micro-batch."""
 
     caller: str
@@ -88,11 +88,13 @@ class Stored:
     reads: Sequence[tuple[Any, int | None, Sequence[int] | None]] = ()
     """The inputs in the order of Spark's sources, each with the number of these and of their
     folders."""
-    operators: Mapping[Operator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
+    operators: Mapping[StatefulOperator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
     """The operators with state, each with the blobs of its buckets' manifests by label."""
 
     @classmethod
-    def of(cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None) -> Stored:
+    def of(
+        cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None
+    ) -> CheckpointStores:
         """Read the manifests and the checkpoint's file.
 
         ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
@@ -124,9 +126,9 @@ class Stored:
         return replace(made, operators=dict(zip(operators, found, strict=True)))
 
     @cached_property
-    def _buckets(self) -> dict[str, tuple[Operator, Mapping[int, Manifest]]]:
+    def _buckets(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
         """The operator of each stage, by its fingerprint, with its buckets' manifests."""
-        found = dict[str, tuple[Operator, Mapping[int, Manifest]]]()
+        found = dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
             buckets = {label: _whole(own) for label, own in blobs.items()}
             for topology in {manifest.topology for manifest in buckets.values()}:
@@ -179,7 +181,7 @@ class Stored:
         _, _, *offsets = str(text[0]).splitlines()
         return [None if offset == "-" else offset for offset in offsets]
 
-    def blobs(self, operator: Operator) -> DataFrame:
+    def blobs(self, operator: StatefulOperator) -> DataFrame:
         """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``."""
         reader = self.spark.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(self.batch))
@@ -244,7 +246,7 @@ def _whole(blobs: MemoryBlobs) -> Manifest:
 
 def _operators(
     caller: str, spark: SparkSession, checkpoint: str, batch: int | None
-) -> tuple[list[Operator], int | None]:
+) -> tuple[list[StatefulOperator], int | None]:
     """Return the operators with state, and the micro-batch after which they are read.
 
     An empty list and None if nothing is stored yet. Raises ``CheckpointError`` for an unknown
@@ -262,7 +264,7 @@ def _operators(
             f"{checkpoint} has no micro-batch {batch}",
             f"Spark has kept {first} to {last}",
         )
-    operators = [Operator(row["operatorId"], row["numPartitions"]) for row in known]
+    operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in known]
     return operators, last if batch is None else batch
 
 

@@ -49,7 +49,7 @@ def _numbers(buckets: int) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class Work:
+class StageWork:
     """The work of a stage in a worker."""
 
     fragment: Fragment
@@ -117,9 +117,9 @@ def parted(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 @lru_cache(maxsize=64)
-def work_of(pickled: bytes) -> Work:
+def work_of(pickled: bytes) -> StageWork:
     """Unpickle a stage's work; all its buckets in one worker share it."""
-    work: Work = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
+    work: StageWork = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
     return work
 
 

@@ -29,7 +29,7 @@ from dovetail.operators.joins.delta_join import join, last_rows
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.output import Output
-from dovetail.physical.routing import Plan, Step
+from dovetail.physical.routing import Plan, RouteStep
 from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
 from dovetail.physical.specs.look_up import look_ups, store_look_up
 from dovetail.plan.select import SIDES
@@ -76,7 +76,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
 
 
 def by_primary_key(
-    rows: DataFrame, step: Step, labels: Sequence[int], partitions: int
+    rows: DataFrame, step: RouteStep, labels: Sequence[int], partitions: int
 ) -> DataFrame:
     """Return the last change per primary key of a stage's input, packed by join key.
 
@@ -119,7 +119,7 @@ def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunc
 
 def joined(
     rows: DataFrame,
-    step: Step,
+    step: RouteStep,
     output: Output,
     schema: pa.Schema,
     *,

@@ -29,7 +29,7 @@ from dovetail.physical.stage import Stage
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View
 from dovetail.spark.execution import projection
-from dovetail.spark.execution.wire import Read, as_json, viewed, with_foreign_key
+from dovetail.spark.execution.wire import InputRows, as_json, viewed, with_foreign_key
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Evaluator:
         numbers = [StructField(EVENT_TIME, LongType()), StructField(ROW, LongType())]
         columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
         time = F.timestamp_micros(F.col(EVENT_TIME))
-        read = Read(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
+        read = InputRows(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
         made = viewed(view, read, reports=view.letters is not None)
         (row,) = made.positions
         names = [*(F.col(quoted(name)) for name in view.row.names), F.col(DELETED), row.alias(ROW)]

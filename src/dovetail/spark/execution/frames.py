@@ -43,7 +43,7 @@ from dovetail.engine.pack import (
 )
 from dovetail.operators.joins.in_order import merge
 from dovetail.physical.output import Output, changelog_columns, output_of
-from dovetail.physical.routing import Reading, Step
+from dovetail.physical.routing import InputEdge, RouteStep
 from dovetail.physical.specs.by_key import InOrder
 from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
 from dovetail.plan.metrics import metric
@@ -53,7 +53,7 @@ from dovetail.plan.views import View
 from dovetail.platform.spark_errors import refuse_stopped
 from dovetail.spark import task
 from dovetail.spark.execution import delta_join, projection
-from dovetail.spark.execution.buckets import Work
+from dovetail.spark.execution.buckets import StageWork
 from dovetail.spark.execution.emission import (
     PACKED_COLUMNS,
     BlobEmission,
@@ -64,7 +64,7 @@ from dovetail.spark.execution.emission import (
 )
 from dovetail.spark.execution.passthrough import letting_pass, parted, with_passing
 from dovetail.spark.execution.processor import BucketProcessor
-from dovetail.spark.execution.wire import Read, Shared, Wire, read_of
+from dovetail.spark.execution.wire import InputRows, Shared, Wire, read_of
 
 _FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
@@ -83,15 +83,15 @@ class Frames(Flow[DataFrame, DataFrame]):
     """True if flat rows may leave a stage without packing."""
 
     @abstractmethod
-    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+    def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows that a stage with state emits for its packed inputs."""
 
-    def read(self, step: Step) -> DataFrame:
+    def read(self, step: RouteStep) -> DataFrame:
         """Return rows of ``PACKED`` from the sources of a step; each source's frame is read
         once.
         """
         places: dict[Entry, Entry] = {}
-        by_base: dict[Entry, dict[Entry, list[Reading]]] = defaultdict(lambda: defaultdict(list))
+        by_base: dict[Entry, dict[Entry, list[InputEdge]]] = defaultdict(lambda: defaultdict(list))
         for reading in step.readings:
             assert reading.port.input is not None
             own = reading.port.input.source
@@ -111,9 +111,9 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     def _read(
         self,
-        step: Step,
+        step: RouteStep,
         base: Source,
-        readings: Mapping[Entry, Sequence[Reading]],
+        readings: Mapping[Entry, Sequence[InputEdge]],
         *,
         unread: bool,
     ) -> DataFrame:
@@ -134,7 +134,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             shared.add(wire)
         return self._pack(step, shared.frame, packings)
 
-    def packed(self, step: Step, rows: DataFrame) -> DataFrame:
+    def packed(self, step: RouteStep, rows: DataFrame) -> DataFrame:
         """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that
         read it.
         """
@@ -152,11 +152,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         place = wire.own([PASSING])[0] if step.passes else None
         return self._pack(step, wire.frame(), packings, place)
 
-    def relayed(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+    def relayed(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, and the passing rows in a column beside it."""
         return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
-    def _sound(self, step: Step, readings: Sequence[Reading], read: Read) -> Read:
+    def _sound(self, step: RouteStep, readings: Sequence[InputEdge], read: InputRows) -> InputRows:
         """Return the read rows without those on which their views fail.
 
         Failing rows are counted as observed metric ``<name>.failed``. They stay if their dead
@@ -173,7 +173,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return replace(read, frame=frame)
 
     def _packings(
-        self, step: Step, readings: Sequence[Reading], wire: Wire, *, unread: bool = False
+        self, step: RouteStep, readings: Sequence[InputEdge], wire: Wire, *, unread: bool = False
     ) -> list[Packing]:
         """Return the packings of rows for their readers, and of their dead letters if these are
         wanted.
@@ -188,7 +188,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         return packings
 
     def _pack(
-        self, step: Step, frame: DataFrame, packings: Sequence[Packing], place: int | None = None
+        self,
+        step: RouteStep,
+        frame: DataFrame,
+        packings: Sequence[Packing],
+        place: int | None = None,
     ) -> DataFrame:
         """Return rows of ``PACKED``; ``place``: as in ``packing``.
 
@@ -201,7 +205,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             made = self._observed(made, reading.counts, reading.reader, reading.number)
         return made
 
-    def _of(self, reading: Reading, wire: Wire, letters: int | None) -> Iterator[Packing]:
+    def _of(self, reading: InputEdge, wire: Wire, letters: int | None) -> Iterator[Packing]:
         """Yield the packings of a stage's input, and of the rows that the input leaves out."""
         port, source = reading.port, reading.port.source
         assert port.input is not None
@@ -218,7 +222,7 @@ class Frames(Flow[DataFrame, DataFrame]):
                 problem=reading.failure,
             )
 
-    def partitioned(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+    def partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED`` for the next stage. The stage's counts are observed metrics."""
         packed, fragment, reading = _union(inputs), step.stage.fragment, step.moves
         assert reading is not None
@@ -235,7 +239,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         made = self.staged(packed, step, emission)
         return self._observed(made, fragment.counts, reading.reader, reading.number)
 
-    def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+    def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED``: a result's changes, in the form that ``outcomes`` reads."""
         fragment, result = step.stage.fragment, step.result
         assert result is not None
@@ -253,7 +257,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             )
         return self._carrying(step, self._stateless(step, packed), passes=step.passes)
 
-    def _carrying(self, step: Step, rows: DataFrame, *, passes: bool) -> DataFrame:
+    def _carrying(self, step: RouteStep, rows: DataFrame, *, passes: bool) -> DataFrame:
         """Return rows of ``PACKED`` from the flat rows of a result."""
         assert step.result is not None
         schema = output_of(step.stage).schema
@@ -264,7 +268,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             packing([carrier], step.stage.fragment.title, place), PACKED_COLUMNS
         )
 
-    def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+    def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, and the passing rows in a column beside it."""
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
@@ -273,7 +277,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             return rows
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
 
-    def _stateless(self, step: Step, packed: DataFrame) -> DataFrame:
+    def _stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
         """Return the rows that a fragment without state emits."""
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
@@ -290,7 +294,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         rows = merging(step, law, lambda tables: _flat(tables, schema))
         return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
-    def _stateful(self, step: Step, packed: DataFrame) -> DataFrame:
+    def _stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
         """Return the rows that a fragment with state emits.
 
         Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
@@ -372,7 +376,7 @@ class Streaming(Frames):
             return self.sources[entry]
         return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
 
-    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+    def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``transformWithState``."""
         self.stateful += 1
         fragment = step.stage.fragment
@@ -391,7 +395,7 @@ class Streaming(Frames):
         beats = tuple((to.reader, to.number) for to in step.beats)
         return packed.groupBy("bucket").transformWithStateInPandas(
             BucketProcessor(
-                Work(fragment, emission, step.number, step.passes, timers, idle, beats)
+                StageWork(fragment, emission, step.number, step.passes, timers, idle, beats)
             ),
             emission.columns,
             "append",
@@ -455,7 +459,7 @@ def _is_flat(output: Output) -> bool:
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
-def unpacked(packed: DataFrame, output: Output, step: Step | None = None) -> DataFrame:
+def unpacked(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
     """Return the rows of blobs; with ``step``, those that the step emits, beside the passing
     rows.
     """
@@ -469,7 +473,7 @@ def unpacked(packed: DataFrame, output: Output, step: Step | None = None) -> Dat
 
 
 def merging(
-    step: Step, law: InOrder, leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
+    step: RouteStep, law: InOrder, leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
 ) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
 
@@ -508,7 +512,7 @@ def _carried(
 
 
 def _mapped(
-    packed: DataFrame, function: task.BatchFunction, step: Step | None, output: Output
+    packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
     """Return the rows by a function of packed rows, beside the rows that pass the step."""
     columns = output.columns

@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dovetail.spark.execution.buckets import Work
+    from dovetail.spark.execution.buckets import StageWork
 
 
 _ASKS = "pyspark.sql.streaming.transform_with_state_driver_worker"
@@ -29,7 +29,7 @@ _ASKS = "pyspark.sql.streaming.transform_with_state_driver_worker"
 class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: StageWork) -> None:
         self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:

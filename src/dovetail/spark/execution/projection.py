@@ -24,7 +24,7 @@ from dovetail.base.columns import (
 )
 from dovetail.physical.output import held_key, leaf_columns, windowed
 from dovetail.physical.stage import Stage
-from dovetail.plan.nodes import Join, Node
+from dovetail.plan.nodes import JoinNode, Node
 from dovetail.plan.select import SIDES, row_columns
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.views import View
@@ -56,7 +56,7 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
     """Return the changelog of a view from that of its node."""
     read = wire.viewed(
         view,
-        wire.Read(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
+        wire.InputRows(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
     )
     (position,) = read.positions
     return read.frame.select(
@@ -95,7 +95,7 @@ def _project(
     """Return the frame with what the node's columns need, and the frame's column for each of
     them.
     """
-    if not isinstance(node, Join):
+    if not isinstance(node, JoinNode):
         return frame, leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)
     sides: dict[str, dict[str, str]] = {}
@@ -125,7 +125,7 @@ def _project(
 
 def _joined_row(
     frame: DataFrame,
-    node: Join,
+    node: JoinNode,
     first_leaf: int,
     middle: int,
     sides: Mapping[str, Mapping[str, str]],

@@ -12,7 +12,7 @@ from dovetail.engine.fragment import process
 from dovetail.engine.pack import unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
-from dovetail.physical.routing import Step
+from dovetail.physical.routing import RouteStep
 from dovetail.plan.nodes import Node
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.buckets import parted
@@ -46,7 +46,7 @@ class Static(Frames):
 
     flat = False
 
-    def staged(self, packed: DataFrame, step: Step, emission: Emission) -> DataFrame:
+    def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``applyInPandas``."""
         run = _bucket(step.stage.fragment, emission, step.number)
         return packed.groupBy("bucket").applyInPandas(run, emission.columns)

@@ -68,7 +68,7 @@ class Wire:
     nesting.
     """
 
-    def __init__(self, read: Read, first: int = 0) -> None:
+    def __init__(self, read: InputRows, first: int = 0) -> None:
         self._read, self._frame, self._first = read, read.frame, first
         self._columns: dict[Hashable, Column] = {}
         self._foreign_keys = 0
@@ -175,7 +175,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Read:
+class InputRows:
     """The rows of an input."""
 
     frame: DataFrame
@@ -212,7 +212,7 @@ class Shared:
         self._frame = read.frame.select(*(column.alias(name) for column, name in made))
         self._width = 0
 
-    def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> Read:
+    def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> InputRows:
         """Return the source, or a view of it, read as in ``read_of``."""
         own = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
@@ -223,10 +223,10 @@ class Shared:
         positions = [*map(F.col, self._positions)]
         deleted = F.col(DELETED) if DELETED in self._names else None
         carried = (*self._held, *self._carried)
-        read = Read(frame, F.col(TIMESTAMP), deleted, positions, carried)
+        read = InputRows(frame, F.col(TIMESTAMP), deleted, positions, carried)
         return _as_viewed(entry, read, reported=reported, metric=metric)
 
-    def wire(self, read: Read) -> Wire:
+    def wire(self, read: InputRows) -> Wire:
         """Return the travelling columns of what was read last."""
         return Wire(read, self._width)
 
@@ -253,7 +253,7 @@ def read_of(
     unread: bool = False,
     reported: int = 0,
     metric: Metric | None = None,
-) -> Read:
+) -> InputRows:
     """Return the rows of an input.
 
     ``upstream``: the changelog, if another stage makes it. ``unread``: add the records that cannot
@@ -267,11 +267,11 @@ def read_of(
         assert upstream is not None
         brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
         positions = [F.col(name) for name in brought if name in upstream.columns]
-        read = Read(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
+        read = InputRows(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
     return _as_viewed(source, read, reported=reported, metric=metric)
 
 
-def _from_outside(source: Source, *, unread: bool) -> Read:
+def _from_outside(source: Source, *, unread: bool) -> InputRows:
     """Return the rows of a source's frame."""
     assert source.frame is not None
     assert source.timestamp is not None
@@ -279,14 +279,14 @@ def _from_outside(source: Source, *, unread: bool) -> Read:
     carried = (FILE_METADATA,) if source.files else ()
     deleted = None if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
     if not unread:
-        return Read(source.frame, source.timestamp, deleted, positions, carried)
+        return InputRows(source.frame, source.timestamp, deleted, positions, carried)
     assert source.with_unread is not None
     assert deleted is not None  # sources of records always have the column
     deleted = deleted | F.col(UNREAD).isNotNull()  # nothing is computed of it
-    return Read(source.with_unread, source.timestamp, deleted, positions, carried)
+    return InputRows(source.with_unread, source.timestamp, deleted, positions, carried)
 
 
-def _as_viewed(entry: Entry, read: Read, *, reported: int, metric: Metric | None) -> Read:
+def _as_viewed(entry: Entry, read: InputRows, *, reported: int, metric: Metric | None) -> InputRows:
     """Return the rows after an entry's views, applied one after the other."""
     for number, view in enumerate(views_of(entry)):
         if isinstance(view, LookUp):
@@ -296,7 +296,7 @@ def _as_viewed(entry: Entry, read: Read, *, reported: int, metric: Metric | None
     return read
 
 
-def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
+def viewed(view: View, read: InputRows, *, reports: bool = False) -> InputRows:
     """Return the rows of a view from those of its node.
 
     Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
@@ -346,7 +346,7 @@ def viewed(view: View, read: Read, *, reports: bool = False) -> Read:
     never = read.deleted is None and not view.loose and LEFT_OUT not in beside
     deleted = None if never else gone
     positions = [F.col(name) for name in numbers]
-    return Read(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
+    return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
 def _without(frame: DataFrame, out: Column) -> DataFrame:
@@ -361,7 +361,7 @@ def _without(frame: DataFrame, out: Column) -> DataFrame:
     return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
 
 
-def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read:
+def looked_up(view: LookUp, read: InputRows, *, metric: Metric | None = None) -> InputRows:
     """Return a stream's records with the rows that a store has for them.
 
     ``metric``: as in ``read_of``. A record without a value is left out.
@@ -372,10 +372,10 @@ def looked_up(view: LookUp, read: Read, *, metric: Metric | None = None) -> Read
     made = answered(frame, view, law, beside, name)
     positions = [F.col(number) for number in numbers]
     deleted = None if read.deleted is None else F.col(DELETED)
-    return Read(made, F.col(TIMESTAMP), deleted, positions, read.carried)
+    return InputRows(made, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
-def _plain(read: Read, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
+def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
     """Return a frame of these columns, with ``_timestamp``, ``_deleted`` and what is carried along.
 
     Also return the names of the columns that order the rows, and of those with something in place

@@ -41,19 +41,26 @@ from dovetail.spark.checkpoints.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
-from dovetail.spark.checkpoints.stores import Stored, refuse_unreadable
+from dovetail.spark.checkpoints.stores import CheckpointStores, refuse_unreadable
 from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.migration import handover, initial_rows
 from dovetail.spark.migration.initial_rows import Seeding
 from dovetail.spark.query.end_of_input import refuse_ended
 from dovetail.spark.query.failures import explaining
-from dovetail.spark.query.writer import STARTING, TO_END, Run, has_timers, settings, writer_of
+from dovetail.spark.query.writer import (
+    STARTING,
+    TO_END,
+    StartRequest,
+    has_timers,
+    settings,
+    writer_of,
+)
 
 _REMEDY = "Mend what it names"
 
 
 def prepared(
-    run: Run, initial: Mapping[str, DataFrame] | str | PathLike[str] | None, *, emits: bool
+    run: StartRequest, initial: Mapping[str, DataFrame] | str | PathLike[str] | None, *, emits: bool
 ) -> dict[str, Any]:
     """Return the binding of a checkpoint that has not begun, with all initial rows stored.
 
@@ -94,7 +101,7 @@ def _says_by_itself(node: Node) -> bool:
     return node.begins or any(one.begins for part in leaving_out(node) for one in part.inputs)
 
 
-def _has_letters(run: Run) -> bool:
+def _has_letters(run: StartRequest) -> bool:
     """Say whether the initial rows may give dead letters.
 
     Dead letters go to their sink even if the results are not emitted. On Spark Connect they do not,
@@ -105,7 +112,7 @@ def _has_letters(run: Run) -> bool:
     return asked and fail and not is_remote(run.session)
 
 
-def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
+def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Run the first micro-batch, if it is not done; return the binding that holds from then on."""
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_unfit(bound, run.nodes, run.title, asked)
@@ -122,7 +129,7 @@ def finished(run: Run, bound: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def steps(run: Run, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Return for each stage its number (from 1), its node's name, and the way in which it
     begins.
     """
@@ -131,7 +138,7 @@ def steps(run: Run, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     return [(number, stage.node.name, how) for number, (stage, how) in enumerate(both, start=1)]
 
 
-def taken_over(run: Run) -> dict[str, DataFrame]:
+def taken_over(run: StartRequest) -> dict[str, DataFrame]:
     """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
 
     Once that micro-batch is done, return none and remove the files.
@@ -142,7 +149,7 @@ def taken_over(run: Run) -> dict[str, DataFrame]:
     return {}
 
 
-def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
+def _apart(run: StartRequest, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     """Process the initial rows in a checkpoint of their own; return the real checkpoint's
     binding.
     """
@@ -161,7 +168,9 @@ def _apart(run: Run, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     return _bind(run, plan, partitions, {SEEDED: True})
 
 
-def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dict[str, Any]:
+def _bind(
+    run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write the binding of a new checkpoint and return it."""
     timed = {} if run.idle is None else {TIMED: True}
     bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
@@ -170,7 +179,7 @@ def _bind(run: Run, plan: Plan, partitions: int, more: Mapping[str, Any]) -> dic
     return bound
 
 
-def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
+def _complete(run: StartRequest, plan: Plan, seeding: Seeding) -> None:
     """Run the query of the initial rows to its end."""
     used = settings(seeding.partitions) | run.file.settings() | initial_rows.SETTINGS
     used |= TO_END if has_timers(plan, timed=seeding.timed) else {}
@@ -181,7 +190,7 @@ def _complete(run: Run, plan: Plan, seeding: Seeding) -> None:
     query.awaitTermination()
 
 
-def _standing(run: Run, checkpoint: str) -> Stored:
+def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
     """Return the stored state of a query that is not running.
 
     Raises ``CheckpointError`` for one that runs, has ended, or is partly repartitioned.
@@ -190,7 +199,7 @@ def _standing(run: Run, checkpoint: str) -> Stored:
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
     refuse_repartitioning(bound, run.title)
     refuse_ended(run.session, checkpoint, bound, run.title)
-    stored = Stored.of(run.operator, run.session, checkpoint, None)
+    stored = CheckpointStores.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored
     # There is no state, so only the offsets carry over.
@@ -198,7 +207,9 @@ def _standing(run: Run, checkpoint: str) -> Stored:
     return replace(stored, batch=max(done))
 
 
-def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[str, Any]:
+def _with_state(
+    run: StartRequest, stored: CheckpointStores, plan: Plan, *, emits: bool
+) -> dict[str, Any]:
     """Return the steps to begin with a query's state: the ``beginning`` part of a binding."""
     offsets, same = handover.offsets(stored, plan, run.nodes)
     begun = handover.succession(stored, plan, run.nodes, results=emits)
@@ -227,7 +238,7 @@ def _with_state(run: Run, stored: Stored, plan: Plan, *, emits: bool) -> dict[st
 
 
 def _written(
-    run: Run,
+    run: StartRequest,
     plan: Plan,
     rows: Mapping[Any, DataFrame],
     results: Mapping[Any, DataFrame] | None = None,
@@ -249,7 +260,7 @@ def _written(
     }
 
 
-def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
+def _seeding(run: StartRequest, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
     """Return the stages of the first micro-batch, reading the files."""
     both = zip(plan.entries, left["parts"], strict=True)
     parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in both))
@@ -268,7 +279,9 @@ def _seeding(run: Run, plan: Plan, partitions: int, left: Mapping[str, Any]) -> 
         results=results,
     )
     if left.get("carried"):
-        states = Stored.of(run.operator, run.session, left["from"], left["batch"]).states()
+        states = CheckpointStores.of(
+            run.operator, run.session, left["from"], left["batch"]
+        ).states()
         made.carried = [plan.stages[number] for number in left["carried"]]
         own = [stage.fragment.topology for stage in made.carried]
         made.initial = {topology: states[topology] for topology in own if topology in states}

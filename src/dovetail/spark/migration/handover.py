@@ -40,7 +40,7 @@ from dovetail.plan.views import parts_of
 from dovetail.spark.checkpoints import state_results
 from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
-from dovetail.spark.checkpoints.stores import Kept, Stored
+from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
 from dovetail.spark.migration import initial_rows
 
 _START = "Start with a new checkpoint, and read its sources from their beginning"
@@ -71,7 +71,7 @@ class _Found:
 
 
 def succession(
-    stored: Stored, plan: Plan, nodes: Sequence[Node], *, results: bool = False
+    stored: CheckpointStores, plan: Plan, nodes: Sequence[Node], *, results: bool = False
 ) -> Succession:
     """Return the way in which the stages of a plan begin; ``nodes``: its results.
 
@@ -128,7 +128,7 @@ def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
 
 
 def offsets(
-    stored: Stored, plan: Plan, nodes: Sequence[Node]
+    stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
     """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
     one.
@@ -172,7 +172,7 @@ def offsets(
     return made, [(then, now) for now, (then, _) in same.items() if then is not None]
 
 
-def _places(stored: Stored) -> list[tuple[Any, list[tuple[int, str | None]]]]:
+def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | None]]]]:
     """Return the inputs of the old query, each with the folders and offsets of its sources."""
     then = iter(enumerate(stored.offsets()))
     places: list[tuple[Any, list[tuple[int, str | None]]]] = []
@@ -187,7 +187,7 @@ def _places(stored: Stored) -> list[tuple[Any, list[tuple[int, str | None]]]]:
 
 
 def _settle(
-    stored: Stored,
+    stored: CheckpointStores,
     source: Source,
     same: dict[int, tuple[int | None, str | None]],
     folder: int,
@@ -207,7 +207,7 @@ def _settle(
         )
 
 
-def _result(stored: Stored, stage: Stage) -> DataFrame:
+def _result(stored: CheckpointStores, stage: Stage) -> DataFrame:
     """Return the rows of a carried stage's table."""
     try:
         return state_results.result(stored, stage.node, stage.node)
@@ -215,7 +215,7 @@ def _result(stored: Stored, stage: Stage) -> DataFrame:
         raise _refusal(stored, f"does not say what rows there are: {error.problem}") from error
 
 
-def _refuse_past(stored: Stored, stage: Stage) -> None:
+def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
     """Raise ``CheckpointError`` for a stage that would have kept something of a stream's
     records.
     """
@@ -251,7 +251,7 @@ def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
 
 
 def _rows(
-    stored: Stored,
+    stored: CheckpointStores,
     nodes: Sequence[Node],
     entry: Entry,
     ports: Sequence[Port],
@@ -289,7 +289,7 @@ def _needed(port: Port) -> set[str]:
     return {*input_.key, *input_.used, *(str(item) for item, _ in input_.foreign)}
 
 
-def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
+def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
     """Return the stores with an input's rows, the best first.
 
     Those with most of its columns come first, then for a versioned table those with history.
@@ -312,7 +312,7 @@ def _stores(stored: Stored, wanted: Mapping[str, Any], part: Entry) -> list[_Fou
     return sorted(found, key=lacks)
 
 
-def _refuse_waiting(stored: Stored, found: _Found) -> None:
+def _refuse_waiting(stored: CheckpointStores, found: _Found) -> None:
     """Raise ``CheckpointError`` for a table of which some rows wait for another input."""
     own = None if found.kept is None else found.kept.stage.topology
     for kept in stored.stores:
@@ -380,7 +380,7 @@ _EXACT_DIGITS = 15
 """The number of decimal digits of whole numbers that a double has at least."""
 
 
-def _fitted(stored: Stored, found: _Found, part: Entry) -> DataFrame:
+def _fitted(stored: CheckpointStores, found: _Found, part: Entry) -> DataFrame:
     """Return a store's rows with an input's columns, null for columns that it lacks."""
     if found.kept is None:
         return initial_rows.empty(stored.spark, part)
@@ -419,6 +419,6 @@ def _widened(own: Column, was: DataType, is_: DataType) -> Column:
     return own.cast(is_)
 
 
-def _refusal(stored: Stored, problem: str, remedy: str = _START) -> CheckpointError:
+def _refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:
     """Return the error for a checkpoint that cannot be gone on with."""
     return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

@@ -38,13 +38,13 @@ from dovetail.base.columns import (
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.physical.output import output_of
-from dovetail.physical.routing import Step
+from dovetail.physical.routing import RouteStep
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import origins_of
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.types.arrow import nullable
 from dovetail.platform.files import files_of
-from dovetail.spark.checkpoints.stores import Stored
+from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.frames import Streaming
 
 Initial: TypeAlias = Annotated[
@@ -232,20 +232,20 @@ class Seeding(Streaming):
     results: Mapping[Stage, DataFrame] = field(default_factory=dict)
     """The rows that carried stages have made, for the stages that read them."""
 
-    def read(self, step: Step) -> DataFrame:
+    def read(self, step: RouteStep) -> DataFrame:
         """Return rows of ``PACKED`` as ``Streaming`` does, without those for carried stages."""
         packed = super().read(step)
         begun = {one.reader for one in step.readings if one.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
-    def changes(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+    def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, with the rows of a carried stage."""
         made = super().changes(step, inputs)
         if step.stage not in self.results:
             return made
         return made.unionByName(self._result(step.stage), allowMissingColumns=True)
 
-    def emitted(self, step: Step, inputs: list[DataFrame]) -> DataFrame:
+    def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED``, with those of a carried stage."""
         made = super().emitted(step, inputs)
         if step.stage not in self.results:
@@ -273,7 +273,7 @@ class Seeding(Streaming):
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
     """Return the blobs of buckets by a stage's fingerprint: ``bucket``, ``name``, ``blob``."""
-    return Stored.of(operator, session, folder_of(checkpoint), None).states()
+    return CheckpointStores.of(operator, session, folder_of(checkpoint), None).states()
 
 
 def remove(session: SparkSession, checkpoint: str) -> None:

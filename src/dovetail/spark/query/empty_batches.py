@@ -16,7 +16,7 @@ from dovetail.platform.sessions import is_remote
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.spark.query.writer import Run
+    from dovetail.spark.query.writer import StartRequest
 
 
 def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
@@ -37,7 +37,7 @@ def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
     return True
 
 
-def wake(run: Run) -> None:
+def wake(run: StartRequest) -> None:
     """Plan a micro-batch so that a query that goes on checks the rows that wait.
 
     Spark runs micro-batches for timers only after one with rows, which may not come. On Spark

@@ -21,7 +21,7 @@ from dovetail.spark.query.empty_batches import plan_batch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.spark.query.writer import Run
+    from dovetail.spark.query.writer import StartRequest
 
 MARK = "dovetail.closing"
 """The setting that marks the last micro-batch in Spark's plan of it."""
@@ -52,7 +52,7 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
         )
 
 
-def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
+def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> bool:
     """Say whether the last micro-batch is planned and not done.
 
     ``asked``: whether the call is to close the query. Raises ``CheckpointError`` for a planned end
@@ -69,7 +69,7 @@ def is_closing(run: Run, bound: Mapping[str, Any], *, asked: bool) -> bool:
     return planned
 
 
-def plan_end(run: Run) -> bool:
+def plan_end(run: StartRequest) -> bool:
     """Plan the last micro-batch. Return False if there was no micro-batch before, so nothing
     waits.
     """

@@ -29,7 +29,7 @@ from dovetail.platform.spark_errors import reaching
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.spark.query.writer import Run
+    from dovetail.spark.query.writer import StartRequest
 
 WRITTEN = "written"
 """Key of a binding: the targets of its sinks, each with the last micro-batch before it became
@@ -43,7 +43,7 @@ _MAX_FILE_AGE = timedelta(days=7)
 _PATTERN = re.compile(r"[*?\[{]")
 
 
-def refuse_overlaps(run: Run) -> None:
+def refuse_overlaps(run: StartRequest) -> None:
     """Raise ``PlanError`` for folders of sinks, sources and the checkpoint that lie in each other.
 
     A query would read what it writes, or a table's clean-up would delete its checkpoint.
@@ -105,7 +105,7 @@ def _matches(pattern: str, name: str) -> bool:
     return pattern == name or bool(_PATTERN.search(found) and fnmatchcase(name, found))
 
 
-def _folders(run: Run) -> Iterator[tuple[Any, str]]:
+def _folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
     """Yield the sinks that write a folder, each with its path."""
     for _, sink in _sinks(run):
         folder = getattr(sink, "path", None)
@@ -113,14 +113,14 @@ def _folders(run: Run) -> Iterator[tuple[Any, str]]:
             yield sink, folder
 
 
-def _sinks(run: Run) -> Iterator[tuple[Node, Any]]:
+def _sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
     """Yield all sinks, each with its result."""
     for outcome in run.outcomes:
         for sink in outcome.sinks:
             yield outcome.node, sink
 
 
-def written(run: Run, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
+def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
     """Return the targets for a binding, each with the last micro-batch before it became one.
 
     ``alone``: whether the query has one result and one sink. Raises ``TargetError`` for a target
@@ -145,13 +145,13 @@ def written(run: Run, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[s
     return found
 
 
-def _target(run: Run, sink: Any) -> str:
+def _target(run: StartRequest, sink: Any) -> str:
     """Return the identity of a sink's target: its folder, else its title."""
     folder = getattr(sink, "path", None)
     return files_of(run.session).qualified(folder) if isinstance(folder, str) else str(sink.title)
 
 
-def _last(run: Run) -> int:
+def _last(run: StartRequest) -> int:
     """Return the last complete micro-batch, -1 before the first. On Spark Connect it is 0 or -1."""
     if is_remote(run.session):
         return 0 if run.file.has_committed() else -1
@@ -159,7 +159,7 @@ def _last(run: Run) -> int:
     return max(numbers, default=-1)
 
 
-def read_from(run: Run, bound: Mapping[str, Any] | None) -> list[str]:
+def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
     """Return the folders whose files the query reads, for a binding.
 
     Raises ``CheckpointError`` if files are read from another folder than before: Spark cannot go on
@@ -185,7 +185,7 @@ def read_from(run: Run, bound: Mapping[str, Any] | None) -> list[str]:
     return [*folders]
 
 
-def warn_of_old_files(run: Run) -> None:
+def warn_of_old_files(run: StartRequest) -> None:
     """Warn of sources whose files lie further apart in time than Spark looks back.
 
     Spark never reads a late file that is more than ``maxFileAge`` older than the newest one. There

@@ -54,7 +54,7 @@ from dovetail.spark.query.writer import (
     ROCKSDB,
     STARTING,
     TO_END,
-    Run,
+    StartRequest,
     has_timers,
     rows_of,
     settings,
@@ -139,7 +139,9 @@ def start(
     if close_at_end:
         end_of_input.refuse_remote(operator, session)
         outcomes = [one.across_runs() for one in outcomes]
-    run = Run(operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle)
+    run = StartRequest(
+        operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle
+    )
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
     _refuse_twice(run)
@@ -168,7 +170,7 @@ def start(
     return followed(query, close)
 
 
-def _as_began(run: Run, bound: Mapping[str, Any]) -> Run:
+def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
     """Return the run with the columns that its checkpoint began with.
 
     Columns that a registry has got since are left out, with a warning.
@@ -208,7 +210,7 @@ def _refuse_ends(
 
 
 def _started(
-    run: Run,
+    run: StartRequest,
     bound: Mapping[str, Any] | None,
     trigger: Mapping[str, Any],
     name: str | None,
@@ -272,7 +274,7 @@ def _started(
             return explaining(writer.start(), run.title)
 
 
-def _binding_of_places(run: Run, bound: Mapping[str, Any] | None) -> dict[str, Any]:
+def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the folders and the time zone of a query, for a binding."""
     zone = time_zone.zone_of(run, bound)
     return {
@@ -283,7 +285,9 @@ def _binding_of_places(run: Run, bound: Mapping[str, Any] | None) -> dict[str, A
     }
 
 
-def _idle(run: Run, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool) -> Idle | None:
+def _idle(
+    run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
+) -> Idle | None:
     """Return the behavior of stages when no input comes, with this start; None without timers.
 
     Raises ``CheckpointError`` for ``idle=`` if the query has begun without it.
@@ -308,7 +312,7 @@ def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
 
 
-def _refuse_twice(run: Run) -> None:
+def _refuse_twice(run: StartRequest) -> None:
     """Raise ``CheckpointError`` for a second query on a checkpoint. Spark would silently stop the
     first.
     """

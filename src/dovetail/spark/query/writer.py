@@ -105,7 +105,7 @@ def has_timers(plan: Plan, *, timed: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Run:
+class StartRequest:
     """The request of a call that starts a query."""
 
     operator: str
