@@ -445,7 +445,7 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
             kill()
 
     if moment == "within":
-        sink_module.Target.record = kill  # type: ignore[method-assign]
+        sink_module.TargetTable.record = kill  # type: ignore[method-assign]
     else:
         sink_module.PostgresTables.take = dying  # type: ignore[method-assign]
     place.run(getattr(place, kind)())
@@ -455,7 +455,7 @@ def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
     place: Place, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.come((1, "a"))
-    ends = sink_module.Target.record
+    ends = sink_module.TargetTable.record
     lost = []
 
     def losing(self: Any, cursor: Any, query: str, batch: int) -> None:
@@ -465,7 +465,7 @@ def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
             cursor.execute("COMMIT")
             place.sql(f"SELECT pg_terminate_backend({lost[0]}, 5000)")
 
-    monkeypatch.setattr(sink_module.Target, "record", losing)
+    monkeypatch.setattr(sink_module.TargetTable, "record", losing)
     place.run(place.stream(), retries=1)
     assert lost
     assert place.rows() == [(1, "a")]
@@ -497,7 +497,7 @@ def test_rows_that_the_server_loses_on_their_way_are_copied_again(
 ) -> None:
     monkeypatch.setattr(sink_module, "ROWS_MAX", 0)
     place.come(*((n, "a") for n in range(5)))
-    lock, attempts = sink_module.Target.lock, []
+    lock, attempts = sink_module.TargetTable.lock, []
 
     def crashing(self: Any, cursor: Any, query: str) -> None:
         lock(self, cursor, query)
@@ -506,7 +506,7 @@ def test_rows_that_the_server_loses_on_their_way_are_copied_again(
             # What is not logged is empty after a crash.
             place.sql(f'TRUNCATE "{attempts[0][0][0]}"')
 
-    monkeypatch.setattr(sink_module.Target, "lock", crashing)
+    monkeypatch.setattr(sink_module.TargetTable, "lock", crashing)
     place.run(retries=1)
     assert [len(one) for one in attempts] == [1, 1]
     assert place.rows() == [(n, "a") for n in range(5)]
