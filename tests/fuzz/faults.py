@@ -555,8 +555,8 @@ FAULTS = [
     Fault(
         "batch: records with a null in their key are taken",
         "engine.pack",
-        "usable += [key.is_valid() for key in keys if key.null_count]",
-        "usable += [key.is_valid() for key in keys if key.null_count][:0]",
+        "own = [] if self.source.null_keys else self._key_names",
+        "own: list[str] = []",
     ),
     Fault(
         "slices: time is at its end from the first on",
