@@ -413,6 +413,7 @@ def by_floats(spark: SparkSession, folder: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_delta_tables_are_merged_by_spark(delta_client: Client, tmp_path: Path) -> None:
     assert delta_client.run(by_floats, tmp_path) == [
         ["(0.25, 1)", "(0.5, 1)", "(1.75, 1)", "(2.25, 1)"],
@@ -580,6 +581,7 @@ def snapshots(spark: SparkSession, folder: Path) -> list[Any]:
     return [commits, emitted(rows)]
 
 
+@pytest.mark.slow
 def test_snapshots_are_joined(delta_client: Client, tmp_path: Path) -> None:
     commits, rows = delta_client.run(snapshots, tmp_path)
     assert commits == [
@@ -644,6 +646,7 @@ def closed(spark: SparkSession, folder: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_what_is_lacking_is_said(delta_client: Client, tmp_path: Path) -> None:
     assert "Spark Connect does not show under which names" in delta_client.run(
         mapped_columns, tmp_path
