@@ -97,39 +97,45 @@ class AvroFormat(Format):
     subject: str | None
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read a record's fields, or a plain value as one column named after the
         part.
 
         Raises ``PlanError`` for a union.
         """
-        writers = self.writers(place)
+        writers = self.writers(context)
         reader = json.loads(self.schema or list(writers.values())[-1])
-        record = isinstance(reader, dict) and reader.get("type") == "record"
+        is_record = isinstance(reader, dict) and reader.get("type") == "record"
         if isinstance(reader, list):
-            raise place.refuse("is a union in Avro", "Give the schema of a record")
-        made = type_of(place, json.dumps(reader))
+            raise context.refuse("is a union in Avro", "Give the schema of a record")
+        type_ = type_of(context, json.dumps(reader))
         fields = (
-            made if isinstance(made, StructType) else StructType([StructField(place.part, made)])
+            type_
+            if isinstance(type_, StructType)
+            else StructType([StructField(context.part, type_)])
         )
-        if record:
+        if is_record:
             marker = {"name": _READ, "type": "boolean", "default": True}
             reader = {**reader, "fields": [*reader["fields"], marker]}
-        value, number = self.unframed(place)
-        read = json.dumps(reader)
+        value, schema_id = self.unframed(context)
+        reader_text = json.dumps(reader)
         rows = [
-            F.when(F.lit(True) if id_ is None else number == id_, resolved(value, text, read))
+            F.when(
+                F.lit(True) if id_ is None else schema_id == id_, resolved(value, text, reader_text)
+            )
             for id_, text in writers.items()
         ]
-        parsed = F.struct(number.alias("number"), F.coalesce(*rows).alias("row"))
+        parsed = F.struct(schema_id.alias("number"), F.coalesce(*rows).alias("row"))
 
         def row(parsed: Column) -> Column:
-            if not record:
-                return F.when(parsed["row"].isNotNull(), F.struct(parsed["row"].alias(place.part)))
+            if not is_record:
+                return F.when(
+                    parsed["row"].isNotNull(), F.struct(parsed["row"].alias(context.part))
+                )
             columns = (parsed["row"][name].alias(name) for name in fields.names)
             return F.when(parsed["row"][_READ], F.struct(*columns))
 
-        return Decoding(fields, parsed, row, self.problem(place, list(writers)))
+        return Decoding(fields, parsed, row, self.problem(context, list(writers)))
 
     @property
     def grows(self) -> bool:
@@ -138,70 +144,73 @@ class AvroFormat(Format):
         """
         return self.schema is None
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Return the encoded record of the columns, or the encoded first column if the schema is no
         record.
 
         With a registry, register the schema and put its framing before the bytes.
         """
-        schema = self.schema or json.dumps(schema_of(place, columns))
-        _refuse_columns(place, schema, columns)
+        schema = self.schema or json.dumps(schema_of(context, columns))
+        _refuse_columns(context, schema, columns)
         value = F.struct(*(F.col(quoted(name)) for name in columns.names))
-        if not isinstance(type_of(place, schema), StructType):
+        if not isinstance(type_of(context, schema), StructType):
             value = F.col(quoted(columns.names[0]))
         written = to_avro(value, schema)
         if self.registry is None:
             return written
-        number = self.registry.id_of(self._subject(place), schema, "AVRO")
-        return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big")), written)
+        schema_id = self.registry.id_of(self._subject(context), schema, "AVRO")
+        return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big")), written)
 
-    def writers(self, place: Place) -> dict[int | None, str]:
+    def writers(self, context: Place) -> dict[int | None, str]:
         """Return the schemas that may have written records, by id; without a registry by None."""
         if self.registry is None:
             assert self.schema is not None
             return {None: self.schema}
-        found = self.registry.versions(self._subject(place))
-        return {one.id: one.schema for one in found}
+        versions = self.registry.versions(self._subject(context))
+        return {version.id: version.schema for version in versions}
 
-    def unframed(self, place: Place) -> tuple[Column, Column]:
+    def unframed(self, context: Place) -> tuple[Column, Column]:
         """Return the record's Avro bytes and its schema's id, null where the record has no
         framing.
         """
-        value = F.col(place.part)
+        value = F.col(context.part)
         if self.registry is None:
             return value, F.lit(None).cast("long")
         return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
 
-    def _subject(self, place: Place) -> str:
+    def _subject(self, context: Place) -> str:
         """Return the registry's subject; raise ``PlanError`` if it is not given and the topic is
         unknown.
         """
-        if self.subject is None and place.topic is None:
-            raise place.refuse(
+        if self.subject is None and context.topic is None:
+            raise context.refuse(
                 "is of a registry, and the records are of no known topic",
                 "Name the subject in subject=",
             )
-        return self.subject or f"{place.topic}-{place.part}"
+        return self.subject or f"{context.topic}-{context.part}"
 
-    def problem(self, place: Place, numbers: list[int | None]) -> Callable[[Column], Column]:
+    def problem(self, context: Place, schema_ids: list[int | None]) -> Callable[[Column], Column]:
         """Return a function from a struct with the field ``number`` to a text: why a record is
         unreadable.
 
-        ``numbers``: the ids of the schemas that the subject had when the query was built.
+        ``schema_ids``: the ids of the schemas that the subject had when the query was built.
         """
-        value, said = F.col(place.part), "not a record of its Avro schema"
+        value, problem_text = F.col(context.part), "not a record of its Avro schema"
         if self.registry is None:
-            hint = f"{said}; if it is in a schema registry's framing, as its first byte is, give it"
+            hint = (
+                f"{problem_text}; if it is in a schema registry's framing, as its first byte is, "
+                "give it"
+            )
             framed = F.startswith(value, F.lit(b"\0"))
-            return lambda _: F.when(framed, f"{hint} in registry=").otherwise(said)
-        subject = self._subject(place)
+            return lambda _: F.when(framed, f"{hint} in registry=").otherwise(problem_text)
+        subject = self._subject(context)
 
         def problem(parsed: Column) -> Column:
-            number = parsed["number"]
+            schema_id = parsed["number"]
             unknown = F.format_string(
                 f"its schema, number %d, is none that subject {subject} had in the registry when "
                 "the query started; if it is newer, start the query again",
-                number,
+                schema_id,
             )
             wide = F.conv(F.hex(F.substring(value, 2, _WIDE)), 16, 10)
             others = F.format_string(
@@ -210,18 +219,18 @@ class AvroFormat(Format):
                 "have them write four (apicurio.registry.use-id, id-handler)",
                 wide,
             )
-            is_wide = (number == 0) & ~number.isin(numbers) & (F.length(value) > _WIDE)
+            is_wide = (schema_id == 0) & ~schema_id.isin(schema_ids) & (F.length(value) > _WIDE)
             return (
                 F.when(
-                    number.isNull(),
+                    schema_id.isNull(),
                     F.when(
                         F.startswith(value, F.lit(b"{")),
                         "JSON, not Avro in the framing of a schema registry",
                     ).otherwise("not in the framing of a schema registry"),
                 )
                 .when(is_wide, others)
-                .when(~number.isin(numbers), unknown)
-                .otherwise(F.format_string("not a record of its schema, number %d", number))
+                .when(~schema_id.isin(schema_ids), unknown)
+                .otherwise(F.format_string("not a record of its schema, number %d", schema_id))
             )
 
         return problem
@@ -317,19 +326,19 @@ def resolved(value: Column, writer: str, reader: str) -> Column:
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
-def schema_of(place: Place, columns: StructType) -> dict[str, Any]:
+def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
     """Return the Avro schema of a record with these columns, all nullable with the default null."""
     return {
         "type": "record",
-        "name": place.part.capitalize(),
+        "name": context.part.capitalize(),
         "fields": [
-            {"name": _name(place, f.name), "type": ["null", _avro(place, f)], "default": None}
+            {"name": _name(context, f.name), "type": ["null", _avro(context, f)], "default": None}
             for f in columns
         ],
     }
 
 
-def _avro(place: Place, field: StructField, path: str = "") -> Any:
+def _avro(context: Place, field: StructField, path: str = "") -> Any:
     """Return the Avro schema of a column's type. ``path``: the names of the enclosing fields,
     joined by ``_``.
 
@@ -343,61 +352,61 @@ def _avro(place: Place, field: StructField, path: str = "") -> Any:
         return {"type": "bytes", "logicalType": "decimal", **digits}
     if isinstance(type_, ArrayType):
         inner = StructField("element", type_.elementType)
-        return {"type": "array", "items": ["null", _avro(place, inner, f"{name}_")]}
+        return {"type": "array", "items": ["null", _avro(context, inner, f"{name}_")]}
     if isinstance(type_, MapType) and isinstance(type_.keyType, StringType):
         inner = StructField("value", type_.valueType)
-        return {"type": "map", "values": ["null", _avro(place, inner, f"{name}_")]}
+        return {"type": "map", "values": ["null", _avro(context, inner, f"{name}_")]}
     if isinstance(type_, StructType):
         fields = [
-            {"name": _name(place, f.name), "type": ["null", _avro(place, f, f"{name}_")]}
+            {"name": _name(context, f.name), "type": ["null", _avro(context, f, f"{name}_")]}
             for f in type_
         ]
-        return {"type": "record", "name": _name(place, name), "fields": fields}
-    raise place.refuse(
+        return {"type": "record", "name": _name(context, name), "fields": fields}
+    raise context.refuse(
         f"is Avro, and column {field.name!r} of type {type_.simpleString()} has no type there",
         "Convert it, for instance to text",
     )
 
 
-def _name(place: Place, name: str) -> str:
+def _name(context: Place, name: str) -> str:
     """Return the name; raise ``PlanError`` if it is no name in Avro."""
     if not _NAME.fullmatch(name):
-        raise place.refuse(
+        raise context.refuse(
             f"is Avro, where {name!r} is no name",
             "Rename the column: letters, digits and _, no digit first",
         )
     return name
 
 
-def _refuse_columns(place: Place, schema: str, columns: StructType) -> None:
+def _refuse_columns(context: Place, schema: str, columns: StructType) -> None:
     """Raise ``PlanError`` for a column that the schema lacks or has in another type, or a required
     field without a column.
     """
-    made = type_of(place, schema)
-    if not isinstance(made, StructType):
-        if len(columns) == 1 and _same(made, columns[0].dataType):
+    avro_type = type_of(context, schema)
+    if not isinstance(avro_type, StructType):
+        if len(columns) == 1 and _same(avro_type, columns[0].dataType):
             return
-        given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
-        raise place.refuse(
-            f"is {made.simpleString()} in Avro, and the columns are {given}",
+        shown_columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
+        raise context.refuse(
+            f"is {avro_type.simpleString()} in Avro, and the columns are {shown_columns}",
             "Give the schema of a record",
         )
     for field in columns:
-        if field.name not in made.names:
-            raise place.refuse(
+        if field.name not in avro_type.names:
+            raise context.refuse(
                 f"has no field {field.name!r} in its Avro schema",
-                f"Select what it has: {', '.join(made.names)}",
+                f"Select what it has: {', '.join(avro_type.names)}",
             )
-        own = made[field.name].dataType
-        if not _same(own, field.dataType):
-            raise place.refuse(
+        field_type = avro_type[field.name].dataType
+        if not _same(field_type, field.dataType):
+            raise context.refuse(
                 f"has column {field.name!r} of type {field.dataType.simpleString()}, which is "
-                f"{own.simpleString()} in its Avro schema",
+                f"{field_type.simpleString()} in its Avro schema",
                 "Cast it, or give another schema",
             )
-    for field in made:
+    for field in avro_type:
         if field.name not in columns.names and not field.nullable:
-            raise place.refuse(
+            raise context.refuse(
                 f"lacks the column {field.name!r}, which its Avro schema requires",
                 "Select it, or give another schema",
             )
@@ -409,16 +418,16 @@ def _same(avro: DataType, column: DataType) -> bool:
     return small or avro.simpleString() == column.simpleString()
 
 
-def type_of(place: Place, schema: str) -> DataType:
+def type_of(context: Place, schema: str) -> DataType:
     """Return the type in which Spark reads a schema; ``PlanError`` for a schema that Spark
     refuses.
     """
-    made = from_avro(F.lit(None).cast("binary"), schema)
+    decoded = from_avro(F.lit(None).cast("binary"), schema)
     try:
-        with functions(place):
-            frame = SparkSession.active().range(0).select(made.alias("made"))
+        with functions(context):
+            frame = SparkSession.active().range(0).select(decoded.alias("made"))
     except PySparkException as error:
-        raise place.refuse(
+        raise context.refuse(
             f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
         ) from error
     return frame.schema["made"].dataType
@@ -431,7 +440,7 @@ def _number(value: Column) -> Column:
 
 
 @contextmanager
-def functions(place: Place) -> Iterator[None]:
+def functions(context: Place) -> Iterator[None]:
     """Turn Spark's error about missing Avro functions into a ``ConfigurationError`` that names the
     jar.
     """
@@ -441,5 +450,7 @@ def functions(place: Place) -> Iterator[None]:
         if error.getCondition() != _NOT_LOADED:
             raise
         raise ConfigurationError(
-            place.operator, f"{place.part}= is Avro, which the session does not know", _NEEDS_JAR
+            context.operator,
+            f"{context.part}= is Avro, which the session does not know",
+            _NEEDS_JAR,
         ) from error

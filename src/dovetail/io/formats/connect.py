@@ -154,8 +154,8 @@ def is_coded(name: str) -> bool:
 
 def taken(type_: DataType, encoding: str) -> bool:
     """Say whether an encoding can become a value of the type, or an element of it for an array."""
-    known = _TAKEN.get(type(element_of(type_)))
-    return known is None or encoding in known
+    encodings = _TAKEN.get(type(element_of(type_)))
+    return encodings is None or encoding in encodings
 
 
 def default_type(encoding: str, precision: int, scale: int | None) -> DataType | None:
@@ -196,7 +196,7 @@ class ColumnEncoding:
         """Say whether the raw value is known to be of the type already, at every depth."""
         if self.natural is None or self.natural.simpleString() != type_.simpleString():
             return False
-        return all(one.reads(inner) for one, inner in self._inner(type_))
+        return all(encoding.reads(inner) for encoding, inner in self._inner(type_))
 
     def _inner(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
         """Yield the encodings of a value's parts (fields, elements, map values), each with its
@@ -214,10 +214,10 @@ class ColumnEncoding:
         """Return the encoding that a query's author declares; one of nulls for None."""
         if encoding is None:
             return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
-        known = (
+        matches = (
             n for n in (DECIMAL, _VARIABLE, *_PER_MICROSECOND) if n.rpartition(".")[2] == encoding
         )
-        return ColumnEncoding(F.lit(next(known, encoding)), F.lit(None).cast("int"))
+        return ColumnEncoding(F.lit(next(matches, encoding)), F.lit(None).cast("int"))
 
     @staticmethod
     def described(field: Column, type_: DataType) -> ColumnEncoding:
@@ -264,12 +264,12 @@ def coded_within(type_: DataType) -> DataType | None:
         inner = [field.dataType for field in type_]
     else:
         return None
-    for one in inner:
-        leaf = element_of(one)
+    for part in inner:
+        leaf = element_of(part)
         if isinstance(leaf, _CODED) and not isinstance(leaf, (BinaryType, BooleanType)):
             return leaf
-        if (found := coded_within(one)) is not None:
-            return found
+        if (coded := coded_within(part)) is not None:
+            return coded
     return None
 
 
@@ -291,9 +291,9 @@ class Raw:
         nested = self._nested(type_)
         if nested is not None:
             return nested
-        made = self._made.get(type(type_))
-        if made is not None:
-            return made(self, type_)
+        convert = self._made.get(type(type_))
+        if convert is not None:
+            return convert(self, type_)
         return self.column if self.coded else self.column.try_cast(type_)
 
     def _nested(self, type_: DataType) -> Column | None:
@@ -304,10 +304,10 @@ class Raw:
         if isinstance(type_, ArrayType):
             inner = type_.elementType
             if within or isinstance(element_of(inner), _CODED):
-                return F.transform(self.column, lambda one: self._of("", one).to(inner))
+                return F.transform(self.column, lambda item: self._of("", item).to(inner))
         elif within and isinstance(type_, MapType):
             inner = type_.valueType
-            return F.transform_values(self.column, lambda _, one: self._of("", one).to(inner))
+            return F.transform_values(self.column, lambda _, item: self._of("", item).to(inner))
         elif within and isinstance(type_, StructType):
             fields = (
                 self._of(f.name, self.column[f.name]).to(f.dataType)
@@ -329,16 +329,16 @@ class Raw:
         within = self.encoding.within
         if isinstance(type_, ArrayType):
             pairs = self._pairs(self.column, value, type_.elementType)
-            return self.column.isNotNull() & F.exists(pairs, lambda one: one)
+            return self.column.isNotNull() & F.exists(pairs, lambda is_lost: is_lost)
         if within and isinstance(type_, MapType):
             sides = (F.map_values(self.column), F.map_values(value))
             pairs = self._pairs(*sides, type_.valueType)
-            return self.column.isNotNull() & F.exists(pairs, lambda one: one)
+            return self.column.isNotNull() & F.exists(pairs, lambda is_lost: is_lost)
         if within and isinstance(type_, StructType):
             for f in type_:
                 if f.name in within:
-                    own = self._of(f.name, self.column[f.name])
-                    lost = lost | own.lost(value[f.name], f.dataType)
+                    raw = self._of(f.name, self.column[f.name])
+                    lost = lost | raw.lost(value[f.name], f.dataType)
         return F.coalesce(lost, F.lit(False))
 
     def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
@@ -371,8 +371,8 @@ class Raw:
         """Return a date, from days since 1970 or from text in ISO 8601; infinity as in
         ``infinity``.
         """
-        number = self.column.try_cast("int")
-        days = F.coalesce(_infinite(number, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), number)
+        raw_days = self.column.try_cast("int")
+        days = F.coalesce(_infinite(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
         text = self._matched(_ISO_DATE).try_cast("date")
         ends = self._endless(
             F.date_from_unix_date(F.lit(LAST_DAY)), F.date_from_unix_date(F.lit(FIRST_DAY))
@@ -410,12 +410,12 @@ class Raw:
                 return decimal_of(self.column["value"], self.column["scale"], type_)
             return self.column.try_cast(type_)
         own_scale = F.get_json_object(self.column, "$.scale").try_cast("int")
-        own = _from_base64(F.get_json_object(self.column, "$.value"))
+        unscaled = _from_base64(F.get_json_object(self.column, "$.value"))
         return (
             F.when(
                 self.encoding.name == DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
             )
-            .when(self.encoding.name == _VARIABLE, decimal_of(own, own_scale, type_))
+            .when(self.encoding.name == _VARIABLE, decimal_of(unscaled, own_scale, type_))
             .when(self.encoding.name.isin(*_PLAIN), self.column.try_cast(type_))
         )
 
@@ -423,14 +423,16 @@ class Raw:
         """Return a number in microseconds if its encoding is one of ``names``, else null; finer
         digits are cut off.
         """
-        number = self.column.try_cast("long")
-        micros = F.when(F.lit(False), number)
+        raw_time = self.column.try_cast("long")
+        micros = F.when(F.lit(False), raw_time)
         for units in (-1000, 1, 1000):
-            of_unit = [one for one in names if _PER_MICROSECOND[one] == units]
-            made = F.try_multiply(number, F.lit(-units)) if units < 0 else number
+            of_unit = [name for name in names if _PER_MICROSECOND[name] == units]
+            converted = F.try_multiply(raw_time, F.lit(-units)) if units < 0 else raw_time
             if units > 1:
-                made = F.call_function("div", number - F.pmod(number, F.lit(units)), F.lit(units))
-            micros = micros.when(self.encoding.name.isin(of_unit), made)
+                converted = F.call_function(
+                    "div", raw_time - F.pmod(raw_time, F.lit(units)), F.lit(units)
+                )
+            micros = micros.when(self.encoding.name.isin(of_unit), converted)
         return micros
 
     def _stamp(self) -> Column:
@@ -439,11 +441,13 @@ class Raw:
         """
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))
-        number, endless = self.column.try_cast("long"), F.lit(None).cast("long")
+        raw_time, endless = self.column.try_cast("long"), F.lit(None).cast("long")
         for name in _STAMPS:
             units = _PER_MICROSECOND[name]
-            found = _infinite(number, _INFINITE_STAMPS[units], LAST_MICROSECOND, FIRST_MICROSECOND)
-            endless = F.coalesce(F.when(self.encoding.name == name, found), endless)
+            infinity = _infinite(
+                raw_time, _INFINITE_STAMPS[units], LAST_MICROSECOND, FIRST_MICROSECOND
+            )
+            endless = F.coalesce(F.when(self.encoding.name == name, infinity), endless)
         ends = self._endless(F.lit(LAST_MICROSECOND), F.lit(FIRST_MICROSECOND))
         return F.coalesce(endless, self._micros(_STAMPS), ends, zoned)
 
@@ -474,11 +478,11 @@ class Raw:
     """By type: the method that converts a raw value, for types that JSON has no values of."""
 
 
-def _infinite(number: Column, ranges: _Ranges, last: int, first: int) -> Column:
+def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
     """Return ``last`` or ``first`` where a number stands for infinity or -infinity; null for other
     numbers.
     """
-    plus, minus = (reduce(or_, (number.between(*ends) for ends in of_sign)) for of_sign in ranges)
+    plus, minus = (reduce(or_, (raw.between(*ends) for ends in of_sign)) for of_sign in ranges)
     return F.when(plus, F.lit(last)).when(minus, F.lit(first))
 
 
@@ -498,14 +502,16 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
     digits = F.when(negative, flipped).otherwise(digits)
     digits = F.ltrim(digits, F.lit("0"))
     padded = F.lpad(digits, 32, "0")
-    number = F.lit(0).cast("decimal(38,0)")
+    magnitude = F.lit(0).cast("decimal(38,0)")
     for first in (1, 9, 17, 25):
         chunk = F.conv(F.substring(padded, first, 8), 16, 10).cast("decimal(10,0)")
-        shifted = F.try_multiply(number, F.lit(1 << 32).cast("decimal(10,0)"))
-        number = F.try_add(shifted, chunk).cast("decimal(38,0)")
+        shifted = F.try_multiply(magnitude, F.lit(1 << 32).cast("decimal(10,0)"))
+        magnitude = F.try_add(shifted, chunk).cast("decimal(38,0)")
     # As text, because Spark's minus rounds a decimal to 34 digits.
-    below = F.concat(F.lit("-"), F.try_add(number, F.lit(1)).cast("decimal(38,0)").cast("string"))
-    text = F.when(negative, below).otherwise(number.cast("string"))
+    below = F.concat(
+        F.lit("-"), F.try_add(magnitude, F.lit(1)).cast("decimal(38,0)").cast("string")
+    )
+    text = F.when(negative, below).otherwise(magnitude.cast("string"))
     text = F.concat(text, F.lit("E"), (-scale).cast("string"))
     fits = (F.length(unscaled) > 0) & (F.length(digits) <= 32)
     return F.when(fits, text.try_cast(type_))
@@ -515,7 +521,9 @@ def field_named(fields: Column, name: str) -> Column:
     """Return the description of the field ``name`` out of an array of descriptions; null if
     absent.
     """
-    return F.try_element_at(F.filter(fields, lambda one: one["field"] == name), F.lit(1))
+    return F.try_element_at(
+        F.filter(fields, lambda description: description["field"] == name), F.lit(1)
+    )
 
 
 def raw_fields(columns: StructType) -> StructType:

@@ -44,24 +44,24 @@ class Envelope:
     row: Avro
 
     @staticmethod
-    def of(place: Place, text: str) -> Envelope:
+    def of(context: Place, text: str) -> Envelope:
         """Parse a schema's text; raise ``PlanError`` if it is not an envelope's."""
         schema = _resolved(json.loads(text), {}, "")
         after = _fields(schema).get("after")
         row = None if after is None else _value(after["type"])
         if not _fields(row) or "op" not in _fields(schema):
-            raise place.refuse(
+            raise context.refuse(
                 "has an Avro schema that is of no change event",
                 "Read it with dt.avro, or name Debezium's subject in subject=",
             )
         return Envelope(schema, row)
 
-    def types(self, place: Place) -> StructType:
+    def types(self, context: Place) -> StructType:
         """Return the row's columns with the types in which they are read if none are declared."""
-        natural = _spark_type(place, _without_logical(self.row, every=False))
+        natural = _spark_type(context, _without_logical(self.row, every=False))
         return StructType(
             [
-                StructField(name, _default(place, name, of["type"], natural[name].dataType))
+                StructField(name, _default(context, name, of["type"], natural[name].dataType))
                 for name, of in _fields(self.row).items()
             ]
         )
@@ -80,34 +80,35 @@ class SchemaReader:
 
     @staticmethod
     def of(
-        place: Place, writer: Envelope, known: Sequence[Envelope], wanted: Wanted
+        context: Place, writer: Envelope, envelopes: Sequence[Envelope], wanted: Wanted
     ) -> SchemaReader:
         """Derive the reader's schema for the records of ``writer``.
 
-        ``known``: the envelopes that define the columns, the reader's first. Raises ``PlanError``
-        for a column whose type cannot be made of its encoding.
+        ``envelopes``: the envelopes that define the columns, the reader's first. Raises
+        ``PlanError`` for a column whose type cannot be made of its encoding.
         """
-        own = _fields(writer.schema)
+        writer_fields = _fields(writer.schema)
         paths = [path for path in wanted.paths if _has(writer.schema, path)]
         parts: dict[str, Any] = {path.partition(".")[0]: [] for path in paths}
         for path in paths:
             parts[path.partition(".")[0]].append(path.partition(".")[2])
         fields = [
-            {"name": name, "type": _part(own[name]["type"], inner)} for name, inner in parts.items()
+            {"name": name, "type": _part(writer_fields[name]["type"], inner)}
+            for name, inner in parts.items()
         ]
-        row = _row(writer.row, known, wanted)
+        row = _row(writer.row, envelopes, wanted)
         for side, names in (("after", wanted.columns.names), ("before", wanted.keys)):
-            if side in own and names:
+            if side in writer_fields and names:
                 of_side = {**row, "fields": [f for f in row["fields"] if f["name"] in names]}
                 fields.append({"name": side, "type": ["null", of_side], "default": None})
         reader = {**writer.schema, "fields": fields}
-        natural = _spark_type(place, _without_logical(row))
+        natural = _spark_type(context, _without_logical(row))
         encodings = {
             name: _encoding(of["type"], natural[name].dataType) for name, of in _fields(row).items()
         }
         for field in wanted.columns:
             if field.name in encodings:
-                _refuse_unfit(place, field, encodings[field.name])
+                _refuse_unfit(context, field, encodings[field.name])
         return SchemaReader(_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
@@ -122,7 +123,7 @@ class SchemaReader:
         The whole struct is null if the envelope has no ``op``.
         """
 
-        def found(path: str) -> Column:
+        def part_at(path: str) -> Column:
             if path not in self.paths:
                 return F.lit(None).cast(METADATA[path])
             column = parsed
@@ -131,38 +132,38 @@ class SchemaReader:
             return column.cast(METADATA[path])
 
         def row(side: str, columns: StructType) -> Column:
-            made = (
+            parts = (
                 (
                     parsed[side][f.name] if f.name in self.columns else F.lit(None).cast(f.dataType)
                 ).alias(f.name)
                 for f in columns
             )
-            return F.when(parsed[side].isNotNull(), F.struct(*made)).alias(side)
+            return F.when(parsed[side].isNotNull(), F.struct(*parts)).alias(side)
 
         nested: dict[str, list[Column]] = {}
         for path in wanted.paths:
             of, _, name = path.rpartition(".")
-            nested.setdefault(of, []).append(found(path).alias(name))
+            nested.setdefault(of, []).append(part_at(path).alias(name))
         columns = [row("after", wanted.columns)]
         if wanted.keys:
             columns.append(row("before", wanted.before))
-        for of, made in nested.items():
-            columns += [F.struct(*made).alias(of)] if of else made
+        for of, parts in nested.items():
+            columns += [F.struct(*parts).alias(of)] if of else parts
         return F.when(parsed["op"].isNotNull(), F.struct(*columns))
 
 
-def _row(writer: Avro, known: Sequence[Envelope], wanted: Wanted) -> Avro:
-    """Return the reader's schema of a row. Each column is defined by the first of ``known`` that
-    has it; others are left out.
+def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
+    """Return the reader's schema of a row. Each column is defined by the first of ``envelopes``
+    that has it; others are left out.
     """
     fields = []
     for column in wanted.columns:
-        found = (_fields(of.row).get(column.name) for of in known)
-        field = next((one for one in found if one is not None), None)
+        definitions = (_fields(of.row).get(column.name) for of in envelopes)
+        field = next((definition for definition in definitions if definition is not None), None)
         if field is not None:
             declared = column.dataType if wanted.declared else None
             fields.append(_field_read(_fields(writer), field, declared))
-    return {**known[0].row, "fields": fields}
+    return {**envelopes[0].row, "fields": fields}
 
 
 def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
@@ -171,14 +172,14 @@ def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | No
     A field that the records lack becomes nullable, unless it has a default or no type is declared.
     """
     names = [field["name"], *field.get("aliases", ())]
-    own = next((writer[name] for name in names if name in writer), None)
-    if own is not None:
-        made = {**field, "type": _read(own["type"], field["type"], declared)}
-        made.pop("default", None)
-        return made
+    written = next((writer[name] for name in names if name in writer), None)
+    if written is not None:
+        read = {**field, "type": _read(written["type"], field["type"], declared)}
+        read.pop("default", None)
+        return read
     if "default" in field or declared is None:
         return field
-    branches = [one for one in _branches(field["type"]) if one != "null"]
+    branches = [branch for branch in _branches(field["type"]) if branch != "null"]
     return {**field, "type": ["null", *branches], "default": None}
 
 
@@ -188,53 +189,58 @@ def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
 
     ``declared``: the wanted type. Fields of a record that it lacks are left out.
     """
-    own, wanted = _value(writer), _value(reader)
+    written, wanted = _value(writer), _value(reader)
     kind = _kind(wanted)
-    if _is_connects(own) or (_is_connects(wanted) and kind != _kind(own)):
+    if _is_connects(written) or (_is_connects(wanted) and kind != _kind(written)):
         return writer
-    if kind != _kind(own) or kind not in ("record", "array", "map"):
+    if kind != _kind(written) or kind not in ("record", "array", "map"):
         return reader
-    made = dict(wanted)
+    read = dict(wanted)
     if kind == "record":
         type_ = declared if isinstance(declared, StructType) else None
         fields = [f for f in wanted["fields"] if type_ is None or f["name"] in type_.names]
-        made["fields"] = [
-            _field_read(_fields(own), f, None if type_ is None else type_[f["name"]].dataType)
+        read["fields"] = [
+            _field_read(_fields(written), f, None if type_ is None else type_[f["name"]].dataType)
             for f in fields
         ]
     elif kind == "array":
         inner = declared.elementType if isinstance(declared, ArrayType) else None
-        made["items"] = _read(own["items"], wanted["items"], inner)
+        read["items"] = _read(written["items"], wanted["items"], inner)
     else:
         inner = declared.valueType if isinstance(declared, MapType) else None
-        made["values"] = _read(own["values"], wanted["values"], inner)
-    return [one if one == "null" else made for one in reader] if isinstance(reader, list) else made
+        read["values"] = _read(written["values"], wanted["values"], inner)
+    return (
+        [branch if branch == "null" else read for branch in reader]
+        if isinstance(reader, list)
+        else read
+    )
 
 
 def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
     """Return the encoding of a value with this schema. ``natural``: the type in which Spark reads
     it.
     """
-    one = _value(schema)
+    value_schema = _value(schema)
     within: dict[str, ColumnEncoding] = {}
-    if _kind(one) == "record" and isinstance(natural, StructType):
+    if _kind(value_schema) == "record" and isinstance(natural, StructType):
         within = {
-            name: _encoding(of["type"], natural[name].dataType) for name, of in _fields(one).items()
+            name: _encoding(of["type"], natural[name].dataType)
+            for name, of in _fields(value_schema).items()
         }
-    elif _kind(one) == "array" and isinstance(natural, ArrayType):
-        within = {"": _encoding(one["items"], natural.elementType)}
-    elif _kind(one) == "map" and isinstance(natural, MapType):
-        within = {"": _encoding(one["values"], natural.valueType)}
-    name, scale = _name(one), _scale(one)
+    elif _kind(value_schema) == "array" and isinstance(natural, ArrayType):
+        within = {"": _encoding(value_schema["items"], natural.elementType)}
+    elif _kind(value_schema) == "map" and isinstance(natural, MapType):
+        within = {"": _encoding(value_schema["values"], natural.valueType)}
+    name, scale = _name(value_schema), _scale(value_schema)
     return ColumnEncoding(F.lit(name), F.lit(scale).cast("int"), name, scale, within, natural)
 
 
-def _refuse_unfit(place: Place, field: StructField, encoding: ColumnEncoding) -> None:
+def _refuse_unfit(context: Place, field: StructField, encoding: ColumnEncoding) -> None:
     """Raise ``PlanError`` for a column whose type cannot be made of its encoding, at any depth."""
     unfit = next(_unfit(field.dataType, encoding), None)
     if unfit is not None:
         name, type_ = unfit
-        raise place.refuse(
+        raise context.refuse(
             f"has the column {field.name!r} encoded as {name}, which is no {type_}",
             "Declare a type that it has in schema=, or leave the column out",
         )
@@ -255,47 +261,49 @@ def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str
         yield encoding.known or "a union", type_.simpleString()
 
 
-def _default(place: Place, name: str, schema: Avro, natural: DataType) -> DataType:
+def _default(context: Place, name: str, schema: Avro, natural: DataType) -> DataType:
     """Return the type in which a value is read if none is declared; ``natural``: Spark's own type
     for it.
 
     Raises ``PlanError`` for a decimal without a scale.
     """
-    one = _value(schema)
-    if _is_connects(one):
-        precision = one.get("connect.parameters", {}).get("connect.decimal.precision", 38)
-        made = default_type(_name(one), int(precision), _scale(one))
-        if made is None and _name(one) == DECIMAL:
-            raise place.refuse(
+    value_schema = _value(schema)
+    if _is_connects(value_schema):
+        precision = value_schema.get("connect.parameters", {}).get("connect.decimal.precision", 38)
+        type_ = default_type(_name(value_schema), int(precision), _scale(value_schema))
+        if type_ is None and _name(value_schema) == DECIMAL:
+            raise context.refuse(
                 f"has the column {name!r} encoded as {DECIMAL}, without its scale",
                 "Declare the columns with their types in schema=",
             )
-        return made or natural
-    if _kind(one) == "record" and isinstance(natural, StructType):
-        fields = _fields(one)
+        return type_ or natural
+    if _kind(value_schema) == "record" and isinstance(natural, StructType):
+        fields = _fields(value_schema)
         return StructType(
             [
-                StructField(f.name, _default(place, name, fields[f.name]["type"], f.dataType))
+                StructField(f.name, _default(context, name, fields[f.name]["type"], f.dataType))
                 for f in natural
             ]
         )
-    if _kind(one) == "array" and isinstance(natural, ArrayType):
-        return ArrayType(_default(place, name, one["items"], natural.elementType))
-    if _kind(one) == "map" and isinstance(natural, MapType):
-        return MapType(natural.keyType, _default(place, name, one["values"], natural.valueType))
+    if _kind(value_schema) == "array" and isinstance(natural, ArrayType):
+        return ArrayType(_default(context, name, value_schema["items"], natural.elementType))
+    if _kind(value_schema) == "map" and isinstance(natural, MapType):
+        return MapType(
+            natural.keyType, _default(context, name, value_schema["values"], natural.valueType)
+        )
     return natural
 
 
-def _spark_type(place: Place, record: Avro) -> StructType:
+def _spark_type(context: Place, record: Avro) -> StructType:
     """Return the struct in which Spark reads an Avro record."""
-    found = type_of(place, _text(record))
-    assert isinstance(found, StructType)
-    return found
+    type_ = type_of(context, _text(record))
+    assert isinstance(type_, StructType)
+    return type_
 
 
 def _value(schema: Avro) -> Avro:
     """Return a nullable schema without its null; a union of several other types stays as it is."""
-    branches = [one for one in _branches(schema) if one != "null"]
+    branches = [branch for branch in _branches(schema) if branch != "null"]
     return branches[0] if len(branches) == 1 else schema
 
 
@@ -313,8 +321,8 @@ def _kind(schema: Avro) -> str:
 
 def _fields(schema: Avro) -> dict[str, Avro]:
     """Return the fields of a record by name, also of a nullable one; empty for other types."""
-    one = _value(schema)
-    fields = one.get("fields", []) if isinstance(one, dict) else []
+    value_schema = _value(schema)
+    fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
     return {field["name"]: field for field in fields}
 
 
@@ -333,49 +341,55 @@ _LOGICAL: Mapping[str, str] = {
 """The equivalent encodings of Avro's own logical types."""
 
 
-def _is_connects(one: Avro) -> bool:
+def _is_connects(schema: Avro) -> bool:
     """Say whether a type is one of Connect's or Debezium's, whose meaning Avro's types do not
     tell.
     """
-    return isinstance(one, dict) and is_coded(one.get("connect.name", ""))
+    return isinstance(schema, dict) and is_coded(schema.get("connect.name", ""))
 
 
-def _name(one: Avro) -> str:
+def _name(schema: Avro) -> str:
     """Return the name of a type's encoding, or the plain type's name."""
-    if not isinstance(one, dict):
-        return _kind(one)
-    return str(one.get("connect.name") or _LOGICAL.get(one.get("logicalType", "")) or one["type"])
+    if not isinstance(schema, dict):
+        return _kind(schema)
+    return str(
+        schema.get("connect.name") or _LOGICAL.get(schema.get("logicalType", "")) or schema["type"]
+    )
 
 
-def _scale(one: Avro) -> int | None:
+def _scale(schema: Avro) -> int | None:
     """Return the scale of a decimal; None for other types and where no scale is known."""
-    if not isinstance(one, dict):
+    if not isinstance(schema, dict):
         return None
-    scale = one.get("connect.parameters", {}).get("scale", one.get("scale"))
-    if scale is None and one.get("logicalType") == "decimal":
+    scale = schema.get("connect.parameters", {}).get("scale", schema.get("scale"))
+    if scale is None and schema.get("logicalType") == "decimal":
         return 0
     return None if scale is None else int(scale)
 
 
 def _has(schema: Avro, path: str) -> bool:
     """Say whether a record has the field at a dotted path."""
-    name, _, rest = path.partition(".")
+    name, _, inner_path = path.partition(".")
     field = _fields(schema).get(name)
-    return field is not None and (not rest or _has(field["type"], rest))
+    return field is not None and (not inner_path or _has(field["type"], inner_path))
 
 
 def _part(schema: Avro, names: Sequence[str]) -> Avro:
     """Return a record with only the fields in ``names``; a schema of another type stays as it
     is.
     """
-    one = _value(schema)
-    if _kind(one) != "record":
+    branch = _value(schema)
+    if _kind(branch) != "record":
         return schema
     fields = [
-        {"name": name, "type": of["type"]} for name, of in _fields(one).items() if name in names
+        {"name": name, "type": of["type"]} for name, of in _fields(branch).items() if name in names
     ]
-    made = {**one, "fields": fields}
-    return [one if one == "null" else made for one in schema] if isinstance(schema, list) else made
+    narrowed = {**branch, "fields": fields}
+    return (
+        [branch if branch == "null" else narrowed for branch in schema]
+        if isinstance(schema, list)
+        else narrowed
+    )
 
 
 def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
@@ -385,19 +399,19 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
     Spark refuses some of their decimals, and decoding the encodings in one place is enough.
     """
     if isinstance(schema, list):
-        return [_without_logical(one, every=every) for one in schema]
+        return [_without_logical(branch, every=every) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     drops = every or _is_connects(schema)
-    made = {name: of for name, of in schema.items() if name != "logicalType" or not drops}
+    stripped = {name: of for name, of in schema.items() if name != "logicalType" or not drops}
     for inner in ("items", "values"):
-        if inner in made:
-            made[inner] = _without_logical(made[inner], every=every)
-    if "fields" in made:
-        made["fields"] = [
-            {**f, "type": _without_logical(f["type"], every=every)} for f in made["fields"]
+        if inner in stripped:
+            stripped[inner] = _without_logical(stripped[inner], every=every)
+    if "fields" in stripped:
+        stripped["fields"] = [
+            {**f, "type": _without_logical(f["type"], every=every)} for f in stripped["fields"]
         ]
-    return made
+    return stripped
 
 
 _NAMED = ("record", "enum", "fixed")
@@ -408,28 +422,28 @@ def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
     if isinstance(schema, str):
         return names.get(_full(schema, namespace), names.get(schema, schema))
     if isinstance(schema, list):
-        return [_resolved(one, names, namespace) for one in schema]
-    made = dict(schema)
-    kind = made["type"]
+        return [_resolved(branch, names, namespace) for branch in schema]
+    resolved = dict(schema)
+    kind = resolved["type"]
     if isinstance(kind, list):
         return _resolved(kind, names, namespace)
     if isinstance(kind, dict) or (kind not in _NAMED and _full(kind, namespace) in names):
         inner = _resolved(kind, names, namespace)
-        beside = {name: of for name, of in made.items() if name != "type"}
+        beside = {name: of for name, of in resolved.items() if name != "type"}
         return {**inner, **beside} if isinstance(inner, dict) and "name" not in inner else inner
     if kind in _NAMED:
-        made["name"] = _full(made["name"], made.pop("namespace", None) or namespace)
-        namespace = made["name"].rpartition(".")[0]
+        resolved["name"] = _full(resolved["name"], resolved.pop("namespace", None) or namespace)
+        namespace = resolved["name"].rpartition(".")[0]
     for inner in ("items", "values"):
-        if inner in made:
-            made[inner] = _resolved(made[inner], names, namespace)
+        if inner in resolved:
+            resolved[inner] = _resolved(resolved[inner], names, namespace)
     if kind == "record":
-        made["fields"] = [
-            {**f, "type": _resolved(f["type"], names, namespace)} for f in made["fields"]
+        resolved["fields"] = [
+            {**f, "type": _resolved(f["type"], names, namespace)} for f in resolved["fields"]
         ]
     if kind in _NAMED:
-        names[made["name"]] = made
-    return made
+        names[resolved["name"]] = resolved
+    return resolved
 
 
 def _full(name: str, namespace: str) -> str:
@@ -448,19 +462,19 @@ def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
     Different types of one name get different namespaces. Avro does not match records by namespace.
     """
     if isinstance(schema, list):
-        return [_written(one, seen) for one in schema]
+        return [_written(branch, seen) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    made = dict(schema)
-    if made["type"] in _NAMED:
-        while seen.get(made["name"], schema) != schema:
-            made["name"] = f"other.{made['name']}"
-        if made["name"] in seen:
-            return made["name"]
-        seen[made["name"]] = schema
+    written = dict(schema)
+    if written["type"] in _NAMED:
+        while seen.get(written["name"], schema) != schema:
+            written["name"] = f"other.{written['name']}"
+        if written["name"] in seen:
+            return written["name"]
+        seen[written["name"]] = schema
     for inner in ("items", "values"):
-        if inner in made:
-            made[inner] = _written(made[inner], seen)
-    if "fields" in made:
-        made["fields"] = [{**f, "type": _written(f["type"], seen)} for f in made["fields"]]
-    return made
+        if inner in written:
+            written[inner] = _written(written[inner], seen)
+    if "fields" in written:
+        written["fields"] = [{**f, "type": _written(f["type"], seen)} for f in written["fields"]]
+    return written

@@ -49,15 +49,15 @@ Metadata: TypeAlias = Annotated[
     Mapping[str, str],
     Rule(
         f"a mapping of columns to what of the envelope they are, of {', '.join(METADATA)}",
-        lambda given: set(given.values()) <= METADATA.keys(),
+        lambda metadata: set(metadata.values()) <= METADATA.keys(),
     ),
 ]
 
 
-def _is_placeholder(given: str) -> bool:
+def _is_placeholder(setting: str) -> bool:
     """Say whether a text is a setting of Debezium's placeholder, which must not be empty."""
     try:
-        return bool(Placeholder(given).octets)
+        return bool(Placeholder(setting).octets)
     except ValueError:
         return False
 
@@ -111,81 +111,85 @@ class DebeziumFormat(Format):
             return ConnectJson(key.schema, self.encodings)
         return key
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read the row after a change; a delete has the key's columns only.
 
         Raises ``PlanError`` for a key, and for ``tombstones="delete"`` with ``key_columns=``.
         """
-        if place.part != "value":
-            raise place.refuse("is a change event, which only a value is", "Give the key's fields")
-        if place.keys and self.tombstones == "delete":
+        if context.part != "value":
+            raise context.refuse(
+                "is a change event, which only a value is", "Give the key's fields"
+            )
+        if context.keys and self.tombstones == "delete":
             raise PlanError(
-                place.operator,
+                context.operator,
                 "tombstones='delete' takes the record's key, which key_columns= leaves out",
                 "Give the key's fields in key=",
             )
-        writers = {} if self.avro is None else self.avro.writers(place)
-        known = [Envelope.of(place, text) for text in writers.values()]
+        writers = {} if self.avro is None else self.avro.writers(context)
+        envelopes = [Envelope.of(context, text) for text in writers.values()]
         if self.avro is not None and self.avro.schema is not None:
-            known.append(Envelope.of(place, self.avro.schema))
-        columns = self.schema or known[-1].types(place)
+            envelopes.append(Envelope.of(context, self.avro.schema))
+        columns = self.schema or envelopes[-1].types(context)
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
         if self.keeps:
             added.append(StructField(UNSENT, ArrayType(StringType())))
-        for name in place.keys:
-            known_field(place.operator, "key_columns=", name, StructType([*columns.fields, *added]))
-        keys = tuple(name for name in place.keys if name not in self.metadata)
+        for name in context.keys:
+            known_field(
+                context.operator, "key_columns=", name, StructType([*columns.fields, *added])
+            )
+        keys = tuple(name for name in context.keys if name not in self.metadata)
         wanted = Wanted(
             columns, keys, self.metadata, self.schema is not None, self.placeholder, self.keeps
         )
         if self.avro is not None:
-            problem: Callable[[Column], Column] = self.avro.problem(place, list(writers))
+            problem: Callable[[Column], Column] = self.avro.problem(context, list(writers))
         else:
             words = "not one JSON object with the fields of a change event"
-            said = not_json(F.col("value"), words, framed=self.framed)
+            problem_text = not_json(F.col("value"), words, framed=self.framed)
             object_ = self._object(wanted)
-            problem = lambda parsed: F.coalesce(object_.problem(parsed), said)  # noqa: E731
+            problem = lambda parsed: F.coalesce(object_.problem(parsed), problem_text)  # noqa: E731
         return ChangeEvents(
             fields=StructType([*columns.fields, *added]),
             parsed=F.col("value"),
             row=lambda parsed: parsed,
             problem=lambda _: problem(F.col("_parsed")),
             wanted=wanted,
-            events=partial(self._in_avro, place, writers, known[::-1], wanted)
+            events=partial(self._in_avro, context, writers, envelopes[::-1], wanted)
             if self.avro is not None
             else partial(self._in_json, wanted),
             truncates=self.truncate == "fail",
             tombstones=self.tombstones == "delete",
-            splits=place.splits,
+            splits=context.splits,
         )
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Raise ``PlanError``: only Debezium writes its events."""
-        raise place.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
+        raise context.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
 
     def _in_avro(
         self,
-        place: Place,
+        context: Place,
         writers: Mapping[int | None, str],
-        known: Sequence[Envelope],
+        envelopes: Sequence[Envelope],
         wanted: Wanted,
         records: DataFrame,
     ) -> DataFrame:
         """Add ``_event`` to records in Avro, each decoded by the schema that wrote it."""
         assert self.avro is not None
-        value, number = self.avro.unframed(place)
-        frame = records.withColumn("_parsed", F.struct(number.alias("number")))
+        value, schema_id = self.avro.unframed(context)
+        frame = records.withColumn("_parsed", F.struct(schema_id.alias("number")))
         events = []
-        for place_of, (one, text) in enumerate(writers.items()):
-            parsed, raw, event = (f"_{name}{place_of}" for name in ("parsed", "raw", "event"))
-            read = SchemaReader.of(place, Envelope.of(place, text), known, wanted)
-            made = resolved(value, text, read.text)
-            if one is not None:
-                made = F.when(F.col("_parsed.number") == one, made)
-            with functions(place):
-                frame = frame.withColumn(parsed, made)
-            frame = frame.withColumn(raw, read.raw(F.col(parsed), wanted))
-            encodings = read.encodings(wanted.columns)
+        for index, (writer_id, text) in enumerate(writers.items()):
+            parsed, raw, event = (f"_{name}{index}" for name in ("parsed", "raw", "event"))
+            reader = SchemaReader.of(context, Envelope.of(context, text), envelopes, wanted)
+            decoded = resolved(value, text, reader.text)
+            if writer_id is not None:
+                decoded = F.when(F.col("_parsed.number") == writer_id, decoded)
+            with functions(context):
+                frame = frame.withColumn(parsed, decoded)
+            frame = frame.withColumn(raw, reader.raw(F.col(parsed), wanted))
+            encodings = reader.encodings(wanted.columns)
             frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False)
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
@@ -215,13 +219,15 @@ class DebeziumFormat(Format):
         text, whole = object_.text, object_.schema
         frame = records.withColumn("_parsed", object_.parsed)
         frame = frame.withColumn("_found", object_.row(F.col("_parsed")))
-        found = F.col("_found")
-        suspect = found.isNull() | (found["op"].isNull() & found["payload"].isNull())
-        none = F.col("value").isNull() | F.when(suspect, json_absent(text)).otherwise(F.lit(False))
-        frame = frame.withColumn("_absent", none)
+        message = F.col("_found")
+        suspect = message.isNull() | (message["op"].isNull() & message["payload"].isNull())
+        is_absent = F.col("value").isNull() | F.when(suspect, json_absent(text)).otherwise(
+            F.lit(False)
+        )
+        frame = frame.withColumn("_absent", is_absent)
         frame = frame.withColumn("_raw", _payload(F.col("_found"), self._envelope(wanted)))
-        said = _fields(F.col("_found"), whole)
-        of_rows = None if said is None else field_named(said, "after")["fields"]
+        descriptions = _fields(F.col("_found"), whole)
+        of_rows = None if descriptions is None else field_named(descriptions, "after")["fields"]
         encodings = _encodings(wanted.columns, self.encodings, of_rows)
         return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True)
 
@@ -349,23 +355,23 @@ def debezium(
     >>> prices.changelog().select("id", "price", "lsn").collect()
     [Row(id=1, price=Decimal('5.00'), lsn=7)]
     """
-    given = dict(encodings or {})
+    encoding_by_column = dict(encodings or {})
     if schema is None and avro is None:
         raise PlanError("debezium", "neither schema= nor avro= is given", "Declare the columns")
-    if avro is not None and given:
+    if avro is not None and encoding_by_column:
         raise PlanError("debezium", "encodings= is for JSON, Avro says them itself", "Leave it out")
     if avro is not None and framed:
         raise PlanError("debezium", "framed= is for JSON, Avro says it itself", "Leave it out")
     columns = None if schema is None else struct_of("debezium", schema)
     if columns is not None:
-        for name in given:
+        for name in encoding_by_column:
             known_field("debezium", "encodings=", name, columns)
         if avro is None:
             refuse_coded(columns)
     return DebeziumFormat(
         columns,
         avro,
-        given,
+        encoding_by_column,
         dict(metadata or {}),
         truncate,
         tombstones,
@@ -395,7 +401,7 @@ class ConnectJson(Format):
     schema: StructType
     encodings: Encodings
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read the object's fields.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
@@ -404,19 +410,19 @@ class ConnectJson(Format):
         refuse_coded(self.schema)
         for name in ("schema", "payload"):
             if name in self.schema.names:
-                raise place.refuse(
+                raise context.refuse(
                     f"has a field {name!r}, as Kafka Connect's JSON with schemas has",
                     "Name the key among the value's columns, in key_columns=",
                 )
-        text = F.col(place.part).cast("string")
-        own = raw_fields(self.schema)
-        whole = _wrapped(self.schema, self.encodings, own, DESCRIBED)
+        text = F.col(context.part).cast("string")
+        payload_fields = raw_fields(self.schema)
+        whole = _wrapped(self.schema, self.encodings, payload_fields, DESCRIBED)
         object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
-            found = object_.row(parsed)
-            payload = _payload(found, own)
-            encodings = _encodings(self.schema, self.encodings, _fields(found, whole))
+            message = object_.row(parsed)
+            payload = _payload(message, payload_fields)
+            encodings = _encodings(self.schema, self.encodings, _fields(message, whole))
             fits, columns = payload.isNotNull(), []
             for f in self.schema:
                 raw = Raw(payload[f.name], encodings[f.name], True)
@@ -425,17 +431,17 @@ class ConnectJson(Format):
                 columns.append(value.alias(f.name))
             return F.when(fits, F.struct(*columns))
 
-        said = F.lit("not one JSON object whose fields fit the schema")
+        problem_text = F.lit("not one JSON object whose fields fit the schema")
         return Decoding(
             self.schema,
             object_.parsed,
             row,
-            lambda parsed: F.coalesce(object_.problem(parsed), said),
+            lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
         )
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Return the columns as plain JSON."""
-        return JsonFormat(None).writing(place, columns)
+        return JsonFormat(None).writing(context, columns)
 
 
 def _wrapped(
@@ -451,15 +457,15 @@ def _wrapped(
     return whole
 
 
-def _payload(found: Column, payload: StructType) -> Column:
+def _payload(message: Column, payload: StructType) -> Column:
     """Return the payload of an object of ``_wrapped``; null where the object is null."""
-    own = F.struct(*(found[name].alias(name) for name in payload.names))
-    return F.when(found.isNotNull(), F.coalesce(found["payload"], own))
+    bare_payload = F.struct(*(message[name].alias(name) for name in payload.names))
+    return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
 
 
-def _fields(found: Column, whole: StructType) -> Column | None:
+def _fields(message: Column, whole: StructType) -> Column | None:
     """Return the field descriptions of an object's own schema; None if the schema is not read."""
-    return found["schema"]["fields"] if "schema" in whole.names else None
+    return message["schema"]["fields"] if "schema" in whole.names else None
 
 
 def _encodings(

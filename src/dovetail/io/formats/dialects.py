@@ -219,38 +219,42 @@ class DialectFormat(Format):
     schema: StructType
     dialect: Dialect
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read the row after a change; for a delete, the deleted row."""
-        if place.part != "value":
-            raise place.refuse("is a change event, which only a value is", "Give the key's fields")
-        for name in place.keys:
-            known_field(place.operator, "key_columns=", name, self.schema)
-        before = StructType([self.schema[name] for name in place.keys])
+        if context.part != "value":
+            raise context.refuse(
+                "is a change event, which only a value is", "Give the key's fields"
+            )
+        for name in context.keys:
+            known_field(context.operator, "key_columns=", name, self.schema)
+        before = StructType([self.schema[name] for name in context.keys])
         data: DataType = self.schema
         old: DataType = before
         if self.dialect.listed:
             data, old = ArrayType(_texts(self.schema)), ArrayType(_texts(before))
         envelope = StructType([StructField("type", StringType())])
         envelope.add(self.dialect.time, "long").add("data", data)
-        if place.keys:
+        if context.keys:
             envelope.add("old", old)
         text = F.col("value").cast("string")
         object_ = JsonObject(text, envelope)
-        said = F.lit(f"not one JSON object with the fields of an event of {self.dialect.name}")
+        problem_text = F.lit(
+            f"not one JSON object with the fields of an event of {self.dialect.name}"
+        )
         return _Events(
             self.schema,
             object_.parsed,
             object_.row,
-            lambda parsed: F.coalesce(object_.problem(parsed), said),
+            lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
             absent=lambda _: json_absent(text, wrapped=False),
             dialect=self.dialect,
-            keys=place.keys,
-            splits=place.splits,
+            keys=context.keys,
+            splits=context.splits,
         )
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Raise ``PlanError``: only the tool writes its events."""
-        raise place.refuse(
+        raise context.refuse(
             f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
         )
 
@@ -271,15 +275,15 @@ class _Events(Decoding):
         """
         frame = super().of(records, part)
         event, dialect = F.col("value_row"), self.dialect
-        known = event["type"].isin(*dialect.upserts, *dialect.deletes)
+        is_change = event["type"].isin(*dialect.upserts, *dialect.deletes)
         nothing = F.coalesce(event["type"].isin(*dialect.nothing), F.lit(False))
         frame = kept(frame, ~(F.col("value_absent") | nothing))
-        changes = F.when(known, self._changes(event))
+        changes = F.when(is_change, self._changes(event))
         frame = frame.withColumn("_changes", changes)
         problems = [
             F.col("value_problem"),
             F.when(
-                ~F.coalesce(known, F.lit(False)),
+                ~F.coalesce(is_change, F.lit(False)),
                 F.concat(
                     F.lit("value: no change of a row: its type is "),
                     F.coalesce(event["type"], F.lit("null")),
@@ -287,16 +291,18 @@ class _Events(Decoding):
             ),
             F.when(F.coalesce(F.size("_changes"), F.lit(0)) < 1, F.lit("value: it has no data")),
             F.try_element_at(
-                F.filter(F.transform("_changes", lambda one: one["problem"]), Column.isNotNull),
+                F.filter(
+                    F.transform("_changes", lambda change: change["problem"]), Column.isNotNull
+                ),
                 F.lit(1),
             ),
         ]
         if not self.splits:
-            said = "value: an event of several rows, which takes a frame with offsets"
-            problems.append(F.when(F.size("_changes") > 1, F.lit(said)))
+            problem_text = "value: an event of several rows, which takes a frame with offsets"
+            problems.append(F.when(F.size("_changes") > 1, F.lit(problem_text)))
         frame = frame.withColumn("value_problem", F.coalesce(*problems))
-        none = F.array(F.lit(None).cast(frame.schema["_changes"].dataType.elementType))  # type: ignore[attr-defined]
-        sound = F.when(F.col("value_problem").isNull(), F.col("_changes")).otherwise(none)
+        no_change = F.array(F.lit(None).cast(frame.schema["_changes"].dataType.elementType))  # type: ignore[attr-defined]
+        sound = F.when(F.col("value_problem").isNull(), F.col("_changes")).otherwise(no_change)
         time = F.timestamp_micros(event[dialect.time] * F.lit(dialect.time_us))
         return (
             frame.withColumn(TIMESTAMP, time)
@@ -317,8 +323,8 @@ class _Events(Decoding):
         if not self.keys:
             each = F.transform(event["data"], lambda row: self._of_row(row, None, deletes))
         else:
-            none = F.coalesce(event["old"], F.array())
-            each = F.zip_with(event["data"], none, lambda a, b: self._of_row(a, b, deletes))
+            old_rows = F.coalesce(event["old"], F.array())
+            each = F.zip_with(event["data"], old_rows, lambda a, b: self._of_row(a, b, deletes))
         return F.flatten(each)
 
     def _of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:

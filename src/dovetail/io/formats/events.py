@@ -120,15 +120,15 @@ class Wanted:
             if columns.fields
         ]
         frame = frame.withColumn(into, F.when(raw.isNotNull(), F.struct(*rows)))
-        made = F.col(into)
+        typed_rows = F.col(into)
         problems, unsent = list[Column](), list[Column]()
         for side, columns in sides.items():
             for f in columns:
-                given = Raw(raw[side][f.name], encodings[f.name], coded)
+                raw_value = Raw(raw[side][f.name], encodings[f.name], coded)
                 missing = self.placeholder.within(
-                    given.column, given.encoding.natural or raw_type(f.dataType)
+                    raw_value.column, raw_value.encoding.natural or raw_type(f.dataType)
                 )
-                unfit = _unfit(f, given, made[side][f.name])
+                unfit = _unfit(f, raw_value, typed_rows[side][f.name])
                 if missing is None:
                     problems.append(unfit)
                 elif self.keeps and side == "after" and f.name not in self.keys:
@@ -139,7 +139,7 @@ class Wanted:
         event = F.struct(
             raw["op"].alias("op"),
             F.coalesce(*(_time(_at(raw, path), path) for path in _TIMES)).alias("time"),
-            *(made[side].alias(side) for side, columns in sides.items() if columns.fields),
+            *(typed_rows[side].alias(side) for side, columns in sides.items() if columns.fields),
             F.struct(
                 F.lit(True).alias("_"),
                 *(_at(raw, path).alias(name) for name, path in self.metadata.items()),
@@ -173,28 +173,30 @@ class ChangeEvents(Decoding):
     def of(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records as rows, also with ``_deleted`` and ``_timestamp``."""
         event = F.col("_event")
-        there = F.col("value").isNotNull()
-        frame = self.events(records if self.tombstones else records.where(there))
+        has_value = F.col("value").isNotNull()
+        frame = self.events(records if self.tombstones else records.where(has_value))
         if "_absent" in frame.columns:
-            there = ~F.col("_absent")
-            frame = frame if self.tombstones else kept(frame, there)
+            has_value = ~F.col("_absent")
+            frame = frame if self.tombstones else kept(frame, has_value)
         if not self.truncates:
             frame = kept(frame, ~F.coalesce(event["op"] == "t", F.lit(False)))
         frame = frame.withColumn(
             "value_problem",
-            F.when(there, F.concat(F.lit("value: "), F.coalesce(*self._problems(event)))),
+            F.when(has_value, F.concat(F.lit("value: "), F.coalesce(*self._problems(event)))),
         )
-        deletes = ~there | (event["op"] == "d")
+        deletes = ~has_value | (event["op"] == "d")
         change = self._row(deletes)
         if self.splits and self.wanted.keys:
             moves = F.col("value_problem").isNull() & self._moves(event)
-            both = F.when(moves, F.array(self._row(F.lit(True)), change))
-            frame = frame.withColumn("_row", F.explode(F.coalesce(both, F.array(change))))
+            delete_and_change = F.when(moves, F.array(self._row(F.lit(True)), change))
+            frame = frame.withColumn(
+                "_row", F.explode(F.coalesce(delete_and_change, F.array(change)))
+            )
         else:
             frame = frame.withColumn("_row", change)
         time = F.timestamp_micros(event["time"])
         if "timestamp" in records.columns:
-            time = F.when(there, time).otherwise(F.col("timestamp"))
+            time = F.when(has_value, time).otherwise(F.col("timestamp"))
         return frame.select(
             "*",
             F.col("_row.row").alias("value_row"),
@@ -232,11 +234,11 @@ class ChangeEvents(Decoding):
 
     def _moves(self, event: Column) -> Column:
         """Return whether an update changes the key; false where the event lacks the former key."""
-        moves, known = F.lit(False), event["op"] == "u"
+        moves, comparable = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:
             before, after = event["before"][name], event["after"][name]
-            moves, known = moves | ~before.eqNullSafe(after), known & before.isNotNull()
-        return known & moves
+            moves, comparable = moves | ~before.eqNullSafe(after), comparable & before.isNotNull()
+        return comparable & moves
 
     def _row(self, deleted: Column) -> Column:
         """Return the row after the change, or the key's columns of a deleted one, with the flag
@@ -268,25 +270,25 @@ def _at(raw: Column, path: str) -> Column:
     return raw.cast(METADATA[path])
 
 
-def _time(found: Column, path: str) -> Column:
+def _time(time: Column, path: str) -> Column:
     """Return a time of an envelope in microseconds; null for 0."""
-    micros = found if path.endswith("_us") else found * 1000
+    micros = time if path.endswith("_us") else time * 1000
     return F.nullif(micros, F.lit(0))
 
 
-def _unfit(column: StructField, given: Raw, value: Column) -> Column:
+def _unfit(column: StructField, raw_value: Raw, value: Column) -> Column:
     """Return why a column has no value although it has a raw one; null where it has none or
     fits.
     """
     type_, named = column.dataType, f"column {quoted(column.name)}"
-    raw, encoding = given.column, given.encoding
+    raw, encoding = raw_value.column, raw_value.encoding
     unfit = F.concat(
         F.lit(f"{named} is no {type_.simpleString()}: "),
         F.substring(F.to_json(F.struct(raw.alias(column.name))), 1, 200),
         F.lit(", encoded as "),
         F.coalesce(encoding.name, F.lit("its record does not say; name it in encodings=")),
     )
-    return F.when(given.lost(value, type_), unfit)
+    return F.when(raw_value.lost(value, type_), unfit)
 
 
 def _unsent(column: StructField) -> Column:

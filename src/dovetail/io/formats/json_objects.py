@@ -52,35 +52,35 @@ class JsonObject:
         """
         values = Values(self.encodings)
         raw = parsed["object"]
-        made = values.of(raw, self.schema)
+        converted = values.of(raw, self.schema)
         fits = self._is_one & parsed[_MALFORMED].isNull() & ~values.lost(raw, self.schema)
-        doubt = suspect(self.text, made, self.schema)
+        doubt = suspect(self.text, converted, self.schema)
         if doubt is not None:
             sound = F.when(doubt, self.problem(parsed).isNull())
             fits = fits & F.coalesce(sound, F.lit(True))
-        return F.when(fits, made)
+        return F.when(fits, converted)
 
     def problem(self, parsed: Column) -> Column:
         """Return why a field does not fit its type; null where the text is not one JSON object."""
-        made = Values(self.encodings).of(parsed["object"], self.schema)
+        converted = Values(self.encodings).of(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
-        known = F.struct(
+        readings = F.struct(
             _from_json(self.text, text_type(self.schema))["object"].alias("deep"),
             _from_json(self.text, texts).alias("flat"),
-            made.alias("made"),
+            converted.alias("made"),
         )
         # Within a transform of a list it is computed once, however often it is used.
-        said = F.transform(F.array(known), self._problem)
-        return F.when(self._is_one, F.try_element_at(said, F.lit(1)))
+        problems = F.transform(F.array(readings), self._problem)
+        return F.when(self._is_one, F.try_element_at(problems, F.lit(1)))
 
-    def _problem(self, known: Column) -> Column:
+    def _problem(self, readings: Column) -> Column:
         """Return the first reason why a field does not fit; null if the text is no object."""
-        flat, made = known["flat"], known["made"]
-        reasons = [misfit(known["deep"], made, self.schema, F.lit(""))]
+        flat, converted = readings["flat"], readings["made"]
+        reasons = [misfit(readings["deep"], converted, self.schema, F.lit(""))]
         for f in self.schema:
             text = flat["object"][f.name]
             reason = unfit(F.lit(f.name), f.dataType, text)
-            reasons.append(F.when(text.isNotNull() & made[f.name].isNull(), reason))
+            reasons.append(F.when(text.isNotNull() & converted[f.name].isNull(), reason))
         for f in self.schema:
             # Find a text in place of an object or an array, at any depth.
             if isinstance(f.dataType, (ArrayType, MapType, StructType)):

@@ -109,10 +109,10 @@ class Values:
             return F.when(raw.isNotNull(), F.struct(*fields))
         if isinstance(type_, ArrayType):
             inner = type_.elementType
-            return F.transform(raw, lambda one: self.of(one, inner, path))
+            return F.transform(raw, lambda item: self.of(item, inner, path))
         if isinstance(type_, MapType):
             of_values = type_.valueType
-            return F.transform_values(raw, lambda _, one: self.of(one, of_values, path))
+            return F.transform_values(raw, lambda _, item: self.of(item, of_values, path))
         return self._made(raw, type_, path)
 
     def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
@@ -128,7 +128,7 @@ class Values:
                 items, inner = F.map_values(raw), type_.valueType
             assert inner is not None
             of_items = inner
-            some = F.exists(items, lambda one: self.lost(one, of_items, path))
+            some = F.exists(items, lambda item: self.lost(item, of_items, path))
             return F.coalesce(some, F.lit(False))
         return raw.isNotNull() & self._made(raw, type_, path).isNull()
 
@@ -162,11 +162,11 @@ def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
 
     Null for a date with a fraction, and for years outside 1 to 9999.
     """
-    number = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
+    count = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
     if isinstance(type_, DateType):
-        days = F.when(number == F.floor(number), number).try_cast("long")
+        days = F.when(count == F.floor(count), count).try_cast("long")
         return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days.cast("int")))
-    product = F.try_multiply(number, F.lit(_MICROSECONDS[encoding]))
+    product = F.try_multiply(count, F.lit(_MICROSECONDS[encoding]))
     micros = F.floor(product).try_cast("long")
     micros = F.when(micros.between(_FIRST_US, _LAST_US), micros)
     if isinstance(type_, TimestampNTZType):
@@ -174,46 +174,46 @@ def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
     return F.timestamp_micros(micros)
 
 
-def suspect(text: Column, made: Column, type_: DataType) -> Column | None:
+def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
     """Return whether a number may have been misread; None if the type has no numbers to doubt.
 
-    ``text``: the object as it came; ``made``: the converted value.
+    ``text``: the object as it came; ``converted``: the value in its type.
     """
-    doubts = [] if infinite(made, type_) is None else [infinite(made, type_)]
+    doubts = [] if infinite(converted, type_) is None else [infinite(converted, type_)]
     if _has_decimal(type_):
         doubts.append(text.rlike(_WITH_COMMA))
-    known = [doubt for doubt in doubts if doubt is not None]
-    return reduce(Column.__or__, known) if known else None
+    conditions = [doubt for doubt in doubts if doubt is not None]
+    return reduce(Column.__or__, conditions) if conditions else None
 
 
-def infinite(made: Column, type_: DataType) -> Column | None:
+def infinite(converted: Column, type_: DataType) -> Column | None:
     """Return whether a number is infinite, at any depth, as a too large one becomes; None if the
     type has no floats.
     """
     if isinstance(type_, (FloatType, DoubleType)):
-        return F.abs(made) == F.lit(float("inf"))
+        return F.abs(converted) == F.lit(float("inf"))
     if isinstance(type_, StructType):
-        some = [infinite(made[f.name], f.dataType) for f in type_]
-        known = [F.coalesce(one, F.lit(False)) for one in some if one is not None]
-        return reduce(Column.__or__, known) if known else None
+        some = [infinite(converted[f.name], f.dataType) for f in type_]
+        conditions = [F.coalesce(item, F.lit(False)) for item in some if item is not None]
+        return reduce(Column.__or__, conditions) if conditions else None
     if isinstance(type_, (ArrayType, MapType)):
         inner = type_.elementType if isinstance(type_, ArrayType) else type_.valueType
         if infinite(F.lit(None), inner) is None:
             return None
-        items = made if isinstance(type_, ArrayType) else F.map_values(made)
-        return F.coalesce(F.exists(items, _bool(lambda one: infinite(one, inner))), F.lit(False))
+        items = converted if isinstance(type_, ArrayType) else F.map_values(converted)
+        return F.coalesce(F.exists(items, _bool(lambda item: infinite(item, inner))), F.lit(False))
     return None
 
 
-def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
+def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
     """Return why a value does not fit its type, with the path and the value at fault; null if it
     fits.
 
-    ``text``: the value in its ``text_type``; ``made``: the converted value.
+    ``text``: the value in its ``text_type``; ``converted``: the value in its type.
     """
     if isinstance(type_, StructType):
         of_fields = (
-            misfit(text[f.name], made[f.name], f.dataType, F.concat(path, F.lit(f".{f.name}")))
+            misfit(text[f.name], converted[f.name], f.dataType, F.concat(path, F.lit(f".{f.name}")))
             for f in type_
         )
         return F.coalesce(F.lit(None).cast("string"), *of_fields)
@@ -221,7 +221,7 @@ def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
         if isinstance(type_, ArrayType):
             inner = type_.elementType
             each = F.zip_with(
-                text, made, lambda a, b: misfit(a, b, inner, F.concat(path, F.lit("[]")))
+                text, converted, lambda a, b: misfit(a, b, inner, F.concat(path, F.lit("[]")))
             )
         else:
             of_values = type_.valueType
@@ -229,18 +229,18 @@ def misfit(text: Column, made: Column, type_: DataType, path: Column) -> Column:
                 F.map_keys(text),
                 lambda key: misfit(
                     F.try_element_at(text, key),
-                    F.try_element_at(made, key),
+                    F.try_element_at(converted, key),
                     of_values,
                     F.concat(path, F.lit("["), key, F.lit("]")),
                 ),
             )
         # from_json makes a whole array null if one number in it does not fit.
-        whole = F.when(text.isNotNull() & made.isNull(), unfit(path, type_, F.to_json(text)))
+        whole = F.when(text.isNotNull() & converted.isNull(), unfit(path, type_, F.to_json(text)))
         first = F.try_element_at(F.filter(each, Column.isNotNull), F.lit(1))
         return F.coalesce(whole, first)
-    lost = made.isNull()
+    lost = converted.isNull()
     if isinstance(type_, (FloatType, DoubleType)):
-        lost = lost | ((F.abs(made) == F.lit(float("inf"))) & ~text.isin(*_INFINITIES))
+        lost = lost | ((F.abs(converted) == F.lit(float("inf"))) & ~text.isin(*_INFINITIES))
         text = F.when(text.isin('"Infinity"', '"-Infinity"'), F.lit("too large")).otherwise(text)
     if isinstance(type_, DecimalType):
         lost = lost | F.contains(text, F.lit(","))
@@ -328,9 +328,9 @@ def _has_coded(type_: DataType) -> bool:
 def _bool(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
     """Return the check with a boolean result, for items whose type has one."""
 
-    def of(one: Column) -> Column:
-        found = check(one)
-        assert found is not None
-        return F.coalesce(found, F.lit(False))
+    def of(item: Column) -> Column:
+        holds = check(item)
+        assert holds is not None
+        return F.coalesce(holds, F.lit(False))
 
     return of

@@ -99,10 +99,10 @@ class Decoding:
         parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
         frame = records.withColumn(parsed, self.parsed)
         frame = frame.withColumn(row, self.row(F.col(parsed)))
-        none = F.col(part).isNull()
+        is_absent = F.col(part).isNull()
         if self.absent is not None:
-            none = none | (F.col(row).isNull() & self.absent(F.col(parsed)))
-        frame = frame.withColumn(absent, none)
+            is_absent = is_absent | (F.col(row).isNull() & self.absent(F.col(parsed)))
+        frame = frame.withColumn(absent, is_absent)
         unread = ~F.col(absent) & F.col(row).isNull()
         problem = F.concat(F.lit(f"{part}: "), self.problem(F.col(parsed)))
         return frame.withColumn(f"{part}_problem", F.when(unread, problem)).drop(parsed)
@@ -122,13 +122,13 @@ class Format(ABC):
     """A conversion from bytes to columns, and from columns to bytes."""
 
     @abstractmethod
-    def reading(self, place: Place) -> Decoding:
-        """Return how to read the column of the place's part; raise ``PlanError`` if the format
+    def reading(self, context: Place) -> Decoding:
+        """Return how to read the column of the context's part; raise ``PlanError`` if the format
         cannot.
         """
 
     @abstractmethod
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Return the columns encoded in one; null only where a single column of text or bytes is
         null.
 
@@ -171,13 +171,13 @@ WriteFormat: TypeAlias = Annotated[
 binary. ``"json"`` takes any number of columns of any type, the fields of an object."""
 
 
-def format_of(given: ReadFormat | WriteFormat) -> Format:
+def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
     """Return the format that a shorthand stands for."""
-    if isinstance(given, Format):
-        return given
-    if isinstance(given, str):
-        return {"string": _TEXT, "bytes": _BYTES, "json": JsonFormat(None)}[given]
-    return JsonFormat(struct_of("value", given))
+    if isinstance(shorthand, Format):
+        return shorthand
+    if isinstance(shorthand, str):
+        return {"string": _TEXT, "bytes": _BYTES, "json": JsonFormat(None)}[shorthand]
+    return JsonFormat(struct_of("value", shorthand))
 
 
 def struct_of(operator: str, schema: Schema) -> StructType:
@@ -198,29 +198,29 @@ class _One(Format):
 
     tells_null: ClassVar[bool] = False
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read one column, named after the part."""
         text = self.name == "string"
-        value = F.col(place.part).cast("string") if text else F.col(place.part)
-        fits = F.is_valid_utf8(value) if text else F.col(place.part).isNotNull()
+        value = F.col(context.part).cast("string") if text else F.col(context.part)
+        fits = F.is_valid_utf8(value) if text else F.col(context.part).isNotNull()
         return Decoding(
-            StructType([StructField(place.part, StringType() if text else BinaryType())]),
+            StructType([StructField(context.part, StringType() if text else BinaryType())]),
             F.when(fits, value),
-            lambda parsed: F.when(parsed.isNotNull(), F.struct(parsed.alias(place.part))),
+            lambda parsed: F.when(parsed.isNotNull(), F.struct(parsed.alias(context.part))),
             lambda _: F.lit("not text in UTF-8"),
         )
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Return the column as bytes or text; raise ``PlanError`` for several columns or another
         type.
         """
         kinds = [field.dataType for field in columns]
         if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
-            given = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
+            shown_columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
             raise PlanError(
-                place.operator,
-                f'{place.part}="{self.name}" does not suit the columns {given}',
-                f'Write them with {place.part}="json"',
+                context.operator,
+                f'{context.part}="{self.name}" does not suit the columns {shown_columns}',
+                f'Write them with {context.part}="json"',
             )
         return F.col(quoted(columns.names[0])).cast("string" if self.name == "string" else "binary")
 
@@ -240,45 +240,46 @@ class JsonFormat(Format):
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
     """The encodings of times, by the paths of their fields."""
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read the object's fields; raise ``PlanError`` without a schema."""
         if self.schema is None:
-            raise place.refuse(
+            raise context.refuse(
                 "is JSON of no declared schema",
                 "Declare its fields: dt.json('id long, name string')",
             )
-        text = json_text(F.col(place.part), framed=self.framed)
+        text = json_text(F.col(context.part), framed=self.framed)
         object_ = JsonObject(text, self.schema, self.encodings)
-        said = "not one JSON object whose fields fit the schema"
+        problem_text = "not one JSON object whose fields fit the schema"
         if self.framed:
-            said += ", after the five bytes of a schema registry"
+            problem_text += ", after the five bytes of a schema registry"
         bare = {"schema", "payload"}.isdisjoint(self.schema.names)
 
         def row(parsed: Column) -> Column:
-            found = object_.row(parsed)
+            object_row = object_.row(parsed)
             if not bare or not object_.schema.fields:
-                return found
+                return object_row
             nulls = (parsed["object"][name].isNull() for name in object_.schema.names)
             empty = reduce(Column.__and__, nulls)
-            return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), found)
+            return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), object_row)
 
         return Decoding(
             self.schema,
             object_.parsed,
             row,
             lambda parsed: F.coalesce(
-                object_.problem(parsed), not_json(F.col(place.part), said, framed=self.framed)
+                object_.problem(parsed),
+                not_json(F.col(context.part), problem_text, framed=self.framed),
             ),
             absent=lambda _: json_absent(text, wrapped=bare),
         )
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Return the columns as an object; raise ``PlanError`` for options that are for reading
         only.
         """
-        for argument, given in (("framed", self.framed), ("encodings", self.encodings)):
-            if given:
-                raise place.refuse(
+        for argument, value in (("framed", self.framed), ("encodings", self.encodings)):
+            if value:
+                raise context.refuse(
                     f"is JSON with {argument}=, which is for reading", f"Leave {argument}= out"
                 )
         return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITTEN)
@@ -359,25 +360,25 @@ def json(
     >>> orders.changelog().select("id", F.unix_seconds("at").alias("at"), "city").collect()
     [Row(id=7, at=1714557600, city=None)]
     """
-    given = dict(encodings or {})
+    encoding_by_column = dict(encodings or {})
     columns = None if schema is None else struct_of("json", schema)
-    if given and columns is None:
+    if encoding_by_column and columns is None:
         raise PlanError("json", "encodings= is given without schema=", "Declare the fields")
     if columns is not None:
-        checked_encodings("json", given, columns)
-    return JsonFormat(columns, framed, given)
+        checked_encodings("json", encoding_by_column, columns)
+    return JsonFormat(columns, framed, encoding_by_column)
 
 
-def not_json(column: Column, said: str, *, framed: bool) -> Column:
-    """Return the problem ``said`` of bytes, with a hint at ``framed=True`` for JSON behind a
-    registry's framing.
+def not_json(column: Column, problem_text: str, *, framed: bool) -> Column:
+    """Return the problem of bytes, with a hint at ``framed=True`` for JSON behind a registry's
+    framing.
     """
     if framed:
-        return F.lit(said)
+        return F.lit(problem_text)
     frame = F.hex(F.substring(column, 1, 1)) == "00"
     object_ = F.substring(column, FRAME_LENGTH + 1, 1).cast("string") == "{"
-    hint = f"{said}: it is in a schema registry's framing, which framed=True passes over"
-    return F.when(frame & object_, hint).otherwise(said)
+    hint = f"{problem_text}: it is in a schema registry's framing, which framed=True passes over"
+    return F.when(frame & object_, hint).otherwise(problem_text)
 
 
 def json_text(column: Column, *, framed: bool) -> Column:

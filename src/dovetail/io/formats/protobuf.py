@@ -39,7 +39,7 @@ Message: TypeAlias = Annotated[
     Any,
     Rule(
         "a message's class, as protoc generates it, its descriptor, or its full name",
-        lambda given: isinstance(given, str) or _descriptor_of(given) is not None,
+        lambda message: isinstance(message, str) or _descriptor_of(message) is not None,
     ),
 ]
 Descriptors: TypeAlias = Annotated[
@@ -61,39 +61,41 @@ class ProtobufFormat(Format):
     registry: Registry | None
     subject: str | None
 
-    def reading(self, place: Place) -> Decoding:
+    def reading(self, context: Place) -> Decoding:
         """Return how to read the message's fields."""
         fields = self._fields()
         decode = _in_arrow(_decoder(self.files, self.message), fields)
-        value = F.col(place.part)
+        value = F.col(context.part)
         if self.framed:
-            rest = F.substring(value, FRAME_LENGTH + 1, _REST)
+            unframed = F.substring(value, FRAME_LENGTH + 1, _REST)
             body = F.lit(None).cast("binary")
-            for places in _places(_descriptor(self.files, self.message)):
-                matches = F.startswith(rest, F.lit(places))
-                body = F.when(matches, F.substring(rest, len(places) + 1, _REST)).otherwise(body)
+            for index_bytes in _places(_descriptor(self.files, self.message)):
+                matches = F.startswith(unframed, F.lit(index_bytes))
+                body = F.when(
+                    matches, F.substring(unframed, len(index_bytes) + 1, _REST)
+                ).otherwise(body)
             value = F.when(F.startswith(value, F.lit(b"\0")), body)
-        said = f"not a message {self.message}"
+        problem_text = f"not a message {self.message}"
         if self.framed:
-            said += ", in the framing of a schema registry"
-        return Decoding(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(said))
+            problem_text += ", in the framing of a schema registry"
+        return Decoding(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(problem_text))
 
-    def writing(self, place: Place, columns: StructType) -> Column:
+    def writing(self, context: Place, columns: StructType) -> Column:
         """Return a message of the columns; a null is a field that is not set.
 
         Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
         registry.
         """
-        own = self._fields()
+        message_fields = self._fields()
         for field in columns:
-            if field.name not in own.names:
-                raise place.refuse(
+            if field.name not in message_fields.names:
+                raise context.refuse(
                     f"has no field {field.name!r} in message {self.message}",
-                    f"Select what it has: {', '.join(own.names)}",
+                    f"Select what it has: {', '.join(message_fields.names)}",
                 )
-            type_ = own[field.name].dataType
+            type_ = message_fields[field.name].dataType
             if type_.simpleString() != field.dataType.simpleString():
-                raise place.refuse(
+                raise context.refuse(
                     f"has column {field.name!r} of type {field.dataType.simpleString()}, which is "
                     f"{type_.simpleString()} in message {self.message}",
                     "Cast it",
@@ -103,11 +105,11 @@ class ProtobufFormat(Format):
         if not self.framed:
             return written
         if self.registry is None:
-            raise place.refuse("is framed, and of no registry", "Give registry=")
-        subject = self.subject or f"{place.topic}-{place.part}"
-        number = self.registry.versions(subject)[-1].id
-        places = _places(_descriptor(self.files, self.message))[0]
-        return F.concat(F.lit(bytes(1) + number.to_bytes(4, "big") + places), written)
+            raise context.refuse("is framed, and of no registry", "Give registry=")
+        subject = self.subject or f"{context.topic}-{context.part}"
+        schema_id = self.registry.versions(subject)[-1].id
+        index_bytes = _places(_descriptor(self.files, self.message))[0]
+        return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big") + index_bytes), written)
 
     def _fields(self) -> StructType:
         """Return the message's fields as Spark's columns."""
@@ -231,23 +233,25 @@ def _descriptor_of(message: Any) -> Descriptor | None:
     """Return the descriptor of a message's class, or the descriptor itself; None for other
     objects.
     """
-    found = message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
-    return found if isinstance(found, Descriptor) else None
+    descriptor = (
+        message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
+    )
+    return descriptor if isinstance(descriptor, Descriptor) else None
 
 
 def _set_of(file: FileDescriptor) -> bytes:
     """Return a file and all its imports, serialized, each after its own imports."""
-    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+    proto_by_name: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
-    def add(one: FileDescriptor) -> None:
-        for inner in one.dependencies:
+    def add(file_descriptor: FileDescriptor) -> None:
+        for inner in file_descriptor.dependencies:
             add(inner)
         proto = descriptor_pb2.FileDescriptorProto()
-        one.CopyToProto(proto)
-        found[one.name] = proto
+        file_descriptor.CopyToProto(proto)
+        proto_by_name[file_descriptor.name] = proto
 
     add(file)
-    listed = descriptor_pb2.FileDescriptorSet(file=found.values())
+    listed = descriptor_pb2.FileDescriptorSet(file=proto_by_name.values())
     return bytes(listed.SerializeToString())
 
 
@@ -285,8 +289,8 @@ def _in_arrow(
 ) -> Callable[[Column], Column]:
     """Return a function over Arrow columns as one over Spark's."""
     udf: Any = arrow_udf  # its overloads use constants private to Spark
-    made: Callable[[Column], Column] = udf(function, returnType=type_)
-    return made
+    column_function: Callable[[Column], Column] = udf(function, returnType=type_)
+    return column_function
 
 
 def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
@@ -323,8 +327,8 @@ def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     def encoded(rows: pa.Array) -> pa.Array:
         handler = _handler(files, message)
         batch = pa.RecordBatch.from_struct_array(rows)
-        own = handler.schema()
-        fields = [pa.field(name, _nullable(own.field(name).type)) for name in batch.schema.names]
+        schema = handler.schema()
+        fields = [pa.field(name, _nullable(schema.field(name).type)) for name in batch.schema.names]
         return handler.record_batch_to_array(batch.cast(pa.schema(fields)))
 
     return encoded
@@ -362,21 +366,21 @@ def _places(descriptor: Descriptor) -> list[bytes]:
     messages. The first message of a file has a second, usual form: one zero byte.
     """
     path: list[int] = []
-    one = descriptor
-    while one is not None:
-        outer = one.containing_type
-        among = outer.nested_types if outer else list(one.file.message_types_by_name.values())
-        path.insert(0, [other.full_name for other in among].index(one.full_name))
-        one = outer
-    named = b"".join(_varint(number) for number in (len(path), *path))
+    current = descriptor
+    while current is not None:
+        outer = current.containing_type
+        among = outer.nested_types if outer else list(current.file.message_types_by_name.values())
+        path.insert(0, [other.full_name for other in among].index(current.full_name))
+        current = outer
+    named = b"".join(_varint(index) for index in (len(path), *path))
     return [b"\0", named] if path == [0] else [named]
 
 
-def _varint(number: int) -> bytes:
+def _varint(value: int) -> bytes:
     """Return a number, not negative, as a zigzag varint."""
-    number <<= 1
-    made = bytearray()
-    while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*made, number])
+    value <<= 1
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])

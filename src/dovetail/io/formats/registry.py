@@ -76,7 +76,7 @@ class FileRegistry(Registry):
         """
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
-            return sorted(listed, key=lambda one: (one["subject"], one["version"]))
+            return sorted(listed, key=lambda version: (version["subject"], version["version"]))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self.refuse(
                 f"cannot be read: {type(error).__name__}: {error}",
@@ -88,18 +88,21 @@ class FileRegistry(Registry):
         """Return the versions in the file, the oldest first; ``ConfigurationError`` for an unknown
         subject.
         """
-        found = [one for one in self._schemas if one["subject"] == subject]
-        if not found:
+        stored_versions = [version for version in self._schemas if version["subject"] == subject]
+        if not stored_versions:
             raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
-        return [Registered(one["id"], one["version"], one["schema"]) for one in found]
+        return [
+            Registered(version["id"], version["version"], version["schema"])
+            for version in stored_versions
+        ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
         """Return the schema's id in the file. Nothing is registered: a new schema is a
         ``ConfigurationError``.
         """
-        for one in self.versions(subject):
-            if _same(one.schema, schema):
-                return one.id
+        for version in self.versions(subject):
+            if _same(version.schema, schema):
+                return version.id
         raise self.refuse(
             f"has no version of {subject!r} with the schema that is written",
             "Add it to the file, or write with the schema of a version: schema=",
@@ -120,18 +123,25 @@ class HttpRegistry(Registry):
     def versions(self, subject: str) -> Sequence[Registered]:
         """Return all versions, also deleted ones, because records may still be written by them."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        found = self._asked("GET", f"{path}?deleted=true")
-        if found is None:
+        version_numbers = self._asked("GET", f"{path}?deleted=true")
+        if version_numbers is None:
             raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
-        answers = (self._asked("GET", f"{path}/{version}?deleted=true") for version in found)
-        read = [one for one in answers if one is not None]
-        for one in read:
-            if one.get("references"):
+        answers = (
+            self._asked("GET", f"{path}/{version_number}?deleted=true")
+            for version_number in version_numbers
+        )
+        stored_versions = [version for version in answers if version is not None]
+        for version in stored_versions:
+            if version.get("references"):
                 raise self.refuse(
-                    f"has references to other schemas in version {one['version']} of {subject!r}",
+                    f"has references to other schemas in version {version['version']} of "
+                    f"{subject!r}",
                     "Give the whole schema in schema=, and its number in the registry's file",
                 )
-        return [Registered(one["id"], one["version"], one["schema"]) for one in read]
+        return [
+            Registered(version["id"], version["version"], version["schema"])
+            for version in stored_versions
+        ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
         """Return the schema's id. Look it up before registering it, so that a registry may be
@@ -139,12 +149,12 @@ class HttpRegistry(Registry):
         """
         path = f"/subjects/{quote(subject, safe='')}"
         body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})
-        found = self._asked("POST", path, body)
-        if found is None:
-            found = self._asked("POST", f"{path}/versions", body)
-        if found is None:
+        registered = self._asked("POST", path, body)
+        if registered is None:
+            registered = self._asked("POST", f"{path}/versions", body)
+        if registered is None:
             raise self.refuse(f"registers nothing for {subject!r}", "Is it open to new schemas?")
-        return int(found["id"])
+        return int(registered["id"])
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a request and return the decoded JSON, or None on HTTP 404.
@@ -162,9 +172,9 @@ class HttpRegistry(Registry):
         except HTTPError as error:
             if error.code == _ABSENT:
                 return None
-            said = error.read().decode("utf-8", "replace")[:300]
+            detail = error.read().decode("utf-8", "replace")[:300]
             raise self.refuse(
-                f"answers {error.code} to {method} {path}: {said}",
+                f"answers {error.code} to {method} {path}: {detail}",
                 "Mend what it names; 409 says that the schema is not compatible with the "
                 "subject's others, 401 that auth= is missing or wrong",
             ) from error
@@ -256,9 +266,9 @@ def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 3
     return HttpRegistry(where, headers, timeout)
 
 
-def _same(one: str, other: str) -> bool:
+def _same(schema: str, other: str) -> bool:
     """Say whether two schemas are the same JSON, or the same text if they are no JSON."""
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return bool(json.loads(schema) == json.loads(other))
     except ValueError:
-        return one == other
+        return schema == other

@@ -63,7 +63,7 @@ class Placeholder:
         text = octets.decode("utf-8", "replace")
         digest = hashlib.md5(octets, usedforsecurity=False).digest()
         coded = [base64.b64encode(octets), base64.urlsafe_b64encode(octets)]
-        texts = [text, *(one.decode() for one in coded), octets.hex(), octets.hex().upper()]
+        texts = [text, *(encoded.decode() for encoded in coded), octets.hex(), octets.hex().upper()]
         return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
 
     def within(self, value: Column, type_: DataType) -> Column | None:
@@ -76,27 +76,29 @@ class Placeholder:
             return value == F.lit(self.octets)
         if isinstance(type_, ArrayType):
             inner = type_.elementType
-            one = self._any(value, inner)
+            unsent = self._any(value, inner)
             numbers = self._numbers(value, inner)
-            return one if numbers is None else numbers if one is None else one | numbers
-        found: list[Column | None] = []
+            return unsent if numbers is None else numbers if unsent is None else unsent | numbers
+        unsent_parts: list[Column | None] = []
         if isinstance(type_, MapType):
             keys, values = F.map_keys(value), F.map_values(value)
-            found = [self._any(keys, type_.keyType), self._any(values, type_.valueType)]
+            unsent_parts = [self._any(keys, type_.keyType), self._any(values, type_.valueType)]
         elif isinstance(type_, StructType):
-            found = [self.within(value[f.name], f.dataType) for f in type_]
-        known = [F.coalesce(one, F.lit(False)) for one in found if one is not None]
-        return reduce(or_, known) if known else None
+            unsent_parts = [self.within(value[f.name], f.dataType) for f in type_]
+        conditions = [
+            F.coalesce(unsent, F.lit(False)) for unsent in unsent_parts if unsent is not None
+        ]
+        return reduce(or_, conditions) if conditions else None
 
     def _any(self, array: Column, type_: DataType) -> Column | None:
         """Return whether any element was not sent; None if their type cannot have a placeholder."""
         if self.within(F.lit(None).cast(type_), type_) is None:
             return None
 
-        def unsent(one: Column) -> Column:
-            found = self.within(one, type_)
-            assert found is not None
-            return F.coalesce(found, F.lit(False))
+        def unsent(element: Column) -> Column:
+            is_unsent = self.within(element, type_)
+            assert is_unsent is not None
+            return F.coalesce(is_unsent, F.lit(False))
 
         return F.coalesce(F.exists(array, unsent), F.lit(False))
 
@@ -108,15 +110,15 @@ class Placeholder:
         octets = self.octets
         same = []
         if isinstance(type_, (NumericType, StringType)):
-            numbers = F.array(*(F.lit(float(one)) for one in octets))
-            same = [F.transform(array, lambda one: one.try_cast("double")) == numbers]
+            numbers = F.array(*(F.lit(float(item)) for item in octets))
+            same = [F.transform(array, lambda item: item.try_cast("double")) == numbers]
         if isinstance(type_, StringType):
-            coded = F.array(*(F.lit(base64.b64encode(bytes([one])).decode()) for one in octets))
+            coded = F.array(*(F.lit(base64.b64encode(bytes([item])).decode()) for item in octets))
             same += [array == coded, F.transform(array, _unscaled) == coded]
         elif isinstance(type_, BinaryType):
-            same = [array == F.array(*(F.lit(bytes([one])) for one in octets))]
+            same = [array == F.array(*(F.lit(bytes([item])) for item in octets))]
         elif isinstance(type_, StructType) and {"scale", "value"} <= {*type_.names}:
-            values = F.transform(array, lambda one: one["value"])
+            values = F.transform(array, lambda item: item["value"])
             return self._numbers(values, type_["value"].dataType)
         if not same:
             return None
