@@ -109,15 +109,15 @@ def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
     Raises ``PlanError`` if there are none.
     """
     if key is not None:
-        found, _ = keyed(_READER, key, schema)
-        if not found.names:
+        key_columns, _ = keyed(_READER, key, schema)
+        if not key_columns.names:
             raise PlanError(_READER, "key= names no column", "Name the table's key columns")
-        return found.names
-    own = [field.name for field in schema if field.metadata.get(KEY)]
-    if not own:
+        return key_columns.names
+    key_names = [field.name for field in schema if field.metadata.get(KEY)]
+    if not key_names:
         raise PlanError(
             _READER,
             "path= has files that do not say which columns are the key of a table",
             "Name them in key=; the records of a stream have no current rows",
         )
-    return own
+    return key_names

@@ -59,8 +59,8 @@ class DeltaChanges:
         name.
         """
         if table is None:
-            place = delta_tables.path_of(session, "from_delta", "path=", str(path))
-            return place, place.rstrip("/").rsplit("/", 1)[-1]
+            table_path = delta_tables.path_of(session, "from_delta", "path=", str(path))
+            return table_path, table_path.rstrip("/").rsplit("/", 1)[-1]
         with refused("from_delta", f"table={table!r} cannot be read", _GIVEN):
             return delta_tables.location(session, table), table.rsplit(".", 1)[-1].strip("`")
 
@@ -77,7 +77,7 @@ class DeltaChanges:
             else:
                 rows, nets = self._content(table), False
         operator = f"table {self.label}"
-        made = changes_of(
+        changes = changes_of(
             rows,
             operator,
             keys,
@@ -86,7 +86,7 @@ class DeltaChanges:
             key_updates=self.key_updates,
             partitions=cores(self.session) if nets else None,
         )
-        return made, None if timestamp is None else text_of(self, timestamp, lambda: rows)
+        return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _feed(self, table: str) -> tuple[DataFrame, bool]:
         """Return the change data feed, and whether the table may lose rows (it is not append-only).
@@ -114,12 +114,12 @@ class DeltaChanges:
         ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()
         reader = self.session.read.format("delta").option("versionAsOf", str(version))
         rows = reader.options(**self.options).load(self.path)
-        own = {
+        feed_columns = {
             _KIND: F.lit("insert"),
             _VERSION: F.lit(version).cast("long"),
             COMMIT_TIME: F.timestamp_micros(F.lit(time)),
         }
-        return rows.withColumns(own)
+        return rows.withColumns(feed_columns)
 
 
 def changes_of(
@@ -153,20 +153,20 @@ def changes_of(
     refuse_duplicates(operator, columns or (), "Name it once in columns=")
     for name in columns or ():
         known_field(operator, "columns=", name, rows.schema)
-    own, kind = F.col(COMMIT_TIME), F.col(_KIND)
+    event_time, kind = F.col(COMMIT_TIME), F.col(_KIND)
     if timestamp is not None:
-        own = expression_of(operator, rows, timestamp, "timestamp=", TimestampType)
-    leaves = F.greatest(own, COMMIT_TIME)
+        event_time = expression_of(operator, rows, timestamp, "timestamp=", TimestampType)
+    leaves = F.greatest(event_time, COMMIT_TIME)
     if not key_updates:
         rows = rows.where(kind != "update_preimage")
     elif timestamp is not None and partitions is not None:
         # Made here, because Spark Connect has another kind of function. Rows must be filtered after
         # it: it looks at the following row.
         following: Any = arrow_udf(_times_of_next, LongType())  # type: ignore[call-overload]
-        follows = following(F.struct(kind, F.col(_VERSION), F.unix_micros(own)))
+        follows = following(F.struct(kind, F.col(_VERSION), F.unix_micros(event_time)))
         rows = rows.withColumn(_NEXT_TIME, follows)
         leaves = F.coalesce(F.timestamp_micros(_NEXT_TIME), leaves)
-    gone = kind.isin("delete", "update_preimage")
+    is_delete = kind.isin("delete", "update_preimage")
     used = {COMMIT_TIME, _KIND, _VERSION, _NEXT_TIME}
     if columns is None and isinstance(timestamp, str):
         used.add(timestamp)
@@ -175,20 +175,20 @@ def changes_of(
         names = [name for name in names if name in {*keys, *columns}]
     row = [F.col(quoted(name)) for name in names]
     change = [
-        gone.alias(DELETED),
-        F.when(gone, leaves).otherwise(own).alias(TIMESTAMP),
-        (F.col(_VERSION) * 2 + F.when(gone, 0).otherwise(1)).alias(POSITION),
+        is_delete.alias(DELETED),
+        F.when(is_delete, leaves).otherwise(event_time).alias(TIMESTAMP),
+        (F.col(_VERSION) * 2 + F.when(is_delete, 0).otherwise(1)).alias(POSITION),
     ]
     if partitions is None:
         return rows.select(*row, *change)
-    given = F.lit(None) if timestamp is None else own
-    rows = rows.select(*row, *change, given.cast(TimestampType()).alias(_ROW_TIME))
+    row_time = F.lit(None) if timestamp is None else event_time
+    rows = rows.select(*row, *change, row_time.cast(TimestampType()).alias(_ROW_TIME))
     parted = rows.repartition(partitions, *(F.col(quoted(key)) for key in keys))
     # Plain names, because mapInArrow takes the dots of a user's names for nesting.
     plain = parted.toDF(*map(wire_name, range(len(rows.columns))))
-    numbers = [names.index(key) for key in keys]
+    key_indices = [names.index(key) for key in keys]
     schema = StructType(plain.schema.fields[:-1])
-    return plain.mapInArrow(partial(_netted, keys=numbers), schema).toDF(*rows.columns[:-1])
+    return plain.mapInArrow(partial(_netted, keys=key_indices), schema).toDF(*rows.columns[:-1])
 
 
 def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -198,21 +198,21 @@ def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[
     is dropped. Rows that do not fit into memory are split into files by key, so a file has all rows
     of its keys.
     """
-    held: list[pa.RecordBatch] = []
+    pending_batches: list[pa.RecordBatch] = []
     size = 0
     with ExitStack() as files:
         parts: list[_SpooledRows] = []
         for batch in batches:
-            held.append(batch)
+            pending_batches.append(batch)
             size += batch.nbytes
             if size > HELD_BYTES:
                 parts = parts or [_SpooledRows(files, batch.schema) for _ in range(_PARTS)]
-                _split(held, keys, parts)
-                held, size = [], 0
+                _split(pending_batches, keys, parts)
+                pending_batches, size = [], 0
         if not parts:
-            yield from _net(held, keys)
+            yield from _net(pending_batches, keys)
             return
-        _split(held, keys, parts)
+        _split(pending_batches, keys, parts)
         for part in parts:
             yield from _net(part.read(), keys)
 
@@ -236,33 +236,33 @@ class _SpooledRows:
 
 
 def _split(
-    held: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
+    batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
 ) -> None:
     """Append each row to the part that its key's hash chooses."""
-    if not held:
+    if not batches:
         return
-    rows = pa.Table.from_batches(held)
-    columns = [rows.column(number).combine_chunks() for number in keys]
-    number = bucket_of(stable_hash(columns), len(parts))
-    for own, part in enumerate(parts):
-        part.write(rows.filter(pa.array(number == own)))
+    rows = pa.Table.from_batches(batches)
+    columns = [rows.column(index).combine_chunks() for index in keys]
+    index = bucket_of(stable_hash(columns), len(parts))
+    for part_index, part in enumerate(parts):
+        part.write(rows.filter(pa.array(index == part_index)))
 
 
-def _net(held: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows that remain after netting the changes of each key and commit."""
-    if not held:
+    if not batches:
         return
-    rows = pa.Table.from_batches(held)
+    rows = pa.Table.from_batches(batches)
     columns = [column.combine_chunks() for column in rows.columns]
-    gone, _, position, time = columns[-4:]
+    is_delete, _, position, time = columns[-4:]
     stays = net(
-        [columns[number] for number in keys],
+        [columns[column_index] for column_index in keys],
         position.to_numpy() >> 1,
-        gone.to_numpy(zero_copy_only=False),
+        is_delete.to_numpy(zero_copy_only=False),
         [*columns[:-4], time],
     )
-    made = rows.select(range(rows.num_columns - 1))
-    yield from (made if stays.all() else made.filter(pa.array(stays))).to_batches()
+    changes = rows.select(range(rows.num_columns - 1))
+    yield from (changes if stays.all() else changes.filter(pa.array(stays))).to_batches()
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
@@ -288,5 +288,5 @@ def _times(rows: pa.Array, following: pa.Array) -> pa.Array:
         pc.and_(pc.equal(kind[:-1], "update_preimage"), pc.equal(kind[1:], "update_postimage")),
         pc.equal(version[:-1], version[1:]),
     )
-    found = pc.if_else(pair, time_us[1:], pa.scalar(None, pa.int64()))
-    return found if len(following) else pa.concat_arrays([found, pa.nulls(1, pa.int64())])
+    times_us = pc.if_else(pair, time_us[1:], pa.scalar(None, pa.int64()))
+    return times_us if len(following) else pa.concat_arrays([times_us, pa.nulls(1, pa.int64())])

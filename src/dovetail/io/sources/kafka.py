@@ -373,11 +373,13 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
         )
 
     event_time = F.unix_micros(TIMESTAMP).cast("string")
-    own = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
+    change_headers = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
     if not headers:
-        return own
-    given = each({name: _header(changes, name, item) for name, item in headers.items()})
-    return F.concat(own, F.filter(given, lambda header: header["value"].isNotNull()))
+        return change_headers
+    user_headers = each({name: _header(changes, name, item) for name, item in headers.items()})
+    return F.concat(
+        change_headers, F.filter(user_headers, lambda header: header["value"].isNotNull())
+    )
 
 
 def _header(changes: DataFrame, name: str, item: str | Column) -> Column:

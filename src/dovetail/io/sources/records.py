@@ -136,7 +136,7 @@ class RecordFrame:
             *(F.col(f"{part}_row")[name].alias(name) for part in names for name in names[part]),
             *(column.alias(name) for name, (column, _) in metadata.items()),
             *(DELETED, TIMESTAMP),
-            *(F.col(name).alias(own) for name, own in places.items()),
+            *(F.col(name).alias(place_column) for name, place_column in places.items()),
             F.coalesce(*problems).alias(PROBLEM),
             F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias("_record"),
         )
@@ -180,11 +180,11 @@ class RecordFrame:
                 "Select what holds it under that name"
                 + ("" if part == "value" else ", or name the value's key columns in key_columns="),
             )
-        found = frame.schema[part].dataType
-        if found.typeName() not in ("binary", "string"):
+        type_ = frame.schema[part].dataType
+        if type_.typeName() not in ("binary", "string"):
             raise PlanError(
                 self.operator,
-                f"column {part!r} is of type {found.simpleString()}, not binary or string",
+                f"column {part!r} is of type {type_.simpleString()}, not binary or string",
                 "Read records of columns with from_changelog",
             )
         return frame.withColumn(part, F.col(part).cast("binary"))
@@ -198,19 +198,19 @@ class RecordFrame:
 
     def _refuse_names(self, names: dict[Part, list[str]]) -> None:
         """Raise ``PlanError`` for columns of one name, and for unknown key columns."""
-        known = [*(name for of_part in names.values() for name in of_part), *self.metadata]
+        column_names = [*(name for of_part in names.values() for name in of_part), *self.metadata]
         refuse_duplicates(
             self.operator,
-            [*METADATA, *known],
+            [*METADATA, *column_names],
             "Leave a field that key and value share out of value=, and rename one that is named as "
             f"the record's own columns are ({', '.join(METADATA)})",
         )
         for name in self.keys:
-            if name not in known:
+            if name not in column_names:
                 raise PlanError(
                     self.operator,
                     f"key_columns= names an unknown column {name!r}",
-                    f"Known are {', '.join(known)}",
+                    f"Known are {', '.join(column_names)}",
                 )
 
     def _of_record(self, path: str) -> tuple[Column, Column | None]:
@@ -228,7 +228,7 @@ class RecordFrame:
         if name != "headers":
             return F.col(name), None
         header = path.removeprefix(_HEADER)
-        last = F.filter("headers", lambda one: one["key"] == header)
+        last = F.filter("headers", lambda entry: entry["key"] == header)
         value = F.try_element_at(last, F.lit(-1))["value"].cast("string")
         unfit = F.when(~F.is_valid_utf8(value), F.lit(f"header {header!r} is no text in UTF-8"))
         return value, unfit
@@ -238,16 +238,22 @@ class RecordFrame:
         stamped = F.col("timestamp") if self.has("timestamp") else F.lit(None).cast("timestamp")
         if not self.has("headers"):
             return stamped
-        place = F.nullif(F.array_position("headers.key", TIMESTAMP_HEADER), F.lit(0)).cast("int")
-        micros = F.try_element_at(F.col("headers.value"), place).cast("string").try_cast("long")
+        header_position = F.nullif(
+            F.array_position("headers.key", TIMESTAMP_HEADER), F.lit(0)
+        ).cast("int")
+        micros = (
+            F.try_element_at(F.col("headers.value"), header_position)
+            .cast("string")
+            .try_cast("long")
+        )
         return F.coalesce(F.timestamp_micros(micros), stamped)
 
     def _with_deletes(self, rows: DataFrame) -> DataFrame:
         """Return the rows; those that fulfil ``deleted`` are deletes, too."""
         if self.deleted is None:
             return rows
-        given = self._given("deleted=", self.deleted, rows, BooleanType)
-        rows = rows.withColumn(DELETED, F.col(DELETED) | F.coalesce(given, F.lit(False)))
+        is_deleted = self._given("deleted=", self.deleted, rows, BooleanType)
+        rows = rows.withColumn(DELETED, F.col(DELETED) | F.coalesce(is_deleted, F.lit(False)))
         used = isinstance(self.deleted, str) and self.deleted != self.timestamp
         return rows.drop(self.deleted) if used else rows
 
@@ -255,9 +261,9 @@ class RecordFrame:
         """Return the rows with the requested event time. A row without one gets a problem."""
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
-            given = self._given("timestamp=", self.timestamp, rows, TimestampType)
+            event_time = self._given("timestamp=", self.timestamp, rows, TimestampType)
             # A record without a value has no value columns, so its expression may be null.
-            time = F.when(F.col(DELETED), F.coalesce(given, time)).otherwise(given)
+            time = F.when(F.col(DELETED), F.coalesce(event_time, time)).otherwise(event_time)
         rows = rows.withColumn(TIMESTAMP, time)
         if isinstance(self.timestamp, str):
             rows = rows.drop(self.timestamp)
@@ -265,24 +271,26 @@ class RecordFrame:
         return rows.withColumn(PROBLEM, F.coalesce(PROBLEM, unplaced))
 
     def _given(
-        self, argument: str, given: str | Column, rows: DataFrame, kind: type[DataType]
+        self, argument: str, column_or_name: str | Column, rows: DataFrame, kind: type[DataType]
     ) -> Column:
         """Return the column that an argument names, or its expression; raise ``PlanError`` for
         another type.
         """
-        if isinstance(given, str) and given in self.keys:
+        if isinstance(column_or_name, str) and column_or_name in self.keys:
             raise PlanError(
                 self.operator,
-                f"{argument} names {given!r}, a column of key_columns=",
+                f"{argument} names {column_or_name!r}, a column of key_columns=",
                 "Give an expression: F.col(...)",
             )
-        column = F.col(quoted(given)) if isinstance(given, str) else given
-        known = f"Known columns are {', '.join(rows.columns)}"
-        found = field_of(self.operator, argument, rows, column, known).dataType
-        if not isinstance(found, kind):
+        column = (
+            F.col(quoted(column_or_name)) if isinstance(column_or_name, str) else column_or_name
+        )
+        hint = f"Known columns are {', '.join(rows.columns)}"
+        type_ = field_of(self.operator, argument, rows, column, hint).dataType
+        if not isinstance(type_, kind):
             raise PlanError(
                 self.operator,
-                f"{argument} is of type {found.simpleString()}, not {kind.typeName()}",
+                f"{argument} is of type {type_.simpleString()}, not {kind.typeName()}",
                 f"Cast it, for instance with .cast('{kind.typeName()}')"
                 if kind is TimestampType
                 else "Give a condition, for instance F.col('op') == 'd'",
@@ -304,9 +312,9 @@ def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Col
     shown = F.date_format(
         F.to_utc_timestamp(time, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss'Z'"
     )
-    said = f", is further ahead of the time of reading than max_ahead={max_ahead!r} allows"
+    limit_text = f", is further ahead of the time of reading than max_ahead={max_ahead!r} allows"
     return untimed.when(
-        F.unix_micros(time) > limit, F.concat(F.lit("its event time, "), shown, F.lit(said))
+        F.unix_micros(time) > limit, F.concat(F.lit("its event time, "), shown, F.lit(limit_text))
     )
 
 
@@ -405,8 +413,8 @@ def _sound(
 
 def _stamped(records: RecordFrame) -> Column:
     """Return the record's own timestamp; null if the records have none."""
-    own = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
-    return own.cast("timestamp")
+    timestamp = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
+    return timestamp.cast("timestamp")
 
 
 def _as_sent(records: RecordFrame) -> list[Column]:
