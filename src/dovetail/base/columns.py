@@ -110,49 +110,49 @@ _OWN = (
 _NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt|shared|wire)_\d+")
 
 
-def key_name(number: int) -> str:
+def key_name(index: int) -> str:
     """Return the name of a key's column in a stage's output."""
-    return f"_k{number}"
+    return f"_k{index}"
 
 
-def foreign_name(number: int) -> str:
+def foreign_name(index: int) -> str:
     """Return the name of a foreign key's column between the two stages of its join."""
-    return f"_f{number}"
+    return f"_f{index}"
 
 
-def foreign_key_name(number: int) -> str:
+def foreign_key_name(index: int) -> str:
     """Return the name of the column with the results of a foreign key's expressions."""
-    return f"_foreign_key_{number}"
+    return f"_foreign_key_{index}"
 
 
-def position_name(number: int) -> str:
+def position_name(index: int) -> str:
     """Return the name of a column that orders a view's rows."""
-    return f"_position_{number}"
+    return f"_position_{index}"
 
 
-def attempt_name(number: int) -> str:
+def attempt_name(index: int) -> str:
     """Return the name of the column with an expression's result in a view, null where it fails."""
-    return f"_attempt_{number}"
+    return f"_attempt_{index}"
 
 
-def shared_name(number: int) -> str:
+def shared_name(index: int) -> str:
     """Return the name of one of a source's columns while views are made of its rows."""
-    return f"_shared_{number}"
+    return f"_shared_{index}"
 
 
-def wire_name(number: int) -> str:
-    """Return the name of a travelling column, by the number of its place."""
-    return f"_wire_{number}"
+def wire_name(index: int) -> str:
+    """Return the name of a travelling column, by its index."""
+    return f"_wire_{index}"
 
 
-def aggregated_name(number: int) -> str:
+def aggregated_name(index: int) -> str:
     """Return the name of the column with an aggregate's input."""
-    return f"_v{number}"
+    return f"_v{index}"
 
 
-def value_name(leaf: int, number: int) -> str:
-    """Return the name of value ``number`` of a leaf in a stage's output."""
-    return f"_{leaf}_{number}"
+def value_name(leaf: int, index: int) -> str:
+    """Return the name of value ``index`` of a leaf in a stage's output."""
+    return f"_{leaf}_{index}"
 
 
 def is_reserved(name: str) -> bool:

@@ -197,7 +197,9 @@ class Hinted:
             return self._of_column(name)
         if name in self._hints:
             return self._hints[name]
-        return nearest(name, (one for one in dir(type(self)) if not one.startswith("_")))
+        return nearest(
+            name, (attribute for attribute in dir(type(self)) if not attribute.startswith("_"))
+        )
 
     def _of_column(self, name: str) -> str:
         return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
@@ -254,23 +256,27 @@ class HintedWindows(Hinted):
     """A windowed table, which has few calls of its own."""
 
     def _instead(self, name: str) -> str:
-        known = name in self._hints or name in (
+        is_of_tables = name in self._hints or name in (
             "where",
             "select",
             "group_by",
             "changelog",
             "schema",
         )
-        if name.startswith("write") or (known and name not in self._columns()):
+        if name.startswith("write") or (is_of_tables and name not in self._columns()):
             return _OF_WINDOWS.format(name=name)
         return super()._instead(name)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known_names: Iterable[str]) -> str:
     """Return a remedy that names the nearest known name, or all of them."""
-    names = sorted(known)
+    names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=1)
-    lower = [one for one in names if one.replace("_", "") == name.lower().replace("_", "")]
+    lower = [
+        candidate
+        for candidate in names
+        if candidate.replace("_", "") == name.lower().replace("_", "")
+    ]
     if lower or close:
         return f"The nearest name is {(lower or close)[0]!r}"
     return f"Known are {', '.join(names)}"

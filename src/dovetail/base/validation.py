@@ -78,14 +78,14 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise _unbound(operator, signature, args, kwargs, error) from None
         kinds = _kinds(function)
-        for name, value in given.items():
+        for name, value in arguments.items():
             if name in kinds:
-                for argument, one in _each(signature.parameters[name], value):
-                    _refuse(operator, argument, one, kinds[name])
+                for argument, item in _each(signature.parameters[name], value):
+                    _refuse(operator, argument, item, kinds[name])
         return function(*args, **kwargs)
 
     return call
@@ -118,8 +118,12 @@ def _unbound(
         if inspect.Parameter.VAR_KEYWORD in kinds:
             remedy = f"Give each a name: {operator}(name=...)"
         else:
-            rest = [f"{name}=" for name in by_name if name not in positional]
-            remedy = f"Give the others by name: {', '.join(rest)}" if rest else "Leave it out"
+            keyword_only = [f"{name}=" for name in by_name if name not in positional]
+            remedy = (
+                f"Give the others by name: {', '.join(keyword_only)}"
+                if keyword_only
+                else "Leave it out"
+            )
         count = len(positional)
         return CallError(
             operator, f"{bound} arguments come without a name, at most {count} do", remedy
@@ -177,9 +181,9 @@ def takes(count: int, function: Callable[..., Any]) -> bool:
 def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
     """Return the arguments that were given for a parameter, each with its name in errors."""
     if parameter.kind is parameter.VAR_KEYWORD:
-        return ((f"{name}=", one) for name, one in value.items())
+        return ((f"{name}=", item) for name, item in value.items())
     if parameter.kind is parameter.VAR_POSITIONAL:
-        return ((f"one of {parameter.name}", one) for one in value)
+        return ((f"one of {parameter.name}", item) for item in value)
     return [(f"{parameter.name}=", value)]
 
 
@@ -200,9 +204,9 @@ def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
     if _fits(value, kind):
         return
     shown = _shown(value)
-    found = next(_misfits(value, kind), f"is {shown}")
+    problem = next(_misfits(value, kind), f"is {shown}")
     hint = OF_VALUES.get((operator, shown)) or OF_VALUES.get(("", shown))
-    raise PlanError(operator, f"{argument} {found}", hint or f"Give {_either(_said(kind))}")
+    raise PlanError(operator, f"{argument} {problem}", hint or f"Give {_either(_said(kind))}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -223,8 +227,8 @@ def _is_a(value: Any, kind: Any) -> bool:
         return True
     # Spark Connect has classes of its own, with the same names as the classic ones.
     classes = (kind, type(value))
-    own = all(str(one.__module__).startswith("pyspark.sql.") for one in classes)
-    return own and kind.__name__ == type(value).__name__
+    both_of_spark = all(str(class_.__module__).startswith("pyspark.sql.") for class_ in classes)
+    return both_of_spark and kind.__name__ == type(value).__name__
 
 
 def _is_ruled(value: Any, kind: Any) -> bool:
@@ -235,25 +239,25 @@ def _is_ruled(value: Any, kind: Any) -> bool:
 
 def _is_one_of(value: Any, kind: Any) -> bool:
     """Say whether a value fits one of several alternatives."""
-    return any(_fits(value, one) for one in get_args(kind))
+    return any(_fits(value, option) for option in get_args(kind))
 
 
 def _is_literal(value: Any, kind: Any) -> bool:
     """Say whether a value is one of the literals, of the same type: True is not 1."""
-    return any(type(value) is type(one) and value == one for one in get_args(kind))
+    return any(type(value) is type(literal) and value == literal for literal in get_args(kind))
 
 
 def _is_listed(value: Any, kind: Any) -> bool:
     """Say whether a value is a list, not a text, whose items all fit."""
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
-    return listed and all(_fits(one, get_args(kind)[0]) for one in value)
+    return listed and all(_fits(item, get_args(kind)[0]) for item in value)
 
 
 def _is_mapping(value: Any, kind: Any) -> bool:
     """Say whether a value is a mapping whose keys and values all fit."""
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
-        _fits(key, of_keys) and _fits(one, of_values) for key, one in value.items()
+        _fits(key, of_keys) and _fits(item, of_values) for key, item in value.items()
     )
 
 
@@ -270,11 +274,11 @@ _FITS: dict[Any, Callable[[Any, Any], bool]] = {
 
 def _misfits(value: Any, kind: Any) -> Iterator[str]:
     """Yield the items of a list or mapping that do not fit, in words."""
-    for one in _options(kind):
-        if get_origin(one) is Sequence and isinstance(value, (list, tuple)):
-            yield from (f"has {_shown(v)}" for v in value if not _fits(v, get_args(one)[0]))
-        elif get_origin(one) is Mapping and isinstance(value, Mapping):
-            of_keys, of_values = get_args(one)
+    for option in _options(kind):
+        if get_origin(option) is Sequence and isinstance(value, (list, tuple)):
+            yield from (f"has {_shown(v)}" for v in value if not _fits(v, get_args(option)[0]))
+        elif get_origin(option) is Mapping and isinstance(value, Mapping):
+            of_keys, of_values = get_args(option)
             for key, item in value.items():
                 if not _fits(key, of_keys):
                     yield f"has {_shown(key)} for a name"
@@ -287,8 +291,8 @@ def _options(kind: Any) -> Iterator[Any]:
     if get_origin(kind) is Annotated:
         yield from _options(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):
-        for one in get_args(kind):
-            yield from _options(one)
+        for option in get_args(kind):
+            yield from _options(option)
     else:
         yield kind
 
@@ -299,10 +303,13 @@ def _said(kind: Any) -> list[str]:
     if origin is Annotated:
         return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_said(args[0])[:1])]
     if origin in (Union, UnionType):
-        found = [said for one in args for said in _said(one)]
-        return [*(said for said in found if said != "None"), *(["None"] if "None" in found else [])]
+        descriptions = [description for arg in args for description in _said(arg)]
+        return [
+            *(description for description in descriptions if description != "None"),
+            *(["None"] if "None" in descriptions else []),
+        ]
     if origin is Literal:
-        return [repr(one) for one in args]
+        return [repr(arg) for arg in args]
     if origin in (Sequence, tuple):
         return [f"a list, each item of it {_either(_said(args[0]))}"]
     if origin is Mapping:
@@ -324,10 +331,10 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def _either(said: Sequence[str]) -> str:
+def _either(alternatives: Sequence[str]) -> str:
     """Return ``a, b or c``."""
-    *first, last = dict.fromkeys(said)
-    comma = "," if any("," in one or " or " in one for one in first) else ""
+    *first, last = dict.fromkeys(alternatives)
+    comma = "," if any("," in alternative or " or " in alternative for alternative in first) else ""
     return f"{', '.join(first)}{comma} or {last}" if first else last
 
 
