@@ -351,14 +351,14 @@ def merge(
     one of them.
     """
     columns = {**key, **values}
-    places = {name: key_name(i) for i, name in enumerate(key)}
-    places |= {name: value_name(0, i) for i, name in enumerate(values)}
+    source_names = {name: key_name(i) for i, name in enumerate(key)}
+    source_names |= {name: value_name(0, i) for i, name in enumerate(values)}
     source = changes.select(
-        *(column.alias(places[name]) for name, column in columns.items()), gone.alias(CHANGE)
+        *(column.alias(source_names[name]) for name, column in columns.items()), gone.alias(CHANGE)
     )
-    pairs = [(F.col(quoted(name)), F.col(places[name])) for name in key]
+    pairs = [(F.col(quoted(name)), F.col(source_names[name])) for name in key]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
-    assigned = {quoted(name): F.col(place) for name, place in places.items()}
+    assigned = {quoted(name): F.col(source_name) for name, source_name in source_names.items()}
     (
         source.mergeInto(table, reduce(and_, [*same, *where]))
         .whenMatched(F.col(CHANGE))
@@ -384,10 +384,10 @@ def range_of(row: Row, name: str) -> Range | None:
 
     None if the column has nulls, there are no rows, or the type has no range.
     """
-    given = row.asDict()
-    if not 0 < given["count"] == given.get(f"{name} count"):
+    statistics = row.asDict()
+    if not 0 < statistics["count"] == statistics.get(f"{name} count"):
         return None
-    return given[f"{name} min"], given[f"{name} max"]
+    return statistics[f"{name} min"], statistics[f"{name} max"]
 
 
 def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:

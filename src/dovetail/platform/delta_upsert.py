@@ -100,7 +100,7 @@ def measure(frame: DataFrame) -> tuple[int, bool]:
     They may if they are few, not large, and of plain types. Runs a job.
     """
     types = {field.name: field.dataType for field in frame.schema}
-    long = [name for name, one in types.items() if isinstance(one, (StringType, BinaryType))]
+    long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
     lengths = [F.coalesce(F.octet_length(quoted(name)), F.lit(0)) for name in long]
     width = F.coalesce(F.sum(reduce(add, lengths, F.lit(0))), F.lit(0))
     size = frame.agg(F.count("*").alias("rows"), width.alias("bytes")).first()
@@ -200,8 +200,10 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     nulls = [column.is_null().to_numpy() for column, _ in keys.values()]
     pattern = sum(null.astype(np.int64) << i for i, null in enumerate(nulls))
     among = [
-        _among(names, texts, {name for i, name in enumerate(keys) if one >> i & 1}, pattern == one)
-        for one in np.unique(pattern)
+        _among(
+            names, texts, {name for i, name in enumerate(keys) if bits >> i & 1}, pattern == bits
+        )
+        for bits in np.unique(pattern)
     ]
     ranges = [
         f"{names[name]} {sign} {end}"
@@ -217,13 +219,13 @@ def _among(
 ) -> str:
     """Return the condition for keys with nulls in the columns ``null``."""
     parts = [f"{names[name]} IS NULL" for name in names if name in null]
-    rest = [name for name in names if name not in null]
-    own = [texts[name][rows] for name in rest]
-    if len(rest) == 1:
-        parts.append(f"{names[rest[0]]} IN ({', '.join(own[0])})")
-    elif rest:
-        columns = ", ".join(names[name] for name in rest)
-        values = ", ".join(f"({', '.join(row)})" for row in zip(*own, strict=True))
+    present = [name for name in names if name not in null]
+    present_texts = [texts[name][rows] for name in present]
+    if len(present) == 1:
+        parts.append(f"{names[present[0]]} IN ({', '.join(present_texts[0])})")
+    elif present:
+        columns = ", ".join(names[name] for name in present)
+        values = ", ".join(f"({', '.join(row)})" for row in zip(*present_texts, strict=True))
         parts.append(f"({columns}) IN ({values})")
     return " AND ".join(parts)
 

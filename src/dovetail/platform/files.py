@@ -101,8 +101,8 @@ class Files(ABC):
         """Create a folder if it is missing; say whether it exists, or may be created later."""
 
     @abstractmethod
-    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
-        """Write rows as Parquet files to a folder ``<column>=<number>``, replacing it.
+    def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
+        """Write rows as Parquet files to a folder ``<column>=<batch_id>``, replacing it.
 
         The folder appears at once if the file system renames a folder at once. Return False if it
         could not be renamed.
@@ -126,9 +126,9 @@ class _OfHadoop(Files):
     """Files by Hadoop's own calls, which have no public interface in Python."""
 
     def __init__(self, session: SparkSession) -> None:
-        own: Any = session
-        self._jvm = own._jvm  # noqa: SLF001
-        self._state = own._jsparkSession.sessionState()  # noqa: SLF001
+        untyped_session: Any = session
+        self._jvm = untyped_session._jvm  # noqa: SLF001
+        self._state = untyped_session._jsparkSession.sessionState()  # noqa: SLF001
 
     def _located(self, *parts: Any) -> tuple[Any, Any]:
         """Return Hadoop's path object and its file system."""
@@ -136,8 +136,8 @@ class _OfHadoop(Files):
         return path, path.getFileSystem(self._state.newHadoopConf())
 
     def qualified(self, path: str) -> str:
-        given, files = self._located(path)
-        return str(files.makeQualified(given).toString())
+        hadoop_path, files = self._located(path)
+        return str(files.makeQualified(hadoop_path).toString())
 
     def has_files(self, folder: str) -> bool:
         path, files = self._located(folder)
@@ -151,25 +151,29 @@ class _OfHadoop(Files):
         return False
 
     def exists(self, path: str) -> bool:
-        given, files = self._located(path)
-        return bool(files.exists(given))
+        hadoop_path, files = self._located(path)
+        return bool(files.exists(hadoop_path))
 
     def has_named(self, folder: str, prefix: str) -> bool:
         return any(name.startswith(prefix) for name in self.names(folder))
 
     def text(self, path: str) -> str | None:
-        given, files = self._located(path)
-        if not files.exists(given):
+        hadoop_path, files = self._located(path)
+        if not files.exists(hadoop_path):
             return None
-        parts = [given]
-        if files.getFileStatus(given).isDirectory():
-            found = (status.getPath() for status in files.listStatus(given))
-            parts = [part for part in found if part.getName().startswith("part-")]
+        parts = [hadoop_path]
+        if files.getFileStatus(hadoop_path).isDirectory():
+            children = (status.getPath() for status in files.listStatus(hadoop_path))
+            parts = [part for part in children if part.getName().startswith("part-")]
         return "".join(str(self._read(files, part, "toString", "UTF-8")) for part in parts)
 
     def blob(self, path: str) -> bytes | None:
-        given, files = self._located(path)
-        return bytes(self._read(files, given, "toByteArray")) if files.exists(given) else None
+        hadoop_path, files = self._located(path)
+        return (
+            bytes(self._read(files, hadoop_path, "toByteArray"))
+            if files.exists(hadoop_path)
+            else None
+        )
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
         """Read a file by one of the functions of Commons IO."""
@@ -180,15 +184,15 @@ class _OfHadoop(Files):
             stream.close()
 
     def put(self, path: str, text: str) -> None:
-        given, files = self._located(path)
+        hadoop_path, files = self._located(path)
         managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
         manager = getattr(managers, "MODULE$").create(
-            given.getParent(), self._state.newHadoopConf()
+            hadoop_path.getParent(), self._state.newHadoopConf()
         )
-        manager.mkdirs(given.getParent())
-        if files.exists(given) and files.getFileStatus(given).isDirectory():
-            files.delete(given, True)
-        stream = manager.createAtomic(given, True)
+        manager.mkdirs(hadoop_path.getParent())
+        if files.exists(hadoop_path) and files.getFileStatus(hadoop_path).isDirectory():
+            files.delete(hadoop_path, True)
+        stream = manager.createAtomic(hadoop_path, True)
         try:
             stream.write(text.encode())
         except BaseException:
@@ -212,10 +216,10 @@ class _OfHadoop(Files):
         path, files = self._located(folder)
         return bool(files.mkdirs(path))
 
-    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
-        hidden, files = self._located(folder, f"_writing_{number}")
+    def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
+        hidden, files = self._located(folder, f"_writing_{batch_id}")
         rows.write.mode("overwrite").parquet(str(hidden.toString()))
-        shown, _ = self._located(folder, f"{column}={number}")
+        shown, _ = self._located(folder, f"{column}={batch_id}")
         files.delete(shown, True)
         return bool(files.rename(hidden, shown))
 
@@ -225,17 +229,17 @@ class _OfHadoop(Files):
         return [entry.getPath().getName() for entry in entries]
 
     def modified(self, path: str) -> datetime:
-        given, files = self._located(path)
-        milliseconds = int(files.getFileStatus(given).getModificationTime())
+        hadoop_path, files = self._located(path)
+        milliseconds = int(files.getFileStatus(hadoop_path).getModificationTime())
         return datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=milliseconds)
 
     def remove(self, path: str) -> None:
-        given, files = self._located(path)
-        files.delete(given, False)
+        hadoop_path, files = self._located(path)
+        files.delete(hadoop_path, False)
 
     def setting(self, name: str) -> str | None:
-        found = self._state.newHadoopConf().get(name)
-        return None if found is None else str(found)
+        value = self._state.newHadoopConf().get(name)
+        return None if value is None else str(value)
 
 
 class _OfServer(Files):
@@ -310,20 +314,20 @@ class _OfServer(Files):
         # Spark creates the folder when it writes.
         return bool(self.qualified(folder))
 
-    def publish(self, rows: DataFrame, folder: str, column: str, number: int) -> bool:
+    def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
         # Spark writes overwritten partitions elsewhere, then renames their folders.
-        writer = rows.withColumn(column, F.lit(number)).write.mode("overwrite")
+        writer = rows.withColumn(column, F.lit(batch_id)).write.mode("overwrite")
         writer = writer.option("partitionOverwriteMode", "dynamic").partitionBy(column)
         writer.parquet(folder)
-        if not self.has_files(f"{folder}/{column}={number}"):
-            rows.limit(0).write.mode("overwrite").parquet(f"{folder}/{column}={number}")
+        if not self.has_files(f"{folder}/{column}={batch_id}"):
+            rows.limit(0).write.mode("overwrite").parquet(f"{folder}/{column}={batch_id}")
         return True
 
     def setting(self, name: str) -> str | None:
-        for known in (name, f"spark.hadoop.{name}"):
-            found = self._session.conf.get(known, None)
-            if found is not None:
-                return str(found)
+        for key in (name, f"spark.hadoop.{name}"):
+            value = self._session.conf.get(key, None)
+            if value is not None:
+                return str(value)
         return None
 
 

@@ -45,19 +45,19 @@ def ended_by_itself(query: StreamingQuery) -> bool:
 
     Spark itself does not tell such an end from a stopped query.
     """
-    own: Any = query
-    return bool(own._jsq.streamingQuery().noNewData())  # noqa: SLF001
+    untyped_query: Any = query
+    return bool(untyped_query._jsq.streamingQuery().noNewData())  # noqa: SLF001
 
 
 def apart(session: SparkSession) -> SparkSession:
     """Return a session with the same settings, functions and views. Changes to them are its own."""
-    given: Any = session
+    untyped_session: Any = session
     if not is_remote(session):
-        cloned = given._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
+        cloned = untyped_session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
         return SparkSession(session.sparkContext, cloned)
-    cloned = given.cloneSession()
+    cloned = untyped_session.cloneSession()
     # Spark leaves this attribute out of the copy.
-    cloned.release_session_on_close = given.release_session_on_close
+    cloned.release_session_on_close = untyped_session.release_session_on_close
     return cloned  # type: ignore[no-any-return]
 
 
@@ -71,13 +71,13 @@ def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
         return function
     run = uuid4().hex
 
-    def tagged(batch: DataFrame, number: int) -> None:
-        own, tag = batch.sparkSession, f"{BATCH_TAG}{number}-{run}"
-        own.addTag(tag)
+    def tagged(batch: DataFrame, batch_id: int) -> None:
+        batch_session, tag = batch.sparkSession, f"{BATCH_TAG}{batch_id}-{run}"
+        batch_session.addTag(tag)
         try:
-            function(batch, number)
+            function(batch, batch_id)
         finally:
-            own.removeTag(tag)
+            batch_session.removeTag(tag)
 
     return tagged
 
@@ -99,18 +99,18 @@ def keep(frame: DataFrame) -> DataFrame:
 
     Lost rows fail their readers and are not computed again, so all readers see the same rows.
     """
-    kept: Any = frame.localCheckpoint(eager=False)
+    checkpointed: Any = frame.localCheckpoint(eager=False)
     if is_remote(frame.sparkSession):
         # Spark assigns the kept frame to the active session.
-        kept._session = kept._plan._spark_session = frame.sparkSession  # noqa: SLF001
-    return kept  # type: ignore[no-any-return]
+        checkpointed._session = checkpointed._plan._spark_session = frame.sparkSession  # noqa: SLF001
+    return checkpointed  # type: ignore[no-any-return]
 
 
-def release(kept: DataFrame) -> None:
+def release(frame: DataFrame) -> None:
     """Drop the rows that ``keep`` holds. A server drops them when the frame is collected here."""
-    rows: Any = kept
-    if not is_remote(kept.sparkSession):
-        rdd = rows._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
+    untyped_frame: Any = frame
+    if not is_remote(frame.sparkSession):
+        rdd = untyped_frame._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
         rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
 
 
@@ -125,16 +125,16 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
     microsecond a row.
     """
     here = F.spark_partition_id() >= 0
-    struct = F.struct(*(part.alias(f"_{number}") for number, part in enumerate(parts)))
+    struct = F.struct(*(part.alias(f"_{index}") for index, part in enumerate(parts)))
     if is_remote(session):
-        made = F.xxhash64(*(F.size(F.array(part)) for part in parts))  # no hash of maps
-        whole = F.timestamp_micros(made % F.lit(1 << 20))
+        hashed = F.xxhash64(*(F.size(F.array(part)) for part in parts))  # no hash of maps
+        whole = F.timestamp_micros(hashed % F.lit(1 << 20))
         done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
         return F.when(here, F.when(done, struct))
     jvm: Any = session._jvm  # noqa: SLF001 -- no public face for either
     utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    given: Any = struct
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(given._jc))  # noqa: SLF001
+    untyped: Any = struct
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(untyped._jc))  # noqa: SLF001
     return F.when(here, Column(utils.column(tried)))
 
 

@@ -55,8 +55,8 @@ def make_folder(
 ) -> None:
     """Create a folder for writing if it is missing; raise ``ConfigurationError`` if that fails."""
     with reaching(operator, argument, path):
-        made = files_of(session).make_folder(fspath(path))
-    if not made:
+        is_folder = files_of(session).make_folder(fspath(path))
+    if not is_folder:
         raise ConfigurationError(
             operator, f"{argument}{fspath(path)!r} is no folder and cannot be made one", _FOLDER
         )
