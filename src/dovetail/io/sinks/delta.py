@@ -101,8 +101,8 @@ class DeltaSink:
             self._prepare_appending(session, changes.schema, table)
             appended = changes.writeStream.format("delta").outputMode("append")
             return appended.option("path", delta_tables.location(session, table))
-        kept = self._kept(session, changes.schema, node, table, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, kept.take))
+        target = self._kept(session, changes.schema, node, table, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, target.take))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""
@@ -132,9 +132,9 @@ class DeltaSink:
             schema.add(changes[TIMESTAMP])
         self._refuse_unstorable(session, table, schema)
         owner = Owner(checkpoint)
-        kept = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self, owner)
-        kept.prepare(session, *progress(session, checkpoint))
-        return kept
+        target = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self, owner)
+        target.prepare(session, *progress(session, checkpoint))
+        return target
 
     @property
     def title(self) -> str:
@@ -246,15 +246,15 @@ class KeptTable:
         # Only merges of versions must not be done twice.
         once = delta_tables.once(f"dovetail-{query}", batch_id) if self.sink.history else {}
         if not self._taken:
-            found = self._standing(session, query, begun=batch_id > 0)
-            if found == "replaced":
+            relation = self._standing(session, query, begun=batch_id > 0)
+            if relation == "replaced":
                 with delta_upsert.for_many(session):
                     self._replace(session, batch, query, once)
                 self._taken = True
                 return
             if self.sink.evolve:
                 self.sink.fit(session, self.table, self.schema, change=True)
-            if found == "adopted":
+            if relation == "adopted":
                 delta_tables.twice(
                     lambda: delta_tables.set_property(session, self.table, QUERY, query)
                 )
@@ -303,16 +303,16 @@ class KeptTable:
         adopted.
         """
         owner = delta_tables.property_of(session, self.table, QUERY)
-        found = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
-        if found != "replaced":
+        relation = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
+        if relation != "replaced":
             self.sink.fit(session, self.table, self.schema, change=False)
         refuse_rows(
             self.title,
             self.sink.existing,
-            found,
+            relation,
             lambda: delta_tables.read(session, self.table).isEmpty(),
         )
-        return found
+        return relation
 
     def _replace(
         self, session: SparkSession, batch: DataFrame, query: str, once: Mapping[str, str]
@@ -324,22 +324,22 @@ class KeptTable:
             self.sink.create(rows, self.table, properties, replace=True)
             return
         # In the sink's own session, because the settings apply to all commits of a session.
-        kept = keep(batch)
+        stored_batch = keep(batch)
         try:
-            with moved(kept, session) as source, delta_tables.setting(session, once):
+            with moved(stored_batch, session) as source, delta_tables.setting(session, once):
                 versions = delta_history.new_versions(source, self.schema, self.keys)
                 self.sink.create(versions, self.table, properties, replace=True)
         finally:
-            release(kept)
+            release(stored_batch)
 
 
-def _append(title: str, location: str, owner: Owner, batch: DataFrame, number: int) -> None:
+def _append(title: str, location: str, owner: Owner, batch: DataFrame, batch_id: int) -> None:
     """Append a micro-batch's rows.
 
     Delta's log stores the batch's number under the query's name, so appending it again changes
     nothing.
     """
-    once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(number)}
+    once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(batch_id)}
     with delta_tables.conflicts_named(title):
         batch.write.format("delta").mode("append").options(**once).save(location)
 
@@ -494,10 +494,10 @@ def to_delta(
     ]
     files_us = None if retention is None else spans_us[0]
     log_us = None if log_retention is None else max(spans_us)  # as Delta demands
-    place = None if path is None else fspath(path)
+    folder = None if path is None else fspath(path)
     parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     return DeltaSink(
-        place,
+        folder,
         table,
         existing,
         compact_every,

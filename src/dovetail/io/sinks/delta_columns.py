@@ -61,11 +61,11 @@ def refuse_unstorable(
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
     """Raise ``PlanError`` for a name that Delta does not take without column mapping."""
-    found = [character for character in _CHARACTERS if character in name]
-    if found and not mapped:
+    refused = [character for character in _CHARACTERS if character in name]
+    if refused and not mapped:
         raise PlanError(
             title,
-            f"column {path!r} has {found[0]!r} in its name, which Delta takes only with column "
+            f"column {path!r} has {refused[0]!r} in its name, which Delta takes only with column "
             "mapping",
             "Rename it, by rename() or in select=, or make the table beforehand with the property "
             "'delta.columnMapping.mode' = 'name'",

@@ -64,8 +64,8 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
 def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table with this schema: the versions that the changes make."""
     places = _places(schema, keys)
-    made = _versions(_placed(changes, places), places, keys)
-    return made.select(*(F.col(place).alias(name) for name, place in places.items()))
+    versions = _versions(_placed(changes, places), places, keys)
+    return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
 
 def merge_versions(
@@ -84,25 +84,25 @@ def merge_versions(
     sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if just
     read.
     """
-    kept = keep(changes)
+    stored_changes = keep(changes)
     try:
-        count, few = delta_upsert.measure(kept)
+        count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
-        with moved(kept, session) as source:
-            own = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
+        with moved(stored_changes, session) as source:
+            merge = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
             if not few:
                 with delta_upsert.for_many(session):
-                    delta_tables.twice(own.merge)
+                    delta_tables.twice(merge.merge)
                 return
             with delta_upsert.for_few(session, table, details) as properties:
-                where = None if delta_upsert.has_floats(schema, keys) else own.having_keys()
+                where = None if delta_upsert.has_floats(schema, keys) else merge.having_keys()
                 if where is None or delta_tables.records_changes(properties):
-                    delta_tables.twice(own.merge)
+                    delta_tables.twice(merge.merge)
                 else:
-                    delta_tables.twice(partial(own.replace, where))
+                    delta_tables.twice(partial(merge.replace, where))
     finally:
-        release(kept)
+        release(stored_changes)
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class _Merge:
         """Return the SQL condition that a row of the table has one of the keys; None if it is too
         long.
         """
-        found = self.changes.select(*self.own).distinct().toArrow()
+        key_rows = self.changes.select(*self.own).distinct().toArrow()
         types = {name: self.schema[name].dataType for name in self.keys}
-        keys = {n: (found[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
+        keys = {n: (key_rows[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
         where = delta_upsert.having_keys(keys)
         return where if len(where) <= delta_upsert.CONDITION_CHARS_MAX else None
 
@@ -141,46 +141,50 @@ class _Merge:
         """
         stored = delta_tables.read(self.changes.sparkSession, self.table).where(where)
         placed = stored.select(*(F.col(quoted(n)).alias(at) for n, at in self.places.items()))
-        made = keep(self._versions(placed))
+        actions = keep(self._versions(placed))
         try:
-            rows = made.where(F.col(CHANGE) != _DROP)
+            rows = actions.where(F.col(CHANGE) != _DROP)
             columns = [F.col(at).alias(name) for name, at in self.places.items()]
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
         finally:
-            release(made)
+            release(actions)
 
     def merge(self) -> None:
         """Merge any number of versions by one MERGE."""
-        changes, places, own = self.changes, self.places, self.own
-        types = {place: changes.schema[place].dataType for place in own}
+        changes, places, key_columns = self.changes, self.places, self.own
+        types = {internal: changes.schema[internal].dataType for internal in key_columns}
         asked = [
-            part for place, type_ in types.items() for part in delta_tables.bounds(place, type_)
+            part
+            for internal, type_ in types.items()
+            for part in delta_tables.bounds(internal, type_)
         ]
         bounds = changes.agg(F.count("*").alias("count"), *asked).first()
         assert bounds is not None
         keys = [F.col(quoted(name)) for name in self.keys]
-        near = delta_tables.within(keys, [delta_tables.range_of(bounds, place) for place in own])
-        pairs = [(key, F.col(place)) for key, place in zip(keys, own, strict=True)]
+        near = delta_tables.within(
+            keys, [delta_tables.range_of(bounds, internal) for internal in key_columns]
+        )
+        pairs = [(key, F.col(internal)) for key, internal in zip(keys, key_columns, strict=True)]
         same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
 
         stored = reduce(DataFrame.where, near, delta_tables.read(changes.sparkSession, self.table))
-        stored = stored.join(changes.select(*own).distinct(), same)
+        stored = stored.join(changes.select(*key_columns).distinct(), same)
         values = {n: F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys}
-        made = keep(self._versions(stored.select(*own, *values.values())))
+        actions = keep(self._versions(stored.select(*key_columns, *values.values())))
         try:
             touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
             (
-                made.mergeInto(self.table, reduce(and_, [same, touched, *near]))
+                actions.mergeInto(self.table, reduce(and_, [same, touched, *near]))
                 .whenMatched(F.col(CHANGE) == _DROP)
                 .delete()
                 .whenMatched()
                 .update({quoted(n): F.col(places[n]) for n in (VALID_TO, CURRENT)})
                 .whenNotMatched(F.col(CHANGE) == _INSERT)
-                .insert({quoted(name): F.col(place) for name, place in places.items()})
+                .insert({quoted(name): F.col(internal) for name, internal in places.items()})
                 .merge()
             )
         finally:
-            release(made)
+            release(actions)
 
     def _versions(self, stored: DataFrame) -> DataFrame:
         """Return the actions on versions, given the table's versions of the changed keys."""
@@ -197,8 +201,8 @@ def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
 
 def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a changelog's rows under the internal names ``places``."""
-    own = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
-    return changes.select(*own, CHANGE, TIMESTAMP, POSITION)
+    columns = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
+    return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
 
 def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
@@ -251,8 +255,8 @@ def _versions(
     episode = Window.partitionBy(*(places[name] for name in keys), "episode")
     first = F.min_by(TIMESTAMP, F.struct(F.col("stored").isNull(), POSITION)).over(episode)
     later = F.max(TIMESTAMP).over(episode) > first
-    kept = later | F.every(opens).over(episode)
-    rows = rows.withColumn("kept", kept).where("kept OR stored")
+    has_version = later | F.every(opens).over(episode)
+    rows = rows.withColumn("kept", has_version).where("kept OR stored")
 
     time = F.max(F.when(F.col("kept"), F.col(TIMESTAMP))).over(so_far)
     rows = rows.withColumn(VALID_FROM, F.greatest("start", time))
@@ -260,10 +264,13 @@ def _versions(
     empty = ~F.col("kept") | F.coalesce(F.col(VALID_FROM) == F.col(VALID_TO), F.lit(False))
     action = F.when(F.col("stored").isNull(), F.when(~empty, _INSERT))
     action = action.when(empty, _DROP).otherwise(_CLOSE)
-    made = {
+    version_columns = {
         VALID_FROM: F.col(VALID_FROM),
         VALID_TO: F.col(VALID_TO),
         CURRENT: F.col(VALID_TO).isNull(),
     }
-    columns = [made.get(name, F.col(place)).alias(place) for name, place in places.items()]
+    columns = [
+        version_columns.get(name, F.col(internal)).alias(internal)
+        for name, internal in places.items()
+    ]
     return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())

@@ -60,27 +60,29 @@ def merge_changes(
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read.
     """
-    kept = keep(changes)
+    stored_changes = keep(changes)
     try:
-        count, few = delta_upsert.measure(kept)
+        count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
-        if few and not delta_upsert.has_floats(kept.schema, keys):
-            rows = _last_rows(kept.toArrow(), keys)
-            schema = StructType([f for f in kept.schema if f.name in rows.column_names])
+        if few and not delta_upsert.has_floats(stored_changes.schema, keys):
+            rows = _last_rows(stored_changes.toArrow(), keys)
+            schema = StructType([f for f in stored_changes.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
-            given = rows.select(schema.names)
+            upsert_rows = rows.select(schema.names)
             delta_tables.twice(
                 lambda: delta_upsert.upsert(
-                    session, table, given, schema, keys, nulls=nulls, details=details
+                    session, table, upsert_rows, schema, keys, nulls=nulls, details=details
                 )
             )
         else:
             settings = delta_upsert.for_few(session, table, details)
             with settings if few else delta_upsert.for_many(session):
-                delta_tables.twice(lambda: _merge_many(session, kept, table, keys, nulls=nulls))
+                delta_tables.twice(
+                    lambda: _merge_many(session, stored_changes, table, keys, nulls=nulls)
+                )
     finally:
-        release(kept)
+        release(stored_changes)
 
 
 def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
@@ -100,22 +102,24 @@ def _merge_many(
 ) -> None:
     """Merge many changes by Spark, without collecting them."""
     places = _places(keys, changes.columns)
-    kept = keep(_last_changes(changes, keys))
+    last_changes = keep(_last_changes(changes, keys))
     try:
         asked = [
             part
             for name in keys
-            for part in delta_tables.bounds(places[name], kept.schema[places[name]].dataType)
+            for part in delta_tables.bounds(
+                places[name], last_changes.schema[places[name]].dataType
+            )
         ]
-        bounds = kept.agg(F.count("*").alias("count"), *asked).first()
+        bounds = last_changes.agg(F.count("*").alias("count"), *asked).first()
         assert bounds is not None
         columns = [F.col(quoted(name)) for name in keys]
-        with moved(kept, session) as source:
+        with moved(last_changes, session) as source:
             delta_tables.merge(
                 source,
                 table,
                 key={name: F.col(places[name]) for name in keys},
-                values={n: F.col(place) for n, place in places.items() if n not in keys},
+                values={n: F.col(internal) for n, internal in places.items() if n not in keys},
                 gone=F.col(DELETED),
                 where=delta_tables.within(
                     columns, [delta_tables.range_of(bounds, places[name]) for name in keys]
@@ -123,7 +127,7 @@ def _merge_many(
                 nulls=nulls,
             )
     finally:
-        release(kept)
+        release(last_changes)
 
 
 def _places(keys: list[str], columns: list[str]) -> dict[str, str]:

@@ -73,10 +73,10 @@ def refuse_gone(title: str) -> None:
 
 
 def refuse_rows(
-    title: str, existing: Existing, found: Standing, is_empty: Callable[[], bool]
+    title: str, existing: Existing, relation: Standing, is_empty: Callable[[], bool]
 ) -> None:
     """Raise ``TargetError`` if the table has rows that ``existing`` neither replaces nor adopts."""
-    if found == "adopted" and existing == "refuse" and not is_empty():
+    if relation == "adopted" and existing == "refuse" and not is_empty():
         raise TargetError(
             title,
             "the table has rows that this query has not written",

@@ -58,9 +58,9 @@ class PostgresSink:
         """The identity of the target: title, database, and server with port. Equal for two sinks of
         one table.
         """
-        said = parameters(self.dsn) or {}
-        server = sorted((k, v) for k, v in said.items() if k in ("host", "hostaddr", "port"))
-        return self.title, said.get("dbname"), tuple(server)
+        dsn_values = parameters(self.dsn) or {}
+        server = sorted((k, v) for k, v in dsn_values.items() if k in ("host", "hostaddr", "port"))
+        return self.title, dsn_values.get("dbname"), tuple(server)
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return the configured writer; raise as ``batches`` does."""
@@ -75,7 +75,7 @@ class PostgresSink:
         Raises ``TargetError`` where the table has other columns, or other rows than this query's.
         """
         tables = PostgresTables([self.prepared(session, node, checkpoint)], Owner(checkpoint))
-        return lambda batch, number: tables.take([batch], number)
+        return lambda batch, batch_id: tables.take([batch], batch_id)
 
     @property
     def database(self) -> tuple[Any, ...]:
@@ -103,10 +103,10 @@ class PostgresSink:
                     "run", f"{member.keeper.title} is a table of two results", "Give each its own"
                 )
         users = [sink.keeper.persistently(partial(sink.asked, _USER)) for sink, _ in sinks]
-        for (one, user), (other, its) in combinations(zip(members, users, strict=True), 2):
+        for (table, user), (other, its) in combinations(zip(members, users, strict=True), 2):
             if user != its:
-                with one.keeper.line.transaction() as cursor:
-                    one.refuse_reference(cursor, other)
+                with table.keeper.line.transaction() as cursor:
+                    table.refuse_reference(cursor, other)
         groups = {
             user: PostgresTables(
                 [m for m, its in zip(members, users, strict=True) if its == user], Owner(checkpoint)
@@ -114,10 +114,10 @@ class PostgresSink:
             for user in users
         }
 
-        def write(batches: Sequence[DataFrame], number: int) -> None:
+        def write(batches: Sequence[DataFrame], batch_id: int) -> None:
             for user, group in groups.items():
-                own = [b for b, its in zip(batches, users, strict=True) if its == user]
-                group.take(own, number)
+                user_batches = [b for b, its in zip(batches, users, strict=True) if its == user]
+                group.take(user_batches, batch_id)
 
         return write
 

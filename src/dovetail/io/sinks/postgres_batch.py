@@ -74,9 +74,9 @@ class SinkSettings:
         """
         owners = target.batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
-        kept = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
-        refuse_rows(self.title, self.existing, kept, lambda: target.is_empty(cursor))
-        return kept == "replaced"
+        relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        refuse_rows(self.title, self.existing, relation, lambda: target.is_empty(cursor))
+        return relation == "replaced"
 
 
 @dataclass
@@ -89,7 +89,7 @@ class PostgresTables:
     members: Sequence[PostgresTable]
     owner: Owner
 
-    def take(self, batches: Sequence[DataFrame], number: int) -> None:
+    def take(self, batches: Sequence[DataFrame], batch_id: int) -> None:
         """Write one micro-batch: ``batches`` has the rows of each table, in the order of
         ``members``.
         """
@@ -108,14 +108,14 @@ class PostgresTables:
                 titles={member.target.name: member.keeper.title for member in self.members},
             )
             patient = SinkSettings(line, max(keeper.retries for keeper in keepers))
-            patient.persistently(lambda: self._write(line, parts, number))
+            patient.persistently(lambda: self._write(line, parts, batch_id))
         finally:
             for part in parts:
                 release(part.kept)
         for member in self.members:
             member.taken = True
 
-    def _write(self, line: Line, parts: Sequence[_TableRows], number: int) -> None:
+    def _write(self, line: Line, parts: Sequence[_TableRows], batch_id: int) -> None:
         """Write the micro-batch in one transaction; drop staging tables also after a failure."""
         try:
             for part in parts:
@@ -123,11 +123,11 @@ class PostgresTables:
             with line.transaction() as cursor:
                 # Always in one order, so that two queries cannot deadlock.
                 in_order = sorted(parts, key=lambda part: part.table.target.place)
-                opened = [(p, p.table.opened(cursor, p.query, number)) for p in in_order]
+                opened = [(p, p.table.opened(cursor, p.query, batch_id)) for p in in_order]
                 self._bring(cursor, [(p, clears) for p, clears in opened if clears is not None])
                 for part, clears in opened:
                     if clears is not None:
-                        part.table.target.record(cursor, part.query, number)
+                        part.table.target.record(cursor, part.query, batch_id)
                     part.drop(cursor)
         except Exception:
             if any(part.texts is None for part in parts):
@@ -141,7 +141,7 @@ class PostgresTables:
         if len(opened) == 1 and opened[0][0].is_appended(cursor):
             return
         changes = [part.changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
-        apply(cursor, [one for one in changes if one is not None])
+        apply(cursor, [staged for staged in changes if staged is not None])
 
 
 @dataclass
@@ -178,17 +178,17 @@ class _TableRows:
         copy(cursor, self.table.target.called, self.kept.columns, self.texts)
         return True
 
-    def changes(self, cursor: Any, number: int, clears: bool) -> StagedChanges | None:
+    def changes(self, cursor: Any, table_index: int, clears: bool) -> StagedChanges | None:
         """Return the staged rows; None if there is nothing to do.
 
-        ``number``: the table's number in the transaction. Raises ``OSError`` if staged rows were
-        lost.
+        ``table_index``: the table's index in the transaction. Raises ``OSError`` if staged rows
+        were lost.
         """
         target = self.table.target
         if self.texts is not None:
             if not self.texts and not clears:
                 return None
-            staging = target.stage_here(cursor, number)
+            staging = target.stage_here(cursor, table_index)
             copy(cursor, staging, self.kept.columns, self.texts)
             return StagedChanges(target, staging, None, clears)
         tasks = [*self._rows]
@@ -214,25 +214,27 @@ class PostgresTable:
 
     def outgoing(self, batch: DataFrame) -> DataFrame:
         """Return a micro-batch's rows in the form in which they leave the JVM."""
-        own = []
+        change_columns = []
         if self.target.layout.keys:
-            own = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
-        return batch.select(*outgoing(self.schema), *own)
+            change_columns = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
+        return batch.select(*outgoing(self.schema), *change_columns)
 
-    def texts(self, kept: DataFrame) -> list[bytes] | None:
+    def texts(self, stored_rows: DataFrame) -> list[bytes] | None:
         """Return the rows as ``COPY`` reads them; None if they are many."""
-        rows = self._collected(kept, partial(_offered, self, ROWS_MAX), _OFFERED)
+        rows = self._collected(stored_rows, partial(_offered, self, ROWS_MAX), _OFFERED)
         texts = [row["text"] for row in rows]
         return None if None in texts else [bytes(text) for text in texts]
 
-    def copied_by_task(self, kept: DataFrame, staging: str) -> dict[int, int]:
+    def copied_by_task(self, stored_rows: DataFrame, staging: str) -> dict[int, int]:
         """Let each task copy its rows into ``staging``; return the number of rows by task."""
-        rows = self._collected(kept, partial(_copied, self, staging, kept.columns), _COPIED)
+        rows = self._collected(
+            stored_rows, partial(_copied, self, staging, stored_rows.columns), _COPIED
+        )
         return {row["task"]: row["rows"] for row in rows}
 
-    def _collected(self, kept: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
+    def _collected(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
         """Run ``task`` on the rows and return the results; raise the first task's failure."""
-        rows = kept.mapInArrow(task, spark_schema(columns)).collect()
+        rows = stored_rows.mapInArrow(task, spark_schema(columns)).collect()
         for row in rows:
             if row["kind"] is not None:
                 raise self._failure(row["kind"], row["problem"], row["remedy"])
@@ -242,10 +244,10 @@ class PostgresTable:
         """Return the exception for a task's failure."""
         if kind == _AGAIN:
             return OSError(problem)
-        own: type[DovetailError] = getattr(errors, kind)
-        return own(self.keeper.title, problem, remedy)
+        error_type: type[DovetailError] = getattr(errors, kind)
+        return error_type(self.keeper.title, problem, remedy)
 
-    def opened(self, cursor: Any, query: str, number: int) -> bool | None:
+    def opened(self, cursor: Any, query: str, batch_id: int) -> bool | None:
         """Lock the table for a micro-batch; return whether its former rows are to be deleted.
 
         None if the table has the micro-batch already. Raises ``TargetError`` if table and
@@ -253,20 +255,20 @@ class PostgresTable:
         """
         self.target.lock(cursor, query)
         last = self.target.batches(cursor).get(query)
-        if last == number:
+        if last == batch_id:
             return None
-        if last is not None and last != number - 1:
+        if last is not None and last != batch_id - 1:
             raise TargetError(
                 self.keeper.title,
                 f"the table has this query's micro-batches up to {last}, and the next one is "
-                f"{number}: either the table or the checkpoint is an older copy",
+                f"{batch_id}: either the table or the checkpoint is an older copy",
                 "Bring back the two of one time, or start with a new checkpoint; if the table is "
-                f"right as it is, set its batch_id in dovetail_queries to {number - 1}",
+                f"right as it is, set its batch_id in dovetail_queries to {batch_id - 1}",
             )
         if last is None and self.target.layout.keys:
             if self.taken:
                 refuse_taken(self.keeper.title)
-            clears = self.keeper.replaces(cursor, self.target, query, begun=number > 0)
+            clears = self.keeper.replaces(cursor, self.target, query, begun=batch_id > 0)
             self.target.take(cursor, query)
             return clears
         return False

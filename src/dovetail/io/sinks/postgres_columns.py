@@ -89,12 +89,12 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
     for column in schema:
         if len(column.name.encode()) > NAME_BYTES_MAX:
             _refuse(title, column, "its name is longer than 63 bytes", "Give it a shorter name")
-        own = _type(column.dataType)
-        if own is None:
+        sql_type = _type(column.dataType)
+        if sql_type is None:
             _refuse(title, column, "PostgreSQL has no type for it", "Cast it, or leave it out")
-        if column.name in keys and (own == JSON or own.endswith("[]")):
+        if column.name in keys and (sql_type == JSON or sql_type.endswith("[]")):
             _refuse(title, column, "a key needs plain values", "Key the table by what is in it")
-        types[column.name] = own
+        types[column.name] = sql_type
     return types
 
 
@@ -106,9 +106,9 @@ def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -
         *(f"{name} is missing" for name in wanted if name not in present),
         *(f"{name} is not among the query's" for name in present if name not in wanted),
         *(
-            f"{name} is {_shown_type(present[name])} and comes as {own}"
-            for name, own in wanted.items()
-            if name in present and not _takes(present[name], own)
+            f"{name} is {_shown_type(present[name])} and comes as {sql_type}"
+            for name, sql_type in wanted.items()
+            if name in present and not _takes(present[name], sql_type)
         ),
     ]
 
@@ -212,8 +212,8 @@ def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
         return False
     if column.modifier < 0:
         return True
-    own, own_scale = digits_of(column)
-    return own_scale >= scale and own - own_scale >= precision - scale
+    column_precision, column_scale = digits_of(column)
+    return column_scale >= scale and column_precision - column_scale >= precision - scale
 
 
 def _fine(column: StoreColumn, values: pa.Array) -> Any:
@@ -240,17 +240,17 @@ def _csv_column(column: pa.Array) -> pa.Array:
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return _hex(column)
     if pa.types.is_timestamp(type_):
-        number = column.cast(pa.int64())
-        made = number.cast(pa.timestamp("us"))
-        return _with_infinity(made, number, LAST_MICROSECOND, FIRST_MICROSECOND)
+        times_us = column.cast(pa.int64())
+        times = times_us.cast(pa.timestamp("us"))
+        return _with_infinity(times, times_us, LAST_MICROSECOND, FIRST_MICROSECOND)
     if pa.types.is_date32(type_):
         return _with_infinity(column, column.cast(pa.int32()), LAST_DAY, FIRST_DAY)
     return column.cast(pa.string()) if pa.types.is_decimal(type_) else column
 
 
-def _with_infinity(column: pa.Array, number: pa.Array, last: int, first: int) -> pa.Array:
+def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: int) -> pa.Array:
     """Return times; as text if some of them stand for infinity (``io.formats.infinity``)."""
-    ends = [pc.equal(number, pa.scalar(end, number.type)) for end in (last, first)]
+    ends = [pc.equal(since_epoch, pa.scalar(end, since_epoch.type)) for end in (last, first)]
     if not any(pc.any(end).as_py() for end in ends):
         return column
     text = column.cast(pa.string())

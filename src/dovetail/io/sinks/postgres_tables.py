@@ -109,8 +109,8 @@ class TargetTable:
         For a table with a key this means any query; for an appended table, only another start of
         this query.
         """
-        own = f"dovetail {self.called}{'' if self.layout.keys else f' {query}'}"
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [own])
+        lock_name = f"dovetail {self.called}{'' if self.layout.keys else f' {query}'}"
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
     def batches(self, cursor: Any) -> dict[str, int]:
         """Return the last micro-batch of each query that writes the table, by the query's id."""
@@ -137,8 +137,8 @@ class TargetTable:
 
     def staging(self, query: str) -> str:
         """Return the name, in SQL, of the staging table that the query's tasks fill."""
-        own = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
-        return f"{quoted(self.schema)}.dovetail_changes_{own}"
+        digest = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
+        return f"{quoted(self.schema)}.dovetail_changes_{digest}"
 
     def stage(self, cursor: Any, staging: str) -> None:
         """Create the staging table that tasks fill, in place of one that a former attempt has
@@ -147,17 +147,17 @@ class TargetTable:
         self.drop(cursor, staging)
         self._stage(cursor, f"UNLOGGED TABLE {staging}")
 
-    def stage_here(self, cursor: Any, number: int) -> str:
+    def stage_here(self, cursor: Any, table_index: int) -> str:
         """Create a staging table for this transaction alone; return its name in SQL."""
-        self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{number} ON COMMIT DROP")
-        return f"pg_temp.dovetail_changes_{number}"
+        self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
+        return f"pg_temp.dovetail_changes_{table_index}"
 
     def _stage(self, cursor: Any, table: str) -> None:
         """Create a staging table with the table's columns and those that order and mark changes."""
-        own = {TASK: "bigint"}
+        added_types = {TASK: "bigint"}
         if self.layout.keys:
-            own |= {DELETED: "boolean", POSITION: "bigint"}
-        added = ", ".join(f"NULL::{type_} AS {name}" for name, type_ in own.items())
+            added_types |= {DELETED: "boolean", POSITION: "bigint"}
+        added = ", ".join(f"NULL::{type_} AS {name}" for name, type_ in added_types.items())
         cursor.execute(
             f"CREATE {table} AS SELECT {_listed(self.columns)}, {added} "
             f"FROM {self.called} WITH NO DATA"
@@ -248,7 +248,7 @@ class StagedChanges:
     clears: bool
     """True if the table's former rows are deleted first."""
 
-    def parts(self, cursor: Any, number: int, moves: UniqueMoves | None) -> list[str]:
+    def parts(self, cursor: Any, table_index: int, moves: UniqueMoves | None) -> list[str]:
         """Return the named statements that bring the table to the state after the last change of
         each key.
 
@@ -257,23 +257,25 @@ class StagedChanges:
         target, columns = self.target, _listed(self.target.columns)
         into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
         if not target.layout.keys:
-            return [f"came_{number} AS ({into} {self.staging} {self._where})"]
+            return [f"came_{table_index} AS ({into} {self.staging} {self._where})"]
         gone = [
-            f"gone_{number}_{place} AS (DELETE FROM {target.called} AS t {which} RETURNING 1)"
-            for place, which in enumerate(self._leaving(cursor, moves))
+            f"gone_{table_index}_{delete_index} AS "
+            f"(DELETE FROM {target.called} AS t {which} RETURNING 1)"
+            for delete_index, which in enumerate(self._leaving(cursor, moves))
         ]
         keys = target.layout.keys
         values = [quoted(name) for name in target.columns if name not in keys]
         assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
         # Reading the results of the deletes makes PostgreSQL delete first.
         first = "".join(
-            f" AND (SELECT count(*) FROM gone_{number}_{place}) >= 0" for place in range(len(gone))
+            f" AND (SELECT count(*) FROM gone_{table_index}_{delete_index}) >= 0"
+            for delete_index in range(len(gone))
         )
-        came = (
+        upsert = (
             f"{into} {self._last} WHERE NOT c.{DELETED}{first} "
             f"ON CONFLICT ({_listed(keys)}) DO UPDATE SET {assigned}"
         )
-        return [*gone, f"came_{number} AS ({came})"]
+        return [*gone, f"came_{table_index} AS ({upsert})"]
 
     def _leaving(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
         """Return the conditions of rows to delete, one for each pattern of nulls in keys."""
@@ -336,9 +338,9 @@ def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
     and to themselves in any way. Unique indexes are checked row by row. If one refuses a row, the
     statement is repeated in a form in which values leave their rows before they come to others.
     """
-    for one in changes:
-        if one.tasks is not None:
-            cursor.execute(f"ANALYZE {one.staging}")
+    for staged in changes:
+        if staged.tasks is not None:
+            cursor.execute(f"ANALYZE {staged.staging}")
     _tried(cursor, changes, {})
 
 
@@ -352,52 +354,60 @@ def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
         with cursor.connection.transaction():
             _apply(cursor, changes, moves)
     except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
-        found = _moves(cursor, changes, error.diag)
-        if found.keys() <= moves.keys():
+        needed_moves = _moves(cursor, changes, error.diag)
+        if needed_moves.keys() <= moves.keys():
             raise
-        _tried(cursor, changes, {**moves, **found})
+        _tried(cursor, changes, {**moves, **needed_moves})
 
 
 def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
     """Run the one statement that applies all changes."""
     parts: list[str] = []
-    for number, one in enumerate(changes):
-        own = moves.get(number)
-        if own is not None and own.nulled:
-            one.vacate(cursor, own)
-        parts += one.parts(cursor, number, own)
+    for table_index, staged in enumerate(changes):
+        table_moves = moves.get(table_index)
+        if table_moves is not None and table_moves.nulled:
+            staged.vacate(cursor, table_moves)
+        parts += staged.parts(cursor, table_index, table_moves)
     if parts:
         cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
 
 
 def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, UniqueMoves]:
-    """Return the moves of the table that refused a row, by number; of all tables if it is a
+    """Return the moves of the table that refused a row, by its index; of all tables if it is a
     partition.
     """
-    place = (refused.schema_name, refused.table_name)
-    tables = [number for number, one in enumerate(changes) if one.target.place == place]
-    found = {
-        number: changes[number].target.moves(cursor)
-        for number in tables or range(len(changes))
-        if changes[number].target.layout.keys
+    refusing_table = (refused.schema_name, refused.table_name)
+    refusing_indices = [
+        table_index
+        for table_index, staged in enumerate(changes)
+        if staged.target.place == refusing_table
+    ]
+    moves_by_table = {
+        table_index: changes[table_index].target.moves(cursor)
+        for table_index in refusing_indices or range(len(changes))
+        if changes[table_index].target.layout.keys
     }
-    return {number: own for number, own in found.items() if own is not None}
+    return {
+        table_index: table_moves
+        for table_index, table_moves in moves_by_table.items()
+        if table_moves is not None
+    }
 
 
-def foreign_key(cursor: Any, one: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
+def foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
     """Return a foreign key between two tables: its name, its table, and the table that it refers
     to.
 
     None if there is none.
     """
-    both = [one.called, other.called, one.called, other.called]
-    between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, both).fetchone()
+    sql_names = [table.called, other.called, table.called, other.called]
+    between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, sql_names).fetchone()
     return between
 
 
-def copy(cursor: Any, place: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
+def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
     """Append rows of these columns to a table."""
-    statement = f"COPY {place} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
+    statement = f"COPY {table} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
         for text in texts:
             stream.write(text)
@@ -408,10 +418,10 @@ def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     query.
     """
     called = ".".join(map(quoted, table.split(".")))
-    place = cursor.execute(_PLACE, [called]).fetchone()
-    if place is None:
+    catalog_row = cursor.execute(_PLACE, [called]).fetchone()
+    if catalog_row is None:
         return None
-    schema, name, kind, persistence = place
+    schema, name, kind, persistence = catalog_row
     if kind not in ("r", "p"):
         raise TargetError(layout.title, "it is no table", "Name a table; a view may read it")
     if persistence == "u":

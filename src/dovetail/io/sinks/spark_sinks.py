@@ -78,8 +78,8 @@ class MemorySink:
         """
         schema = changelog_schema(node)
 
-        def write(batch: DataFrame, number: int) -> None:
-            written[number] = batch.toArrow()
+        def write(batch: DataFrame, batch_id: int) -> None:
+            written[batch_id] = batch.toArrow()
             rows = pa.concat_tables(written.values())
             session.createDataFrame(rows, schema).createOrReplaceTempView(self.name)
 
@@ -171,14 +171,14 @@ class ParquetSink:
         listed = {*files.numbers(f"{self.path}/{_LIST}")}
         whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
         committed = {*files.numbers(f"{checkpoint}/commits")}
-        missing = {number: str(number) for number in committed - listed.union(whole)}
+        missing = {batch_id: str(batch_id) for batch_id in committed - listed.union(whole)}
         if not (listed or whole) and missing:
             whole = [(max(committed) + 1) // interval * interval - 1]
             if whole != [-1]:
                 missing[whole[0]] = f"{whole[0]}.compact"
-        known = max(whole) if whole else min(listed, default=-1)
-        for number, name in missing.items():
-            if number > known or name.endswith(".compact"):
+        complete_until = max(whole) if whole else min(listed, default=-1)
+        for batch_id, name in missing.items():
+            if batch_id > complete_until or name.endswith(".compact"):
                 files.put(f"{self.path}/{_LIST}/{name}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
@@ -202,15 +202,15 @@ class ParquetSink:
             self._refuse("the folder has the changes of a query with another checkpoint")
         return partial(self._write, node)
 
-    def _write(self, node: Node, batch: DataFrame, number: int) -> None:
+    def _write(self, node: Node, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch to its folder; raise ``TargetError`` if it cannot be renamed into
         place.
         """
         batch = _with_key(batch, node)
-        if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, number):
+        if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, batch_id):
             raise TargetError(
                 self.title,
-                f"the files of micro-batch {number} cannot be renamed to {_BATCH}={number}",
+                f"the files of micro-batch {batch_id} cannot be renamed to {_BATCH}={batch_id}",
                 "See what else writes the folder, and start the query again",
             )
 
@@ -223,8 +223,10 @@ def _with_key(changes: DataFrame, node: Node) -> DataFrame:
     """Return the changes with metadata at a table's key columns, for the files' schema."""
     if not node.current:
         return changes
-    own = {name: F.col(quoted(name)).alias(name, metadata={KEY: True}) for name in node.key.names}
-    return changes.select(*(own.get(name, F.col(quoted(name))) for name in changes.columns))
+    key_columns = {
+        name: F.col(quoted(name)).alias(name, metadata={KEY: True}) for name in node.key.names
+    }
+    return changes.select(*(key_columns.get(name, F.col(quoted(name))) for name in changes.columns))
 
 
 @dataclass(frozen=True)
@@ -246,15 +248,15 @@ class ConsoleSink:
         """
         title, most = node.name, self.rows
 
-        def write(batch: DataFrame, number: int) -> None:
-            kept = keep(batch)  # show() alone would run only a part of the stages
+        def write(batch: DataFrame, batch_id: int) -> None:
+            stored_changes = keep(batch)  # show() alone would run only a part of the stages
             try:
-                count = kept.count()
+                count = stored_changes.count()
                 if count:
-                    print(f"micro-batch {number} of {title}: {count:,} changes")
-                    kept.show(most, truncate=False)
+                    print(f"micro-batch {batch_id} of {title}: {count:,} changes")
+                    stored_changes.show(most, truncate=False)
             finally:
-                release(kept)
+                release(stored_changes)
 
         return write
 
