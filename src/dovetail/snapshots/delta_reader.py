@@ -145,16 +145,16 @@ class VersionReader:
         more rows than asked for.
         """
         origins = [node.origins[name] for name in columns]
-        both = all(None not in origin for origin in origins)
+        on_both_sides = all(None not in origin for origin in origins)
         sides = [side for side in (0, 1) if all(o[side] is not None for o in origins)]
         if not sides:
-            known = [side for side in (0, 1) if any(o[side] is not None for o in origins)]
-            return self._partly(node, versions, columns, keys, known)
+            partial_sides = [side for side in (0, 1) if any(o[side] is not None for o in origins)]
+            return self._partly(node, versions, columns, keys, partial_sides)
         restricted = {
             side: self.rows(node.sides[side], versions, [o[side] or "" for o in origins], keys)
             for side in sides
         }
-        if both:
+        if on_both_sides:
             return delta_rules.joined(node, restricted[0], restricted[1], node.how)
         (side,) = sides
         return self._with_other(node, versions, side, restricted[side])
@@ -170,8 +170,8 @@ class VersionReader:
         compared = keys_of(self.scratch, rows, node.on_columns(side))
         matching = self.rows(node.sides[other], versions, node.on_columns(other), compared)
         frames = (rows, matching) if side == 0 else (matching, rows)
-        kept = ("left", "right")[side] if node.preserves(side) else "inner"
-        return delta_rules.joined(node, *frames, kept)
+        how = ("left", "right")[side] if node.preserves(side) else "inner"
+        return delta_rules.joined(node, *frames, how)
 
     def _partly(
         self,
@@ -179,16 +179,16 @@ class VersionReader:
         versions: Versions,
         columns: Sequence[str],
         keys: Keys,
-        known: list[int],
+        partial_sides: list[int],
     ) -> DataFrame:
         """Return the join's rows if neither side has all columns of the keys.
 
-        ``known``: the sides with some of these columns. The first one is restricted by its part of
-        the keys. Without such a side all rows are read.
+        ``partial_sides``: the sides with some of these columns. The first one is restricted by its
+        part of the keys. Without such a side all rows are read.
         """
-        if not known:
+        if not partial_sides:
             return self.rows(node, versions)
-        side = known[0]
+        side = partial_sides[0]
         parts = [i for i, name in enumerate(columns) if node.origins[name][side] is not None]
         part = keys_of(self.scratch, keys.frame, [foreign_name(i) for i in parts])
         names = [node.origins[columns[i]][side] or "" for i in parts]
@@ -198,11 +198,11 @@ class VersionReader:
     def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         """Return the used columns of a table at its version."""
         version = versions[source.table_id]
-        known = source.table_id, version
-        if known not in self._snapshots:
+        table_version = source.table_id, version
+        if table_version not in self._snapshots:
             reader = self.session.read.format("delta").option("versionAsOf", version)
-            self._snapshots[known] = reader.load(source.path)
-        return self._snapshots[known].select(*map(quoted, self.columns(source)))
+            self._snapshots[table_version] = reader.load(source.path)
+        return self._snapshots[table_version].select(*map(quoted, self.columns(source)))
 
     def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
         """Return the source's changes after its old version up to its new one, for
@@ -219,10 +219,10 @@ class VersionReader:
             .option("endingVersion", last)
             .load(source.path)
         )
-        comes = F.col("_change_type").isin("insert", "update_postimage")
+        added = F.col("_change_type").isin("insert", "update_postimage")
         return frame.select(
             *map(quoted, self.columns(source)),
-            F.when(comes, 1).otherwise(-1).alias(SIGN),
+            F.when(added, 1).otherwise(-1).alias(SIGN),
             F.col("_commit_version").alias(delta_rules.FEED_VERSION),
         )
 
@@ -247,7 +247,7 @@ def refuse_duplicates(reader: VersionReader, source: SnapshotSource, versions: V
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
     nulls = delta_rules.all_of(column.isNull() for column in key)
-    found = (
+    counts = (
         rows.groupBy(*key)
         .count()
         .agg(
@@ -255,7 +255,7 @@ def refuse_duplicates(reader: VersionReader, source: SnapshotSource, versions: V
             F.count(F.when((F.col("count") > 1) & ~nulls, True)).alias("twice"),
         )
     )
-    row = found.first()
+    row = counts.first()
     assert row is not None
     refuse_keys(source, versions, row["twice"], row["nulls"] or 0)
 
@@ -330,10 +330,10 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
 def _as_stored(part: Any) -> Any:
     """Return a part of a schema with the names that the files have."""
     if isinstance(part, list):
-        return [_as_stored(one) for one in part]
+        return [_as_stored(inner) for inner in part]
     if not isinstance(part, dict):
         return part
-    named = {key: _as_stored(one) for key, one in part.items() if key not in _OF_NO_FILE}
+    named = {key: _as_stored(inner) for key, inner in part.items() if key not in _OF_NO_FILE}
     if "metadata" in part:
         named["name"] = part["metadata"].get("delta.columnMapping.physicalName", part["name"])
     return named
@@ -365,11 +365,11 @@ def fit_version(reader: VersionReader, source: SnapshotSource) -> int:
         planned = (source.key if name in source.key.names else source.values)[name].dataType
         present = schema[name].dataType if name in schema.names else None
         if present != planned:
-            found = "is missing" if present is None else f"is {present.simpleString()}"
+            present_state = "is missing" if present is None else f"is {present.simpleString()}"
             raise TargetError(
                 operator,
                 f"column {name!r} was {planned.simpleString()} when the join was written and "
-                f"now {found}",
+                f"now {present_state}",
                 "Write the join anew from the present table, then "
                 + REBUILD[0].lower()
                 + REBUILD[1:],

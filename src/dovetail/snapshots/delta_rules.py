@@ -74,12 +74,12 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     """
     columns = [name for name in feed.columns if name not in (SIGN, FEED_VERSION)]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
-    comes, goes = F.col(SIGN) > 0, F.col(SIGN) < 0
+    added, removed = F.col(SIGN) > 0, F.col(SIGN) < 0
     order = F.struct(FEED_VERSION, SIGN)
     grouped = feed.groupBy(*(F.col(quoted(name)) for name in key)).agg(
         F.sort_array(F.collect_list(order)).alias("turns"),
-        F.min_by(F.when(goes, row), F.when(goes, F.col(FEED_VERSION))).alias("gone"),
-        F.max_by(F.when(comes, row), F.when(comes, F.col(FEED_VERSION))).alias("come"),
+        F.min_by(F.when(removed, row), F.when(removed, F.col(FEED_VERSION))).alias("gone"),
+        F.max_by(F.when(added, row), F.when(added, F.col(FEED_VERSION))).alias("come"),
     )
     signs = f"transform(turns, t -> t.{SIGN})"
     length = "size(turns) - 1"
@@ -104,20 +104,20 @@ def signed(changed: DataFrame) -> DataFrame:
     assert isinstance(row, StructType)
     fields = [f.name for f in row]
 
-    def one(image: str, sign: int) -> Column:
+    def signed_image(image: str, sign: int) -> Column:
         return F.struct(
             F.lit(sign).alias(SIGN),
             *(F.col(f"{image}.{quoted(name)}").alias(name) for name in fields),
         )
 
-    both = F.filter(
+    signed_images = F.filter(
         F.array(
-            F.when(F.col(BEFORE).isNotNull(), one(BEFORE, -1)),
-            F.when(F.col(AFTER).isNotNull(), one(AFTER, 1)),
+            F.when(F.col(BEFORE).isNotNull(), signed_image(BEFORE, -1)),
+            F.when(F.col(AFTER).isNotNull(), signed_image(AFTER, 1)),
         ),
         lambda image: image.isNotNull(),
     )
-    return changed.where(APART).select(F.inline(both))
+    return changed.where(APART).select(F.inline(signed_images))
 
 
 def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -181,8 +181,8 @@ def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> Da
 
     def keyed(frame: DataFrame) -> GroupedData:
         names = [F.col(quoted(name)).alias(keys[i]) for i, name in enumerate(columns)]
-        known = frame.select(*names, *([SIGN] if SIGN in frame.columns else []))
-        return known.where(all_of(F.col(name).isNotNull() for name in keys)).groupBy(*keys)
+        key_rows = frame.select(*names, *([SIGN] if SIGN in frame.columns else []))
+        return key_rows.where(all_of(F.col(name).isNotNull() for name in keys)).groupBy(*keys)
 
     if now is None:
         counts = keyed(delta).agg(
@@ -228,10 +228,10 @@ def term(
 def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
     """Return the join's delta from its terms, without images whose signs cancel out."""
     keys = _key_columns(node)
-    rest = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
+    image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
     summed = (
         terms.groupBy(*keys, *AGES)
-        .agg(F.sum(SIGN).cast("int").alias(SIGN), F.first(F.struct(*rest)).alias("image"))
+        .agg(F.sum(SIGN).cast("int").alias(SIGN), F.first(F.struct(*image_columns)).alias("image"))
         .where(F.col(SIGN) != 0)
     )
     return projected(node, summed.select("image.*", SIGN, *AGES), [F.col(SIGN)])
@@ -252,34 +252,40 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
     ``also``: columns to pass on.
     """
     places = [
-        dict(zip(side.columns, _positions(node, number, side.columns), strict=True))
-        for number, side in enumerate(node.sides)
+        dict(zip(side.columns, _positions(node, side_index, side.columns), strict=True))
+        for side_index, side in enumerate(node.sides)
     ]
     plain = {
-        one.name: F.col(places[one.ref[0] == "right"][one.ref[1]])
-        for one in node.select
-        if one.ref is not None
+        selected.name: F.col(places[selected.ref[0] == "right"][selected.ref[1]])
+        for selected in node.select
+        if selected.ref is not None
     }
     keys = _key_columns(node)
-    computed = {one.name: one.column for one in node.select if one.column is not None}
+    computed = {
+        selected.name: selected.column for selected in node.select if selected.column is not None
+    }
     if not computed:
         return rows.select(*keys, *(plain[f.name].alias(f.name) for f in node.values), *also)
     names = {name: key_name(i) for i, name in enumerate([*node.key.names, *plain])}
-    held = [column.alias(names[c.name]) for c, column in zip(node.key_columns, keys, strict=True)]
-    held += [column.alias(names[name]) for name, column in plain.items()]
+    named_columns = [
+        column.alias(names[c.name]) for c, column in zip(node.key_columns, keys, strict=True)
+    ]
+    named_columns += [column.alias(names[name]) for name, column in plain.items()]
     row, shortcuts = row_columns(*(shell(side) for side in node.sides))
     whole = {}
-    for number, (side, name) in enumerate(zip(node.sides, ("left", "right"), strict=True)):
-        fields = [F.col(places[number][column]).alias(column) for column in side.columns]
-        whole[name] = F.when(F.col(AGES[number]).isNotNull(), F.struct(*fields))
+    for side_index, (side, name) in enumerate(zip(node.sides, ("left", "right"), strict=True)):
+        fields = [F.col(places[side_index][column]).alias(column) for column in side.columns]
+        whole[name] = F.when(F.col(AGES[side_index]).isNotNull(), F.struct(*fields))
     for name in node.left.key.names:
         left = F.col(places[0][name])
-        both = next((c for c in node.key_columns if c.name == name and c.right), None)
-        twin = None if both is None else F.col(places[1][both.right or ""])
+        key_column = next((c for c in node.key_columns if c.name == name and c.right), None)
+        twin = None if key_column is None else F.col(places[1][key_column.right or ""])
         whole[name] = left if twin is None else F.coalesce(left, twin)
     whole |= {name: F.col(places[s == "right"][c]) for name, (s, c) in shortcuts.items()}
     assert set(whole) == set(row.names)
-    seen = rows.select(*held, *also, *(column.alias(name) for name, column in whole.items()))
+    seen = rows.select(
+        *named_columns, *also, *(column.alias(name) for name, column in whole.items())
+    )
     values = [
         (F.col(names[f.name]) if f.name in plain else computed[f.name]).alias(f.name)
         for f in node.values
@@ -292,15 +298,15 @@ def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
     names = node.sides[side].columns
     places = _positions(node, side, names)
     columns = [
-        F.col(quoted(name)).alias(place)
-        for name, place in zip(names, places, strict=True)
+        F.col(quoted(name)).alias(numbered_name)
+        for name, numbered_name in zip(names, places, strict=True)
         if name in frame.columns
     ]
     types = {f.name: f.dataType for f in (*node.sides[side].key, *node.sides[side].values)}
     # A column that nothing uses is not read, and nulls take its place.
     unread = [
-        F.lit(None).cast(types[name]).alias(place)
-        for name, place in zip(names, places, strict=True)
+        F.lit(None).cast(types[name]).alias(numbered_name)
+        for name, numbered_name in zip(names, places, strict=True)
         if name not in frame.columns
     ]
     signs = [F.col(SIGN)] if SIGN in frame.columns else []
@@ -309,8 +315,8 @@ def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
 
 def _positions(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
     """Return the numbered names of some columns of a side."""
-    known = {name: i for i, name in enumerate(node.sides[side].columns)}
-    return [value_name(side, known[name]) for name in columns]
+    index_by_name = {name: i for i, name in enumerate(node.sides[side].columns)}
+    return [value_name(side, index_by_name[name]) for name in columns]
 
 
 def _matches(node: SnapshotJoin) -> Column:
@@ -325,12 +331,16 @@ def _key_columns(node: SnapshotJoin) -> list[Column]:
     """
     columns = []
     for column in node.key_columns:
-        held = [
+        side_columns = [
             F.col(_positions(node, side, [name])[0])
             for side, name in enumerate((column.left, column.right))
             if name is not None
         ]
-        columns.append((F.coalesce(*held) if len(held) > 1 else held[0]).alias(column.name))
+        columns.append(
+            (F.coalesce(*side_columns) if len(side_columns) > 1 else side_columns[0]).alias(
+                column.name
+            )
+        )
     return columns
 
 

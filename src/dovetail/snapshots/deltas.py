@@ -95,8 +95,8 @@ class Deltas:
         """
         names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(source.key.names)]
         keys = counted(self._reader.scratch.keep(fresh.select(*names)))
-        known = self._reader.having_keys(source, self._old, keys)
-        refuse_keys(source, self._new, known.count(), 0)
+        old_rows = self._reader.having_keys(source, self._old, keys)
+        refuse_keys(source, self._new, old_rows.count(), 0)
 
     def _join(self, node: SnapshotJoin) -> RowDelta:
         """Return the delta of a join: the sum of both sides' terms."""
@@ -107,8 +107,8 @@ class Deltas:
         ]
         if not terms:
             return RowDelta(None, 0)
-        both = reduce(lambda a, b: a.unionByName(b), terms)
-        return self._counted(delta_rules.netted(node, both))
+        united_terms = reduce(lambda a, b: a.unionByName(b), terms)
+        return self._counted(delta_rules.netted(node, united_terms))
 
     def _term(self, node: SnapshotJoin, side: int, delta: DataFrame) -> DataFrame:
         """Return the effect of one side's changes on the join.
@@ -141,6 +141,6 @@ class Deltas:
 
     def _counted(self, frame: DataFrame) -> RowDelta:
         """Return a frame as a delta, computed once and counted."""
-        kept = self._reader.scratch.keep(frame)
-        rows = kept.count()
-        return RowDelta(kept if rows else None, rows)
+        stored_rows = self._reader.scratch.keep(frame)
+        rows = stored_rows.count()
+        return RowDelta(stored_rows if rows else None, rows)

@@ -145,16 +145,16 @@ class SnapshotJoin:
         A column with both has the value of the side that is present. An expression has ``(None,
         None)``.
         """
-        found: dict[str, tuple[str | None, str | None]] = {
+        origins: dict[str, tuple[str | None, str | None]] = {
             column.name: (column.left, column.right) for column in self.key_columns
         }
         for selected in self.select:
             if selected.ref is None:
-                found[selected.name] = (None, None)
+                origins[selected.name] = (None, None)
             else:
                 side, name = selected.ref
-                found[selected.name] = (name, None) if side == "left" else (None, name)
-        return found
+                origins[selected.name] = (name, None) if side == "left" else (None, name)
+        return origins
 
 
 SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin
@@ -168,8 +168,8 @@ def source(
     Raises ``PlanError`` for unknown or reserved column names, and for types that cannot be keys.
     """
     operator = f"snapshot {name}"
-    own, values = keyed(operator, key, schema)
-    if not own:
+    key_fields, values = keyed(operator, key, schema)
+    if not key_fields:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
     for column in schema.names:
         if is_reserved(column) or column.lower() in OWN:
@@ -178,9 +178,9 @@ def source(
                 f"column {column!r} has a name that dovetail or the change feed uses itself",
                 "Rename it in the table",
             )
-    for field in own:
+    for field in key_fields:
         refuse_key_type(operator, field)
-    return SnapshotSource(name, path, table_id, own, values)
+    return SnapshotSource(name, path, table_id, key_fields, values)
 
 
 def join(
@@ -225,7 +225,7 @@ def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
 
 def tables(node: SnapshotNode) -> dict[str, SnapshotSource]:
     """Return each table below a node by its id. All uses of one table share one version of it."""
-    return {one.table_id: one for one in sources(node)}
+    return {table.table_id: table for table in sources(node)}
 
 
 def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
@@ -270,8 +270,10 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
         "how": node.how,
         "on": [list(pair) for pair in node.on],
         "select": {
-            one.name: _text(str(one.column)) if one.ref is None else ".".join(one.ref)
-            for one in node.select
+            selected.name: _text(str(selected.column))
+            if selected.ref is None
+            else ".".join(selected.ref)
+            for selected in node.select
         },
         "left": _describe(node.left, used),
         "right": _describe(node.right, used),
@@ -281,11 +283,11 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
     """Refuse two tables with one name. Commits record versions by name."""
     ids: dict[str, str] = {}
-    for one in sources(node):
-        if ids.setdefault(one.name, one.table_id) != one.table_id:
+    for table in sources(node):
+        if ids.setdefault(table.name, table.table_id) != table.table_id:
             raise PlanError(
                 label,
-                f"two tables are called {one.name!r}, and commits tell versions by name",
+                f"two tables are called {table.name!r}, and commits tell versions by name",
                 "Name them with name= in from_delta",
             )
 
@@ -297,8 +299,8 @@ def _text(column: str) -> str:
     """
     column = re.sub(r"\[L[\w.$]+;@[0-9a-f]+", "", column)
     bound = re.findall(r"([xyz]_\d+)(?=(?:, [xyz]_\d+)*\)? ->)", column)
-    for number, variable in enumerate(dict.fromkeys(bound)):
-        column = re.sub(rf"\b{variable}\b", f"variable {number}", column)
+    for index, variable in enumerate(dict.fromkeys(bound)):
+        column = re.sub(rf"\b{variable}\b", f"variable {index}", column)
     return column
 
 
@@ -309,13 +311,13 @@ def _use(
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
         return
-    computes = any(one.ref is None for one in node.select)
-    for number, side in enumerate(node.sides):
-        needed = {*node.on_columns(number), *side.key.names}
+    computes = any(selected.ref is None for selected in node.select)
+    for side_index, side in enumerate(node.sides):
+        needed = {*node.on_columns(side_index), *side.key.names}
         needed |= {
-            origin[number] or ""
+            origin[side_index] or ""
             for name, origin in node.origins.items()
-            if name in wanted and origin[number] is not None
+            if name in wanted and origin[side_index] is not None
         }
         _use(side, frozenset(side.columns) if computes else frozenset(needed), used)
 

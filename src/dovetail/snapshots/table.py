@@ -138,15 +138,15 @@ class SnapshotTable:
             _GIVEN,
         ):
             if table is None:
-                place = delta_tables.path_of(spark, operator, "path=", path or "")
-                label = name or place.rstrip("/").rsplit("/", 1)[-1]
+                folder = delta_tables.path_of(spark, operator, "path=", path or "")
+                label = name or folder.rstrip("/").rsplit("/", 1)[-1]
             else:
-                place = delta_tables.location(spark, table)
+                folder = delta_tables.location(spark, table)
                 label = name or table.rsplit(".", 1)[-1].strip("`")
-            schema = delta_tables.read(spark, delta_tables.named(place)).schema
-            table_id = Present.of(spark, place).table_id
+            schema = delta_tables.read(spark, delta_tables.named(folder)).schema
+            table_id = Present.of(spark, folder).table_id
         return cls(
-            spark, plan.source(path=place, table_id=table_id, schema=schema, key=key, name=label)
+            spark, plan.source(path=folder, table_id=table_id, schema=schema, key=key, name=label)
         )
 
     @property
@@ -480,8 +480,8 @@ class SnapshotTable:
         >>> orders.to_batch({"orders": 0}).orderBy("id").collect()
         [Row(id=1, customer='ann'), Row(id=2, customer='bob')]
         """
-        known = plan.tables(self.plan)
-        names = {one.name for one in known.values()}
+        tables = plan.tables(self.plan)
+        names = {source.name for source in tables.values()}
         unknown = [name for name in versions or {} if name not in names]
         if unknown:
             raise PlanError(
@@ -491,9 +491,9 @@ class SnapshotTable:
             )
         session = apart(self._session)
         delta_tables.strict(session)
-        chosen = {key: (versions or {}).get(one.name) for key, one in known.items()}
+        chosen = {key: (versions or {}).get(source.name) for key, source in tables.items()}
         present = {
-            key: Present.of(session, known[key].path).version if version is None else version
+            key: Present.of(session, tables[key].path).version if version is None else version
             for key, version in chosen.items()
         }
         with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):

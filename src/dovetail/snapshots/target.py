@@ -105,7 +105,7 @@ class SnapshotTarget:
                 continue
             self._refuse_other_plan(recorded)
             self._refuse_changed([*newer, *self._since(recorded["base"], row["version"])])
-            covered = {one["id"]: one["version"] for one in recorded["tables"]}
+            covered = {table["id"]: table["version"] for table in recorded["tables"]}
             return Standing((newer or [row])[0]["version"], covered)
         raise TargetError(
             self._operator,
@@ -230,13 +230,13 @@ class SnapshotTarget:
 
     def _named(self, versions: Versions) -> dict[str, int]:
         """Return the versions by the sources' names instead of their ids."""
-        return {one.name: versions[key] for key, one in tables(self._root).items()}
+        return {source.name: versions[key] for key, source in tables(self._root).items()}
 
     def _metadata(self, versions: Versions, base: int) -> str:
         """Return the user metadata of a commit as JSON."""
         recorded = [
-            {"name": one.name, "id": key, "version": versions[key]}
-            for key, one in tables(self._root).items()
+            {"name": source.name, "id": key, "version": versions[key]}
+            for key, source in tables(self._root).items()
         ]
         return json.dumps(
             {"dovetail": FORMAT, "tables": recorded, "base": base, "join": describe(self._root)}
@@ -268,7 +268,7 @@ class SnapshotTarget:
 
 def _covered(recorded: Mapping[str, Any]) -> dict[str, int]:
     """Return the covered versions in a commit's metadata, by the sources' names."""
-    return {one["name"]: one["version"] for one in recorded["tables"]}
+    return {table["name"]: table["version"] for table in recorded["tables"]}
 
 
 def _recorded(metadata: str | None) -> dict[str, Any] | None:
