@@ -40,7 +40,7 @@ def fitted(
     return without_null_keys(title, pa.table(arrays, schema=schema), key)
 
 
-def cast(title: str, found: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of a typed store with the types of ``schema``.
 
     Raises ``DataError`` if a type is of another kind or wider than declared, or if a value does not
@@ -48,7 +48,7 @@ def cast(title: str, found: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     arrays = [
         _fitting(title, field, lambda c=c, t=field.type: _cast(c, t, narrows=False))  # type: ignore[misc]
-        for c, field in zip(found.columns, schema, strict=True)
+        for c, field in zip(table.columns, schema, strict=True)
     ]
     return pa.table(arrays, schema=schema)
 
@@ -91,53 +91,53 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
 
 def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
     """Return values as an array of the declared type, by the rules of ``fitted``."""
-    found = pa.array(values)
-    if counted and pa.types.is_integer(found.type) and pa.types.is_boolean(declared):
-        if not pc.all(pc.is_in(found.drop_null(), pa.array([0, 1]))).as_py():
+    array = pa.array(values)
+    if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
+        if not pc.all(pc.is_in(array.drop_null(), pa.array([0, 1]))).as_py():
             raise pa.ArrowInvalid("the store has a number other than 0 and 1")
-        return found.cast(declared)
-    if typeless and pa.types.is_integer(found.type) and pa.types.is_timestamp(declared):
-        return found.cast(pa.timestamp("s", declared.tz)).cast(declared)
-    if typeless and pa.types.is_string(found.type):
+        return array.cast(declared)
+    if typeless and pa.types.is_integer(array.type) and pa.types.is_timestamp(declared):
+        return array.cast(pa.timestamp("s", declared.tz)).cast(declared)
+    if typeless and pa.types.is_string(array.type):
         written = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal)
         if any(kind(declared) for kind in written):
-            return found.cast(declared)
-    return _cast(found, declared, narrows=True)
+            return array.cast(declared)
+    return _cast(array, declared, narrows=True)
 
 
-def _cast(found: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
+def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
     """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind.
 
     ``narrows``: True if fractions may have more digits than the declared type.
     """
-    if not _becomes(found.type, declared, narrows=narrows):
-        raise pa.ArrowInvalid(f"the store has {found.type}")
-    if pa.types.is_integer(found.type) and pa.types.is_decimal(declared):
+    if not _becomes(array.type, declared, narrows=narrows):
+        raise pa.ArrowInvalid(f"the store has {array.type}")
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(declared):
         # Arrow requires room for the largest integer of the type, whatever the values are.
-        found = found.cast(pa.decimal256(76, declared.scale))
-    return found.cast(declared)
+        array = array.cast(pa.decimal256(76, declared.scale))
+    return array.cast(declared)
 
 
-def _becomes(found: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
+def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
     """Say whether values of a type may have the declared type. The cast checks each value."""
     types = pa.types
-    if types.is_null(found) or found == declared:
+    if types.is_null(stored) or stored == declared:
         return True
-    if found.num_fields and declared.num_fields == found.num_fields:
-        pairs = [(found.field(n), declared.field(n)) for n in range(found.num_fields)]
-        same = types.is_struct(found) == types.is_struct(declared)
+    if stored.num_fields and declared.num_fields == stored.num_fields:
+        pairs = [(stored.field(n), declared.field(n)) for n in range(stored.num_fields)]
+        same = types.is_struct(stored) == types.is_struct(declared)
         return same and all(_becomes(a.type, b.type, narrows=narrows) for a, b in pairs)
-    if types.is_integer(found):
+    if types.is_integer(stored):
         wider = (types.is_integer, types.is_floating, types.is_decimal)
         return any(kind(declared) for kind in wider)
-    if types.is_decimal(found):
+    if types.is_decimal(stored):
         exact = types.is_integer(declared) or types.is_decimal(declared)
         return exact or (narrows and types.is_floating(declared))
-    if types.is_floating(found):
-        return types.is_floating(declared) and (narrows or found.bit_width <= declared.bit_width)
+    if types.is_floating(stored):
+        return types.is_floating(declared) and (narrows or stored.bit_width <= declared.bit_width)
     times = (types.is_timestamp, types.is_date, types.is_time, types.is_duration)
     kinds = (*times, is_text, _is_binary)
-    return any(kind(found) and kind(declared) for kind in kinds)
+    return any(kind(stored) and kind(declared) for kind in kinds)
 
 
 def is_text(type_: pa.DataType) -> bool:

@@ -27,8 +27,8 @@ Quote: TypeAlias = Literal['"', "`", "["]
 
 _MARKS: Mapping[str, Callable[[int], str]] = {
     "qmark": lambda _: "?",
-    "numeric": lambda number: f":{number}",
-    "named": lambda number: f":p{number}",
+    "numeric": lambda position: f":{position}",
+    "named": lambda position: f":p{position}",
     "format": lambda _: "%s",
     "pyformat": lambda _: "%s",
 }
@@ -115,14 +115,14 @@ class DbapiReader:
         except Exception as error:
             raise OSError(first_line(error)) from None
         try:
-            found = self._query(by, keys)
+            rows = self._query(by, keys)
         except Exception as error:
             self.close()
             if not isinstance(error, self._driver.Error):
                 raise
             raise self._failure(error) from None
         self._end()
-        return found
+        return rows
 
     def _end(self) -> None:
         """End a possible transaction, so that the next look-up sees all commits made since."""
@@ -199,10 +199,10 @@ class DbapiReader:
     def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
         """Yield the condition of each of the source's filters."""
         for column, constants in self._source.filters:
-            name, given = self._quoted(column), [c for c in constants if c is not None]
+            name, not_null = self._quoted(column), [c for c in constants if c is not None]
             parts = [f"{name} IS NULL"] if None in constants else []
-            if given:
-                parts.append(f"{name} IN ({', '.join(map(bound, given))})")
+            if not_null:
+                parts.append(f"{name} IN ({', '.join(map(bound, not_null))})")
             yield f"({' OR '.join(parts)})"
 
     def _quoted(self, name: str) -> str:

@@ -84,11 +84,11 @@ class DeltaFilesReader:
                 raise changed(title, f"there is no column {missing[0]!r}")
             for name, column in zip(by, keys.columns, strict=True):
                 _refuse_key(title, name, column.type, stored.field(name).type)
-            found = self._query(deltalake, by, keys)
+            rows = self._query(deltalake, by, keys)
         except deltalake.exceptions.DeltaError as error:
             self.close()
             raise OSError(str(error)) from error
-        return without_null_keys(title, cast(title, found, self._schema), self._source.key)
+        return without_null_keys(title, cast(title, rows, self._schema), self._source.key)
 
     def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Return the rows in which each column has a value of one of the keys.

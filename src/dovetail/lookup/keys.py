@@ -44,16 +44,16 @@ def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
     return np.split(group, edges), int(new.sum()), [column.take(first) for column in arranged]
 
 
-def numbered(known: pa.Table, keys: pa.Table) -> Ints:
-    """Return the position of each of ``keys`` among ``known``; ``NO_GROUP`` if it is not there.
+def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
+    """Return the position of each of ``keys`` among ``distinct``; ``NO_GROUP`` if it is not there.
 
-    ``known``: distinct keys without nulls. Result: int64, one for each row of ``keys``.
+    ``distinct``: distinct keys without nulls. Result: int64, one for each row of ``keys``.
     """
-    (first, second), count, _ = grouped([known, keys])
-    number = np.full(count + 1, NO_GROUP)
-    number[first] = np.arange(len(first))
-    number[-1] = NO_GROUP
-    return number[second]
+    (first, second), count, _ = grouped([distinct, keys])
+    position_by_group = np.full(count + 1, NO_GROUP)
+    position_by_group[first] = np.arange(len(first))
+    position_by_group[-1] = NO_GROUP
+    return position_by_group[second]
 
 
 def within(keys: pa.Array, low: int, high: int) -> Mask:

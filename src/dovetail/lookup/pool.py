@@ -14,7 +14,7 @@ _OPEN: dict[tuple[int, LookupSource, str], Reader] = {}
 
 def opened(source: LookupSource, schema: pa.Schema) -> Reader:
     """Return this process's reader of a source for the columns ``schema``, opened on first use."""
-    known = (os.getpid(), source, schema.to_string())
-    if known not in _OPEN:
-        _OPEN[known] = source.open(schema)
-    return _OPEN[known]
+    reader_key = (os.getpid(), source, schema.to_string())
+    if reader_key not in _OPEN:
+        _OPEN[reader_key] = source.open(schema)
+    return _OPEN[reader_key]

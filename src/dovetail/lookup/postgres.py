@@ -90,7 +90,7 @@ class PostgresReader:
             self._connect()
             with deadline(self._connection, self._source.timeout_s):
                 self._begin()
-                found = self._find(keys)
+                answer = self._find(keys)
                 self._connection.execute("COMMIT")
         except Exception as error:
             self.close()
@@ -98,7 +98,7 @@ class PostgresReader:
                 raise
             failure = self._failure(error)
         else:
-            return found
+            return answer
         raise failure
 
     def _failure(self, error: Exception) -> Exception:
@@ -130,8 +130,8 @@ class PostgresReader:
 
     def _encoding(self) -> str:
         """Return the server's encoding, which limits the texts that it can have."""
-        own = self._connection.info.parameter_status("server_encoding")
-        return "UTF8" if own in (None, "SQL_ASCII") else own
+        encoding = self._connection.info.parameter_status("server_encoding")
+        return "UTF8" if encoding in (None, "SQL_ASCII") else encoding
 
     def _find(self, keys: pa.Table) -> Found:
         """Return the rows found by one query. Keys that the store's columns cannot have are not
@@ -153,8 +153,8 @@ class PostgresReader:
         table = fitted(
             self._source.title, [row[1:] for row in rows], self._schema, self._source.key
         )
-        number = np.array([row[0] for row in rows], np.int64) - 1
-        return Found(table, np.flatnonzero(fine)[number], ~fine)
+        key_index = np.array([row[0] for row in rows], np.int64) - 1
+        return Found(table, np.flatnonzero(fine)[key_index], ~fine)
 
     def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
         """Return the store's present columns by name, checked against the keys and the schema.
@@ -162,8 +162,8 @@ class PostgresReader:
         Raises ``DataError`` for a column that is missing, or that does not fit its declared type.
         """
         title, name = self._source.title, self._identifier().as_string(self._connection)
-        found = self._connection.execute(COLUMNS, [name]).fetchall()
-        columns = {row[0]: StoreColumn(*row) for row in found}
+        catalog_rows = self._connection.execute(COLUMNS, [name]).fetchall()
+        columns = {row[0]: StoreColumn(*row) for row in catalog_rows}
         for asked in (*keys, *self._schema):
             column = columns.get(asked.name)
             if column is None:
@@ -182,7 +182,7 @@ class PostgresReader:
         """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
-        names = [identifier(f"k{number}") for number in range(len(by))]
+        names = [identifier(f"k{column_index}") for column_index in range(len(by))]
         of_store = {name: sql.SQL("t.{}").format(identifier(name)) for name in columns}
         matches = [
             sql.SQL(equal(columns[column])).format(of_store[column], sql.SQL("k.{}").format(name))

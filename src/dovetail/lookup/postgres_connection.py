@@ -69,8 +69,8 @@ def connected(dsn: str, timeout_s: float, name: str = "dovetail look-up") -> Any
     }
     # Prepared plans would remain in a session that others may share through a pooler.
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
-    own = {"connect_timeout": seconds, "application_name": name}
-    return psycopg.connect(**{**lost, **(parameters(dsn) or {}), **own, **options})
+    overrides = {"connect_timeout": seconds, "application_name": name}
+    return psycopg.connect(**{**lost, **(parameters(dsn) or {}), **overrides, **options})
 
 
 @contextmanager
@@ -115,8 +115,8 @@ def without_parameters(dsn: str, message: str) -> str:
 
     A password that was not escaped may be parsed as the host, so an error may show it.
     """
-    said = {str(value) for value in (parameters(dsn) or {}).values()} - {""}
-    words = (re.escape(value) for value in sorted(said, key=len, reverse=True))
+    dsn_values = {str(value) for value in (parameters(dsn) or {}).values()} - {""}
+    words = (re.escape(value) for value in sorted(dsn_values, key=len, reverse=True))
     hidden = ['"[^"]*"', *(rf"(?<!\w){word}(?!\w)" for word in words)]
     return re.sub("|".join(hidden), "…", message)
 

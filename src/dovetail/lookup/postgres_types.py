@@ -145,8 +145,8 @@ def equal(column: StoreColumn) -> str:
     """
     if column.type not in _TEXTS:
         return "{0} = {1}"
-    own = column.sql.replace("{", "{{").replace("}", "}}").replace("%", "%%")
-    cast = f"::{own}" if column.type in ("bpchar", "citext", "uuid", "enum") else ""
+    sql_type = column.sql.replace("{", "{{").replace("}", "}}").replace("%", "%%")
+    cast = f"::{sql_type}" if column.type in ("bpchar", "citext", "uuid", "enum") else ""
     return f'{{0}} = {{1}}{cast} AND {{0}}::text COLLATE "C" = {{1}}'
 
 

@@ -72,7 +72,7 @@ class ChainReader:
         """
         source = self._source
         side, asked = self._first(by)
-        own, distinct = _distinct(keys.select(asked))
+        distinct_index, distinct = _distinct(keys.select(asked))
         first = self._ask(side, [self._held[name][1] for name in asked], distinct)
         _, join_keys = _distinct(first.rows.select(list(source.on[side])))
         second = self._ask(1 - side, source.on[1 - side], join_keys)
@@ -80,7 +80,7 @@ class ChainReader:
         rows = self._joined((sides[0].rows, sides[1].rows))
         key = numbered(keys, rows.select(list(by)))
         answers = key != NO_GROUP
-        return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[own])
+        return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[distinct_index])
 
     def close(self) -> None:
         """Do nothing: the readers of the sides belong to the process."""
@@ -100,8 +100,8 @@ class ChainReader:
         """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
-        held = (self._held[name] for name in self._schema.names)
-        wanted = [column for s, column in held if s == side]
+        origins = (self._held[name] for name in self._schema.names)
+        wanted = [column for s, column in origins if s == side]
         names = dict.fromkeys([*source.on[side], *source.keys[side], *by, *wanted])
         schema = pa.schema([pa.field(name, types[name]) for name in names])
         if keys.num_rows == 0:
@@ -121,8 +121,8 @@ class ChainReader:
         for column in self._schema:
             side, name = self._held[column.name]
             if source.form == "key" and column.name in source.key:
-                place = source.on[0].index(name)
-                arrays.append(keys[place].take(pa.array(results.group)))
+                key_index = source.on[0].index(name)
+                arrays.append(keys[key_index].take(pa.array(results.group)))
                 continue
             refs = of_key[side] if column.name in source.key else results.row[side]
             index = pa.array(refs, mask=refs == ABSENT)
@@ -134,8 +134,8 @@ def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
     """Return each row's number among the distinct keys, and these keys. ``NO_GROUP``: a key with
     nulls.
     """
-    (number,), _, columns = grouped([keys])
-    return number, pa.table(columns, names=keys.schema.names)
+    (group,), _, columns = grouped([keys])
+    return group, pa.table(columns, names=keys.schema.names)
 
 
 def _all_fresh(group: Ints) -> SideRows:

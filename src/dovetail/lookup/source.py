@@ -375,8 +375,8 @@ def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
     All columns of an index must be in ``columns``. Unique indexes come first, then those with most
     columns. The primary key is an index, too.
     """
-    known = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
-    usable = [item for item in known if set(item.columns) <= set(columns)]
+    indexes = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
+    usable = [item for item in indexes if set(item.columns) <= set(columns)]
     return max(usable, key=lambda item: (item.unique, len(item.columns)), default=None)
 
 

@@ -130,9 +130,9 @@ class SqliteReader:
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
         """Return a query for the rows of ``count`` keys, which are numbered from ``start``."""
-        names = [f"k{number}" for number in range(len(by))]
+        names = [f"k{position}" for position in range(len(by))]
         marks = ", ".join("?" * len(by))
-        rows = ", ".join(f"({start + number}, {marks})" for number in range(count))
+        rows = ", ".join(f"({start + position}, {marks})" for position in range(count))
         # SQLite reads an unknown quoted name as a text, so columns are qualified.
         selected = ", ".join(f"t.{_quoted(name)}" for name in self._schema.names)
         # The column's own collation uses the index, but may find too many rows.
@@ -150,10 +150,10 @@ class SqliteReader:
         """Yield the condition of each of the source's filters."""
         for column, constants in self._source.filters:
             name = f"t.{_quoted(column)}"
-            given = sum(value is not None for value in constants)
+            not_null_count = sum(value is not None for value in constants)
             parts = [f"{name} IS NULL"] if None in constants else []
-            if given:
-                parts.append(f"{name} IN ({', '.join('?' * given)})")
+            if not_null_count:
+                parts.append(f"{name} IN ({', '.join('?' * not_null_count)})")
             yield f"({' OR '.join(parts)})"
 
 
