@@ -75,8 +75,8 @@ def binding_of(
         "partitions": partitions,
         "stages": described(plan.stages, nodes),
         "reads": [
-            [None if one.static else identity(describe_input(nodes, one)), leaves, numbers]
-            for one, leaves, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True)
+            [None if source.static else identity(describe_input(nodes, source)), leaves, numbers]
+            for source, leaves, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True)
         ],
         **more,
     }
@@ -89,11 +89,14 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
     Spark keeps in these folders what has been read. Both are None on Spark Connect, which does not
     tell them.
     """
-    remote = [not one.static and is_remote(_frame(one).sparkSession) for one in sources]
+    remote = [not source.static and is_remote(_frame(source).sparkSession) for source in sources]
     if any(remote):
-        return [1 if one.static else None for one in sources], [None for _ in sources]
+        return [1 if source.static else None for source in sources], [None for _ in sources]
     # A static source is replaced by one source of its own.
-    read = [[SparkSource(one, "", {})] if one.static else leaves_of(_frame(one)) for one in sources]
+    read = [
+        [SparkSource(source, "", {})] if source.static else leaves_of(_frame(source))
+        for source in sources
+    ]
     numbers: list[list[int] | None] = [*numbered(read)]
     return [len(leaves) for leaves in read], numbers
 
@@ -113,11 +116,11 @@ def refuse_unfit(
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
     another = {"buckets": "is given by dt.upgrade", "partitions": "is given by dt.repartition"}
-    for name, number in asked.items():
-        if number is not None and number != binding[name]:
+    for name, count in asked.items():
+        if count is not None and count != binding[name]:
             raise CheckpointError(
                 title,
-                f"the checkpoint has {binding[name]} {name}, the query asks for {number}",
+                f"the checkpoint has {binding[name]} {name}, the query asks for {count}",
                 f"Use {name}={binding[name]} or leave it out; another number {another[name]}",
             )
 
@@ -218,7 +221,7 @@ class CheckpointFile:
             folder = f"{self._root}/state/{operator}/_metadata/v2"
             for name in self._files.names(folder):
                 text = self._files.text(f"{folder}/{name}") or ""
-                mended = _STATE_SCHEMA.sub(lambda found: f'"{here}{found[1]}', text)
+                mended = _STATE_SCHEMA.sub(lambda match: f'"{here}{match[1]}', text)
                 if mended != text:
                     self._files.put(f"{folder}/{name}", mended)
         binding = {**binding, AT: here}
@@ -251,10 +254,10 @@ class CheckpointFile:
             return False
         query = json.loads(text)["id"]
         if is_remote(self._session):
-            return any(str(one.id) == query for one in self._session.streams.active)
-        own: Any = self._session
-        running = own._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-        return bool(running.containsKey(own._jvm.java.util.UUID.fromString(query)))  # noqa: SLF001
+            return any(str(active.id) == query for active in self._session.streams.active)
+        session: Any = self._session
+        running = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        return bool(running.containsKey(session._jvm.java.util.UUID.fromString(query)))  # noqa: SLF001
 
     def write(self, binding: Mapping[str, Any]) -> None:
         """Write the binding atomically: there is never a part of the file."""

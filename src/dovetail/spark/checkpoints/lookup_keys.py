@@ -29,8 +29,8 @@ def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]
     names = [field.name for field in fields]
     rows = [_row(caller, names, key) for key in keys]
     return [
-        canonical(_column(caller, field, [row[number] for row in rows]))
-        for number, field in enumerate(fields)
+        canonical(_column(caller, field, [row[index] for row in rows]))
+        for index, field in enumerate(fields)
     ]
 
 
@@ -79,15 +79,15 @@ def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     column = []
     for value in values:
         try:
-            made = pa.array([value], field.type)
+            array = pa.array([value], field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            made = pa.nulls(1, field.type)
-        if made.null_count:
+            array = pa.nulls(1, field.type)
+        if array.null_count:
             (type_,) = spark_schema(pa.schema([field]))
             raise PlanError(
                 caller,
                 f"keys= has {value!r} for {field.name}, which is a {type_.dataType.simpleString()}",
                 "Give a value of that type",
             )
-        column.append(made)
+        column.append(array)
     return pa.concat_arrays([pa.array([], field.type), *column])

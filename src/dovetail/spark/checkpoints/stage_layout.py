@@ -60,7 +60,7 @@ def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, 
             "title": stage.fragment.title,
             "topology": stage.fragment.topology,
             "stores": {name: _store(store) for name, store in stage.fragment.stores.items()},
-            "inputs": {name: describe_input(nodes, one) for name, one in stage.inputs.items()},
+            "inputs": {name: describe_input(nodes, entry) for name, entry in stage.inputs.items()},
         }
         for stage in stages
     ]
@@ -68,22 +68,22 @@ def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, 
 
 def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
     """Yield the stages that ``described`` has written."""
-    for number, stage in enumerate(described, start=1):
+    for stage_number, stage in enumerate(described, start=1):
         stores = {name: _read(store) for name, store in stage["stores"].items()}
         inputs = stage.get("inputs", {})
-        yield StageLayout(number, stage["title"], stage["topology"], stores, inputs)
+        yield StageLayout(stage_number, stage["title"], stage["topology"], stores, inputs)
 
 
 def _store(store: Store) -> dict[str, Any]:
     """Return a store as JSON data."""
     readable = store.kind is not None
-    own = {field.name: getattr(store, field.name) for field in fields(store)}
+    attributes = {field.name: getattr(store, field.name) for field in fields(store)}
     results = [
         {"kernel": _kernel(result.kernel), "lists": result.lists}
         for result in store.results
         if readable
     ]
-    return {**own, "fields": _columns(store.fields), "results": results}
+    return {**attributes, "fields": _columns(store.fields), "results": results}
 
 
 def _read(store: Mapping[str, Any]) -> Store:
@@ -99,10 +99,12 @@ def _read(store: Mapping[str, Any]) -> Store:
 
 def _kernel(kernel: Aggregate) -> dict[str, Any]:
     """Return an aggregate as its class's name and its parameters, with types as JSON data."""
-    made: Any = kernel
-    own = {field.name: getattr(kernel, field.name) for field in fields(made)}
-    types = {n: _columns([pa.field(n, v)]) for n, v in own.items() if isinstance(v, pa.DataType)}
-    return {"name": type(kernel).__name__, "parameters": own | types}
+    untyped: Any = kernel
+    parameters = {field.name: getattr(kernel, field.name) for field in fields(untyped)}
+    types = {
+        n: _columns([pa.field(n, v)]) for n, v in parameters.items() if isinstance(v, pa.DataType)
+    }
+    return {"name": type(kernel).__name__, "parameters": parameters | types}
 
 
 def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
@@ -111,8 +113,8 @@ def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
         name: _columns_of(value)[0].type if isinstance(value, dict) else value
         for name, value in kernel["parameters"].items()
     }
-    made: Aggregate = _KERNELS[kernel["name"]](**parameters)
-    return made
+    aggregate: Aggregate = _KERNELS[kernel["name"]](**parameters)
+    return aggregate
 
 
 def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:

@@ -119,14 +119,14 @@ def lookup_state(
     [{'id': 1, 'amount': 10}]
     """
     spark = SparkSession.active()
-    place = str(spark.conf.get("spark.app.id")), fspath(checkpoint)
+    cache_key = str(spark.conf.get("spark.app.id")), fspath(checkpoint)
     with _LOCK:
-        known = _KNOWN.pop(place, None)
-        known = known or _Lookups(spark, fspath(checkpoint))
-        _KNOWN[place] = known
+        lookups = _KNOWN.pop(cache_key, None)
+        lookups = lookups or _Lookups(spark, fspath(checkpoint))
+        _KNOWN[cache_key] = lookups
         while len(_KNOWN) > _OPEN_MAX:
             del _KNOWN[next(iter(_KNOWN))]
-    return known.rows(table, keys, as_of)
+    return lookups.rows(table, keys, as_of)
 
 
 _LOCK = Lock()
@@ -168,34 +168,34 @@ class _Lookups:
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
         """Return the rows of a table, without the kind of change of a versioned one."""
-        kept = stored.named(table)
+        stage_store = stored.named(table)
         if as_of is not None:
-            refuse_other_times(_CALLER, table, kept, as_of)
+            refuse_other_times(_CALLER, table, stage_store, as_of)
         time_us = END_OF_TIME if as_of is None else in_us(as_of)
-        found = self._of(stored, kept, keys, time_us)
-        return found.drop_columns([CHANGE]) if kept.store.kind == "versions" else found
+        rows = self._of(stored, stage_store, keys, time_us)
+        return rows.drop_columns([CHANGE]) if stage_store.store.kind == "versions" else rows
 
     def _of(
-        self, stored: CheckpointStores, kept: Kept, keys: Sequence[object], time_us: int
+        self, stored: CheckpointStores, stage_store: Kept, keys: Sequence[object], time_us: int
     ) -> pa.Table:
         """Return the rows with these keys.
 
         If they are stored by another key, that key is taken from the store that has it.
         """
-        store = kept.store
+        store = stage_store.store
         if store.hashed and store.kind != "queue":
             columns = columns_of(_CALLER, store, [*dict.fromkeys(map(_hashable, keys))])
             hash_ = spark_hash(columns)
-            return self._found(stored, kept, Asked(hash_, columns, time_us), hash_)
+            return self._found(stored, stage_store, Asked(hash_, columns, time_us), hash_)
         before = [
             other
             for other in stored.stores
-            if other.name == store.through and other.stage.number < kept.stage.number
+            if other.name == store.through and other.stage.number < stage_store.stage.number
         ]
         if not before:
             raise ConfigurationError(
                 _CALLER,
-                f"the rows of {store.of or kept.name} do not lie by their key",
+                f"the rows of {store.of or stage_store.name} do not lie by their key",
                 "Read them with read_state(keys=)",
             )
         index = before[-1]
@@ -203,38 +203,46 @@ class _Lookups:
         primary = [moved.column(field.name).combine_chunks() for field in index.store.own_key]
         count = len(store.key) - len(primary)
         foreign = [moved.column(foreign_name(n)).combine_chunks() for n in range(count)]
-        place = spark_hash(primary)
+        primary_hash = spark_hash(primary)
         null = np.zeros(len(moved), np.bool_)
         for column in foreign:
             null |= column.is_null().to_numpy(zero_copy_only=False)
         route = moved.column(FOREIGN).fill_null(0).to_numpy()
-        route = np.where(null, place, route)
-        asked = Asked(combined(route, low_half(place)), [*foreign, *primary], time_us)
-        return self._found(stored, kept, asked, route)
+        route = np.where(null, primary_hash, route)
+        asked = Asked(combined(route, low_half(primary_hash)), [*foreign, *primary], time_us)
+        return self._found(stored, stage_store, asked, route)
 
-    def _found(self, stored: CheckpointStores, kept: Kept, asked: Asked, route: Ints) -> pa.Table:
+    def _found(
+        self, stored: CheckpointStores, stage_store: Kept, asked: Asked, route: Ints
+    ) -> pa.Table:
         """Return the rows for ``asked``, from the buckets to which the hashes ``route`` lead."""
-        self._followed.add((kept.stage.number, kept.name))
-        tables = [store_contents.schema_of(kept.store).empty_table()]
-        for label, manifest in kept.buckets.items():
-            number = bucket_labels(manifest.buckets).index(label)
-            here = np.flatnonzero(bucket_of(route, manifest.buckets) == number)
-            if len(here) == 0:
+        self._followed.add((stage_store.stage.number, stage_store.name))
+        tables = [store_contents.schema_of(stage_store.store).empty_table()]
+        for label, manifest in stage_store.buckets.items():
+            bucket = bucket_labels(manifest.buckets).index(label)
+            asked_row = np.flatnonzero(bucket_of(route, manifest.buckets) == bucket)
+            if len(asked_row) == 0:
                 continue
-            own = Asked(
-                asked.hash[here], [k.take(pa.array(here)) for k in asked.keys], asked.time_us
+            bucket_asked = Asked(
+                asked.hash[asked_row],
+                [k.take(pa.array(asked_row)) for k in asked.keys],
+                asked.time_us,
             )
-            whole = kept.runs(label)
-            beside = {name: runs_of(manifest, name) for name in kept.store.beside}
-            runs = whole.holding(np.sort(own.hash).tolist())
-            needed = [s for one in (runs, *beside.values()) for s in one.segments]
+            whole = stage_store.runs(label)
+            beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
+            runs = whole.holding(np.sort(bucket_asked.hash).tolist())
+            needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
             if any(segment.id not in self._held for segment in needed):
-                all_ = [s for one in (whole, *beside.values()) for s in one.segments]
-                self._fetch(stored, kept.operator, all_)
-            horizon_us = store_contents.horizon_us(kept.store, manifest)
+                all_segments = [
+                    s for store_runs in (whole, *beside.values()) for s in store_runs.segments
+                ]
+                self._fetch(stored, stage_store.operator, all_segments)
+            horizon_us = store_contents.horizon_us(stage_store.store, manifest)
             none = MemoryBlobs()
             tables.append(
-                store_contents.found(kept.store, runs, beside, horizon_us, none, self._cache, own)
+                store_contents.found(
+                    stage_store.store, runs, beside, horizon_us, none, self._cache, bucket_asked
+                )
             )
         return pa.concat_tables(tables)
 
@@ -281,7 +289,10 @@ class _Lookups:
         written: dict[str, bytes] = {}
         operators: dict[StatefulOperator, Mapping[int, MemoryBlobs]] = {}
         for operator, before in stored.operators.items():
-            buckets = {label: MemoryBlobs(dict(own.blobs)) for label, own in before.items()}
+            buckets = {
+                label: MemoryBlobs(dict(manifest_blobs.blobs))
+                for label, manifest_blobs in before.items()
+            }
             for partition in range(operator.partitions):
                 file = folder.read(f"state/{operator.number}/{partition}/{batch + 1}.changelog")
                 if file is None:
@@ -305,10 +316,10 @@ class _Lookups:
         """Return all segments of the followed stores."""
         return [
             segment
-            for kept in stored.stores
-            if (kept.stage.number, kept.name) in self._followed
-            for manifest in kept.buckets.values()
-            for name in (kept.name, *kept.store.beside)
+            for stage_store in stored.stores
+            if (stage_store.stage.number, stage_store.name) in self._followed
+            for manifest in stage_store.buckets.values()
+            for name in (stage_store.name, *stage_store.store.beside)
             for segment in runs_of(manifest, name).segments
         ]
 

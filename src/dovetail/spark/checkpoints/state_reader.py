@@ -39,12 +39,13 @@ class _HasPlan(Protocol):
 
 
 ATopology: TypeAlias = Annotated[
-    _HasPlan, Rule("a Table or a Stream", lambda it: isinstance(getattr(it, "plan", None), Node))
+    _HasPlan,
+    Rule("a Table or a Stream", lambda value: isinstance(getattr(value, "plan", None), Node)),
 ]
 
 Topologies: TypeAlias = Annotated[
     ATopology | Sequence[ATopology],
-    Rule("a Table or a Stream, or a list of them", lambda given: given not in ([], ())),
+    Rule("a Table or a Stream, or a list of them", lambda value: value not in ([], ())),
 ]
 
 _LISTING = StructType(
@@ -178,8 +179,8 @@ def read_state(
     stored = CheckpointStores.of("read_state", spark, fspath(checkpoint), batch)
     names = [columns] if isinstance(columns, str) else columns
     if topology is not None:
-        given = topology if isinstance(topology, Sequence) else [topology]
-        meant = result_named(stored, [one.plan for one in given], table)
+        topologies = topology if isinstance(topology, Sequence) else [topology]
+        meant = result_named(stored, [planned.plan for planned in topologies], table)
         if meant is not None:
             node, whole = meant
             _refuse_for("a stored table", {"as_of": as_of, "keys": keys})
@@ -187,11 +188,11 @@ def read_state(
     if table is None:
         _refuse_for("a table", {"as_of": as_of, "keys": keys, "columns": columns})
         return spark.createDataFrame(list(_listing(stored)), _LISTING)
-    kept = stored.named(table)
+    stage_store = stored.named(table)
     if as_of is not None:
-        refuse_other_times("read_state", table, kept, as_of)
-    frame = rows(stored, kept, keys=keys, columns=names)
-    return _only(frame if as_of is None else last_versions(frame, kept, as_of), names)
+        refuse_other_times("read_state", table, stage_store, as_of)
+    frame = rows(stored, stage_store, keys=keys, columns=names)
+    return _only(frame if as_of is None else last_versions(frame, stage_store, as_of), names)
 
 
 def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
@@ -205,9 +206,9 @@ def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     return frame.select([quoted(name) for name in columns])
 
 
-def _refuse_for(what: str, given: Mapping[str, Any]) -> None:
+def _refuse_for(what: str, arguments: Mapping[str, Any]) -> None:
     """Raise ``ConfigurationError`` for given arguments that need ``what``."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None:
             raise ConfigurationError("read_state", f"{name}= goes with {what}", "Name one")
 
@@ -216,24 +217,26 @@ def _listing(stored: CheckpointStores) -> Iterator[tuple[Any, ...]]:
     """Yield a row of ``_LISTING`` for each store."""
     stores = stored.stores
     offsets = stored.offsets() if stores else []
-    for kept in stores:
-        runs = [kept.runs(bucket) for bucket in kept.buckets]
-        segments = [segment for own in runs for run in own.runs for segment in run.segments]
+    for stage_store in stores:
+        runs = [stage_store.runs(bucket) for bucket in stage_store.buckets]
+        segments = [
+            segment for bucket_part in runs for run in bucket_part.runs for segment in run.segments
+        ]
         times = [
-            own.stream_time_us[clock]
-            for own in kept.buckets.values()
-            for clock in kept.store.clocks or range(len(own.stream_time_us))
+            bucket_part.stream_time_us[clock]
+            for bucket_part in stage_store.buckets.values()
+            for clock in stage_store.store.clocks or range(len(bucket_part.stream_time_us))
         ]
         yield (
-            kept.stage.number,
-            kept.stage.title,
-            kept.name,
-            kept.store.of or None,
-            kept.store.holds,
+            stage_store.stage.number,
+            stage_store.stage.title,
+            stage_store.name,
+            stage_store.store.of or None,
+            stage_store.store.holds,
             sum(segment.rows for segment in segments),
             sum(segment.size_bytes for segment in segments),
             len(segments),
-            sum(bool(own.runs) for own in runs),
+            sum(bool(bucket_part.runs) for bucket_part in runs),
             max((moment(time) for time in times if time is not None), default=None),
             stored.batch,
             offsets,

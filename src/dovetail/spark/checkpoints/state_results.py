@@ -42,14 +42,14 @@ def result_named(
         )
     if name is None:
         return results[0], results[0]
-    parts = {node: one for one in reversed(results) for node in one.walk()}
-    found = {n for n in parts if n.name == name and not isinstance(n, Entry)}
-    found -= {part for n in found if isinstance(n, (RowsNode, Unwindowed)) for part in n.inputs}
-    if len(found) > 1:
+    parts = {node: whole for whole in reversed(results) for node in whole.walk()}
+    matches = {n for n in parts if n.name == name and not isinstance(n, Entry)}
+    matches -= {part for n in matches if isinstance(n, (RowsNode, Unwindowed)) for part in n.inputs}
+    if len(matches) > 1:
         raise ConfigurationError(
             stored.caller, f"several results are called {name!r}", "Tell them apart by name="
         )
-    return next(((node, parts[node]) for node in found), None)
+    return next(((node, parts[node]) for node in matches), None)
 
 
 def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
@@ -63,50 +63,57 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     if isinstance(node, Aggregation):
         made_by = fingerprint(node)
         return rows(
-            stored, stored.named(node.name, lambda kept: kept.stage.topology.startswith(made_by))
+            stored,
+            stored.named(
+                node.name, lambda stage_store: stage_store.stage.topology.startswith(made_by)
+            ),
         )
     plan = plan_of([topology], buckets=1, emit="change")
-    own = [stage for stage in plan.stages if _runs(stage, node)]
+    stages = [stage for stage in plan.stages if _runs(stage, node)]
     if isinstance(node, Entry):  # a view whose rows a stage stores
-        frame = _stored(stored, own, node).frame
+        frame = _stored(stored, stages, node).frame
         assert frame is not None
         return frame
-    known: dict[Node, Node] = {}
+    replaced: dict[Node, Node] = {}
 
     def over_stored(part: Node) -> Node:
-        if part not in known:
+        if part not in replaced:
             if isinstance(part, Entry):
-                known[part] = _stored(stored, own, part)
+                replaced[part] = _stored(stored, stages, part)
             else:
                 values = {f.name: getattr(part, f.name) for f in fields(part)}
                 inputs = {n: over_stored(v) for n, v in values.items() if isinstance(v, Node)}
-                known[part] = replace(part, **inputs)
-        return known[part]
+                replaced[part] = replace(part, **inputs)
+        return replaced[part]
 
     changes = static_frames.changelog(over_stored(node), emit="batch", buckets=stored.buckets)
     return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
 
 
-def _stored(stored: CheckpointStores, own: list[Stage], entry: Entry) -> Source:
+def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
     """Return an input as a static table of its stored rows."""
     names = {
         port.source.name
-        for stage in own
+        for stage in stages
         for port in stage.ports
         if port.input is not None and port.input.source == entry
     }
-    topologies = {stage.fragment.topology for stage in own}
+    topologies = {stage.fragment.topology for stage in stages}
     if not names:
         raise ConfigurationError(
             stored.caller,
             f"{entry.name} is not stored as such",
             "Ask for the join that it is made of, by its name",
         )
-    found = [stored.named(name, lambda kept: kept.stage.topology in topologies) for name in names]
-    kept = min(found, key=lambda kept: not kept.store.whole)  # two if it refers to itself
-    frame = rows(stored, kept)
-    if kept.store.kind == "versions":
-        frame = last_versions(frame, kept)
+    stage_stores = [
+        stored.named(name, lambda stage_store: stage_store.stage.topology in topologies)
+        for name in names
+    ]
+    # There are two stores if the table refers to itself.
+    stage_store = min(stage_stores, key=lambda stage_store: not stage_store.store.whole)
+    frame = rows(stored, stage_store)
+    if stage_store.store.kind == "versions":
+        frame = last_versions(frame, stage_store)
     columns = [quoted(column) for column in (*entry.row.names, TIMESTAMP)]
     return Source(
         name=entry.name,

@@ -50,7 +50,7 @@ class _Bucket(NamedTuple):
 
 def rows(
     stored: CheckpointStores,
-    kept: Kept,
+    stage_store: Kept,
     *,
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
@@ -60,33 +60,35 @@ def rows(
     ``columns``: at least these are read; None for all. ``keys``: only the rows of these keys; None
     for all. Raises ``ConfigurationError`` for unknown columns.
     """
-    store = kept.store
+    store = stage_store.store
     if columns is not None:
-        known = store_contents.schema_of(store).names
+        column_names = store_contents.schema_of(store).names
         for name in columns:
-            if name not in known:
+            if name not in column_names:
                 raise ConfigurationError(
                     stored.caller,
-                    f"{store.of or kept.name} has no column {name!r}",
-                    f"It has {', '.join(known)}",
+                    f"{store.of or stage_store.name} has no column {name!r}",
+                    f"It has {', '.join(column_names)}",
                 )
         store = store.only(columns)
     asked = None if keys is None else columns_of(stored.caller, store, keys)
     hashes = spark_hash(asked) if asked is not None and store.hashed else None
     buckets = {}
-    for label, manifest in kept.buckets.items():
-        runs = kept.runs(label)
+    for label, manifest in stage_store.buckets.items():
+        runs = stage_store.runs(label)
         if hashes is not None:
-            own = bucket_of(hashes, manifest.buckets) == bucket_number(label, manifest.buckets)
-            runs = runs.holding(np.sort(hashes[own]).tolist())
+            bucket_part = bucket_of(hashes, manifest.buckets) == bucket_number(
+                label, manifest.buckets
+            )
+            runs = runs.holding(np.sort(hashes[bucket_part]).tolist())
         beside = {name: runs_of(manifest, name) for name in store.beside}
         buckets[label] = _Bucket(runs, beside, store_contents.horizon_us(store, manifest))
-    names = [segment.id for own in buckets.values() for segment in own.segments]
-    blobs = stored.blobs(kept.operator)
+    names = [segment.id for bucket_part in buckets.values() for segment in bucket_part.segments]
+    blobs = stored.blobs(stage_store.operator)
     blobs = blobs.where(
         F.col("name").isin(names) if len(names) <= _NAMES_MAX else f"NOT ({MANIFESTS})"
     )
-    unread = {*kept.store.stored}.difference(store.stored)
+    unread = {*stage_store.store.stored}.difference(store.stored)
     schema = spark_schema(store_contents.schema_of(store))
     frame = blobs.mapInArrow(_reading(store, buckets, unread), schema)
     return frame if asked is None else _of_keys(frame, store, asked)
@@ -94,7 +96,7 @@ def rows(
 
 def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
     """Return the rows with one of these keys."""
-    names = [key_name(number) for number in range(len(asked))]
+    names = [key_name(index) for index in range(len(asked))]
     keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))
     same = (
         F.col(quoted(field.name)) == F.col(name)
@@ -113,19 +115,19 @@ def _reading(
 
     @mapping
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known = {
-            label: {segment.id: segment for segment in own.segments}
-            for label, own in buckets.items()
+        segments_by_bucket = {
+            label: {segment.id: segment for segment in bucket.segments}
+            for label, bucket in buckets.items()
         }
         with tempfile.TemporaryDirectory(prefix="dovetail-read-") as directory:
-            cache, here = SegmentCache(LocalPath(directory)), dict[int, None]()
+            cache, present = SegmentCache(LocalPath(directory)), dict[int, None]()
             for batch in batches:
                 for label, name, blob in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
-                    segment = known[label].get(name)
+                    segment = segments_by_bucket[label].get(name)
                     if segment is not None:
-                        here[label] = None
+                        present[label] = None
                         cache.add(segment, decode(blob, unread))
-            for label in here:
+            for label in present:
                 runs, beside, horizon_us = buckets[label]
                 none = MemoryBlobs()
                 for table in store_contents.rows(store, runs, beside, horizon_us, none, cache):
@@ -134,12 +136,12 @@ def _reading(
     return read
 
 
-def last_versions(frame: DataFrame, kept: Kept, as_of: datetime | None = None) -> DataFrame:
+def last_versions(frame: DataFrame, stage_store: Kept, as_of: datetime | None = None) -> DataFrame:
     """Return each key's last version of a versioned table, or the one at the time ``as_of``.
 
     Keys whose version is a delete are left out.
     """
-    window = Window.partitionBy(*map(quoted, kept.store.key)).orderBy(F.desc(TIMESTAMP))
-    then = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))
-    last = then.withColumn("_n", F.row_number().over(window))
+    window = Window.partitionBy(*map(quoted, stage_store.store.key)).orderBy(F.desc(TIMESTAMP))
+    visible = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))
+    last = visible.withColumn("_n", F.row_number().over(window))
     return last.where((F.col("_n") == 1) & (F.col(CHANGE) == UPSERT)).drop("_n", CHANGE)

@@ -103,7 +103,7 @@ class CheckpointStores:
         bound = _bound(caller, spark, checkpoint)
         refuse_unreadable(caller, checkpoint)
         operators, after = _operators(caller, spark, checkpoint, batch)
-        made = cls(
+        stores = cls(
             caller=caller,
             spark=spark,
             checkpoint=checkpoint,
@@ -112,60 +112,69 @@ class CheckpointStores:
             buckets=bound["buckets"],
             stages={stage.topology: stage for stage in layout(bound["stages"])},
             reads=[
-                (known, leaves, *(rest or [None]))
-                for known, leaves, *rest in bound.get("reads", ())
+                (source_identity, leaves, *(folders or [None]))
+                for source_identity, leaves, *folders in bound.get("reads", ())
             ],
         )
         frames = [
-            made.blobs(operator).withColumn("operator", F.lit(number))
-            for number, operator in enumerate(operators)
+            stores.blobs(operator).withColumn("operator", F.lit(operator_index))
+            for operator_index, operator in enumerate(operators)
         ]
-        found = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in operators]
+        blobs_by_bucket = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in operators]
         for row in reduce(DataFrame.union, frames).where(MANIFESTS).collect() if frames else ():
-            found[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
-        return replace(made, operators=dict(zip(operators, found, strict=True)))
+            blobs_by_bucket[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
+        return replace(stores, operators=dict(zip(operators, blobs_by_bucket, strict=True)))
 
     @cached_property
     def _buckets(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
         """The operator of each stage, by its fingerprint, with its buckets' manifests."""
-        found = dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]()
+        by_topology = dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
-            buckets = {label: _whole(own) for label, own in blobs.items()}
+            buckets = {label: _whole(bucket_blobs) for label, bucket_blobs in blobs.items()}
             for topology in {manifest.topology for manifest in buckets.values()}:
-                found[topology] = operator, buckets
-        return found
+                by_topology[topology] = operator, buckets
+        return by_topology
 
     @cached_property
     def stores(self) -> Sequence[Kept]:
         """All stores, in the order of their stages."""
-        found = []
+        stage_stores = []
         for topology, (operator, buckets) in self._buckets.items():
             stage = self.stages[topology]
-            found += [
+            stage_stores += [
                 Kept(stage, name, store, operator, buckets) for name, store in stage.stores.items()
             ]
-        return sorted(found, key=lambda kept: kept.stage.number)
+        return sorted(stage_stores, key=lambda stage_store: stage_store.stage.number)
 
     def states(self) -> dict[str, DataFrame]:
         """Return the blobs of each stage's buckets, by its fingerprint, also of a stage without a
         store.
         """
-        return {topology: self.blobs(own) for topology, (own, _) in self._buckets.items()}
+        return {topology: self.blobs(operator) for topology, (operator, _) in self._buckets.items()}
 
     def named(self, table: str, among: Callable[[Kept], bool] = lambda _: True) -> Kept:
         """Return the store of a table or with a name; prefer an input's rows to those that wait.
 
         Raises ``ConfigurationError`` if there is none that can be read.
         """
-        stores = [kept for kept in self.stores if among(kept)]
-        own = [kept for kept in stores if kept.store.kind is not None and kept.store.of]
-        by_table = [kept for kept in own if kept.store.of == table]
-        by_table.sort(key=lambda kept: kept.store.kind == "queue")
-        for kept in [*by_table, *(kept for kept in own if kept.name == table)]:
-            return kept
-        names = dict.fromkeys(name for kept in own for name in (kept.store.of, kept.name))
+        stores = [stage_store for stage_store in self.stores if among(stage_store)]
+        readable = [
+            stage_store
+            for stage_store in stores
+            if stage_store.store.kind is not None and stage_store.store.of
+        ]
+        by_table = [stage_store for stage_store in readable if stage_store.store.of == table]
+        by_table.sort(key=lambda stage_store: stage_store.store.kind == "queue")
+        for stage_store in [
+            *by_table,
+            *(stage_store for stage_store in readable if stage_store.name == table),
+        ]:
+            return stage_store
+        names = dict.fromkeys(
+            name for stage_store in readable for name in (stage_store.store.of, stage_store.name)
+        )
         problem = f"the checkpoint {self.checkpoint} holds no rows of {table!r}"
-        if any(table in (kept.name, kept.store.of) for kept in stores):
+        if any(table in (stage_store.name, stage_store.store.of) for stage_store in stores):
             problem = f"what {table!r} holds cannot be read by itself"
         has = f"It has {', '.join(names) or 'none yet'}"
         raise ConfigurationError(self.caller, problem, f"{has}; a join's result takes topology=")
@@ -209,18 +218,18 @@ def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
         ) from error
     assert text is not None
     try:
-        known: dict[str, Any] = json.loads(text[0])
+        bound: dict[str, Any] = json.loads(text[0])
     except ValueError as error:
         problem = f"{path} cannot be read"
         raise CheckpointError(caller, problem, "Restore it from a copy") from error
-    if known.get("version") != binding.FORMAT_VERSION:
+    if bound.get("version") != binding.FORMAT_VERSION:
         raise CheckpointError(
             caller,
-            f"{path} has format {known.get('version')}, this version reads "
+            f"{path} has format {bound.get('version')}, this version reads "
             f"{binding.FORMAT_VERSION}",
             "Read it with the version that wrote it",
         )
-    return binding.CheckpointFile(spark, checkpoint).in_its_place(known, caller)
+    return binding.CheckpointFile(spark, checkpoint).in_its_place(bound, caller)
 
 
 def refuse_unreadable(caller: str, checkpoint: str) -> None:
@@ -254,36 +263,38 @@ def _operators(
     """
     spark.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
     with refused(caller, f"Spark cannot read {checkpoint}", "Mend what it names"):
-        known = spark.read.format("state-metadata").load(checkpoint).collect()
-    if not known:
+        rows = spark.read.format("state-metadata").load(checkpoint).collect()
+    if not rows:
         return [], None
-    first, last = max(r["minBatchId"] for r in known), min(r["maxBatchId"] for r in known)
+    first, last = max(r["minBatchId"] for r in rows), min(r["maxBatchId"] for r in rows)
     if batch is not None and not first <= batch <= last:
         raise CheckpointError(
             caller,
             f"{checkpoint} has no micro-batch {batch}",
             f"Spark has kept {first} to {last}",
         )
-    operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in known]
+    operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in rows]
     return operators, last if batch is None else batch
 
 
-def refuse_other_times(caller: str, table: str, kept: Kept, as_of: datetime) -> None:
+def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: datetime) -> None:
     """Raise ``ConfigurationError`` for a time before the stored history, or a table without
     history.
     """
-    if kept.store.kind != "versions":
+    if stage_store.store.kind != "versions":
         raise ConfigurationError(
             caller,
             f"as_of= asks for the past of {table}, which is not a versioned table",
             "Leave it out, or keep its history with versioned=",
         )
-    horizons = (horizon_us(kept.store, own) for own in kept.buckets.values())
+    horizons = (
+        horizon_us(stage_store.store, manifest) for manifest in stage_store.buckets.values()
+    )
     begin_us = max(horizons, default=NO_TIME)
     if begin_us != NO_TIME and as_of < moment(begin_us):
         raise ConfigurationError(
             caller,
-            f"as_of={as_of} lies before the history of {kept.store.of}, which begins at "
+            f"as_of={as_of} lies before the history of {stage_store.store.of}, which begins at "
             f"{moment(begin_us)}",
             "Ask for a later time",
         )
