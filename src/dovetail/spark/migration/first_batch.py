@@ -98,7 +98,7 @@ def prepared(
 
 def _says_by_itself(node: Node) -> bool:
     """Say whether static tables may give results or dead letters without any other input."""
-    return node.begins or any(one.begins for part in leaving_out(node) for one in part.inputs)
+    return node.begins or any(entry.begins for part in leaving_out(node) for entry in part.inputs)
 
 
 def _has_letters(run: StartRequest) -> bool:
@@ -107,7 +107,7 @@ def _has_letters(run: StartRequest) -> bool:
     Dead letters go to their sink even if the results are not emitted. On Spark Connect they do not,
     because it cannot begin with such a micro-batch.
     """
-    asked = any(isinstance(one.node, DeadLetters) for one in run.outcomes)
+    asked = any(isinstance(outcome.node, DeadLetters) for outcome in run.outcomes)
     fail = any(True for node in run.nodes for _ in leaving_out(node))
     return asked and fail and not is_remote(run.session)
 
@@ -124,9 +124,9 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
         seeding.timed = TIMED in bound
         _complete(run, plan, seeding)
     _going_on(run.session, run.checkpoint, left)
-    made = {name: value for name, value in bound.items() if name != BEGINNING}
-    run.file.write(made)
-    return made
+    binding = {name: value for name, value in bound.items() if name != BEGINNING}
+    run.file.write(binding)
+    return binding
 
 
 def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
@@ -134,8 +134,11 @@ def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, s
     begins.
     """
     stages = run.plan(bound["buckets"]).stages
-    both = zip(stages, bound[BEGINNING]["begins"], strict=True)
-    return [(number, stage.node.name, how) for number, (stage, how) in enumerate(both, start=1)]
+    begins = zip(stages, bound[BEGINNING]["begins"], strict=True)
+    return [
+        (stage_number, stage.node.name, how)
+        for stage_number, (stage, how) in enumerate(begins, start=1)
+    ]
 
 
 def taken_over(run: StartRequest) -> dict[str, DataFrame]:
@@ -155,9 +158,12 @@ def _apart(run: StartRequest, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     """
     refuse_unreadable(run.operator, run.checkpoint)
     sources = origins_of(run.nodes)
-    own = [rows[one] if one in rows else initial_rows.empty(run.session, one) for one in sources]
+    frames = [
+        rows[source] if source in rows else initial_rows.empty(run.session, source)
+        for source in sources
+    ]
     with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
-        initial_rows.write(run.session, run.checkpoint, own)
+        initial_rows.write(run.session, run.checkpoint, frames)
     apart = replace(run, outcomes=(), checkpoint=initial_rows.folder_of(run.checkpoint))
     count, partitions = apart.numbers()
     plan = apart.plan(count)
@@ -213,18 +219,24 @@ def _with_state(
     """Return the steps to begin with a query's state: the ``beginning`` part of a binding."""
     offsets, same = handover.offsets(stored, plan, run.nodes)
     begun = handover.succession(stored, plan, run.nodes, results=emits)
-    known = {entry.base for entry in begun.rows}
+    sources_with_rows = {entry.base for entry in begun.rows}
     static = initial_rows.static_rows(origins_of(run.nodes))
-    rows: dict[Any, DataFrame] = {one: own for one, own in static.items() if one not in known}
+    rows: dict[Any, DataFrame] = {
+        table: frame for table, frame in static.items() if table not in sources_with_rows
+    }
     rows |= begun.rows
-    known |= static.keys()
+    sources_with_rows |= static.keys()
 
     def how(stage: Stage) -> str:
         if stage in begun.carried:
             return "carried over"
-        read = [one for one in stage.inputs.values() if not one.stream]
-        there = [one.name for one in read if one.base in known or isinstance(one.base, Derived)]
-        return f"with the rows of {', '.join(dict.fromkeys(there))}" if there else "empty"
+        read = [table for table in stage.inputs.values() if not table.stream]
+        names = [
+            table.name
+            for table in read
+            if table.base in sources_with_rows or isinstance(table.base, Derived)
+        ]
+        return f"with the rows of {', '.join(dict.fromkeys(names))}" if names else "empty"
 
     return {
         "offsets": offsets,
@@ -248,29 +260,34 @@ def _written(
     ``parts``: for each input of the plan the depth of the view whose rows are read from files.
     ``results``: the numbers of the stages whose rows follow in the files.
     """
-    found = [next((p for p in parts_of(one) if p in rows), one.base) for one in plan.entries]
-    each, results = list(dict.fromkeys(found)), results or {}
-    frames = [rows[one] if one in rows else initial_rows.empty(run.session, one) for one in each]
+    parts_read = [
+        next((p for p in parts_of(node) if p in rows), node.base) for node in plan.entries
+    ]
+    distinct_parts, results = list(dict.fromkeys(parts_read)), results or {}
+    frames = [
+        rows[node] if node in rows else initial_rows.empty(run.session, node)
+        for node in distinct_parts
+    ]
     with refused(run.title, "what initial= names cannot be stored", _REMEDY):
         initial_rows.write(run.session, run.checkpoint, [*frames, *results.values()])
-    both = zip(plan.entries, found, strict=True)
+    entries_and_parts = zip(plan.entries, parts_read, strict=True)
     return {
-        "parts": [parts_of(entry).index(part) for entry, part in both],
+        "parts": [parts_of(entry).index(part) for entry, part in entries_and_parts],
         "results": [plan.stages.index(stage) for stage in results],
     }
 
 
 def _seeding(run: StartRequest, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
     """Return the stages of the first micro-batch, reading the files."""
-    both = zip(plan.entries, left["parts"], strict=True)
-    parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in both))
+    entries_and_depths = zip(plan.entries, left["parts"], strict=True)
+    parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in entries_and_depths))
     begun = initial_rows.read(run.session, run.checkpoint, parts)
-    stages = [plan.stages[number] for number in left["results"]]
+    stages = [plan.stages[index] for index in left["results"]]
     results = {
-        stage: initial_rows.read_rows(run.session, run.checkpoint, number)
-        for number, stage in enumerate(stages, start=len(parts))
+        stage: initial_rows.read_rows(run.session, run.checkpoint, index)
+        for index, stage in enumerate(stages, start=len(parts))
     }
-    made = Seeding(
+    seeding = Seeding(
         bucket_labels(plan.buckets),
         partitions,
         timers=True,
@@ -282,10 +299,12 @@ def _seeding(run: StartRequest, plan: Plan, partitions: int, left: Mapping[str, 
         states = CheckpointStores.of(
             run.operator, run.session, left["from"], left["batch"]
         ).states()
-        made.carried = [plan.stages[number] for number in left["carried"]]
-        own = [stage.fragment.topology for stage in made.carried]
-        made.initial = {topology: states[topology] for topology in own if topology in states}
-    return made
+        seeding.carried = [plan.stages[index] for index in left["carried"]]
+        topologies = [stage.fragment.topology for stage in seeding.carried]
+        seeding.initial = {
+            topology: states[topology] for topology in topologies if topology in states
+        }
+    return seeding
 
 
 def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -> None:
@@ -294,9 +313,9 @@ def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -
     last = max(files.numbers(f"{root}/offsets"))
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
-    said = text.splitlines()[:2]  # the version, and the micro-batch's settings
+    head = text.splitlines()[:2]  # the version, and the micro-batch's settings
     files.clear(f"{root}/sources")
     for before, now in left["sources"]:
         files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")
-    files.put(f"{root}/offsets/{last}", "\n".join([*said, *(o or "-" for o in left["offsets"])]))
+    files.put(f"{root}/offsets/{last}", "\n".join([*head, *(o or "-" for o in left["offsets"])]))
     initial_rows.remove(session, checkpoint)

@@ -78,31 +78,31 @@ def succession(
     ``results``: whether the rows of results are wanted, also of carried stages. Raises
     ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
-    kept = tuple(
+    carried = tuple(
         stage
         for stage in plan.stages
         if plan.buckets == stored.buckets
         and stage.fragment.topology
         and stage.fragment.topology in stored.stages
     )
-    known = [identity(source) for source in sources_in(dict(stored.topology[1]))]
+    old_identities = [identity(source) for source in sources_in(dict(stored.topology[1]))]
     wanted: dict[Entry, list[Port]] = {}
-    ends = [one.stage for one in plan.results if results]
-    read = [stage for stage in ends if stage in kept]
+    ends = [result.stage for result in plan.results if results]
+    read = [stage for stage in ends if stage in carried]
     for stage in _storing(plan, ends):
-        if stage in kept:
+        if stage in carried:
             continue
         _refuse_past(stored, stage)
         for port in stage.ports:
             if isinstance(port.origin, Stage):
-                read += [port.origin] if port.origin in kept else []
+                read += [port.origin] if port.origin in carried else []
             elif port.input is not None and not port.source.stream:
                 wanted.setdefault(port.input.source, []).append(port)
-    found = {}
+    rows_by_entry = {}
     for entry, ports in wanted.items():
-        if identity(describe_input(nodes, entry.base)) in known:
+        if identity(describe_input(nodes, entry.base)) in old_identities:
             part, frame = _rows(stored, nodes, entry, ports, _kept(plan, ports))
-            found[part] = frame
+            rows_by_entry[part] = frame
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
@@ -112,19 +112,19 @@ def succession(
                 f"has {stage.node.name}, which computes its columns as it leaves",
                 "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
             )
-    return Succession(kept, found, {stage: _result(stored, stage) for stage in tables})
+    return Succession(carried, rows_by_entry, {stage: _result(stored, stage) for stage in tables})
 
 
 def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
     """Return the stages that store something or are in ``ends``, and all that feed them, in
     order.
     """
-    found = list[Stage]()
+    stages = list[Stage]()
     for stage in reversed(plan.stages):
-        feeds = any(stage is port.origin for other in found for port in other.ports)
+        feeds = any(stage is port.origin for other in stages for port in other.ports)
         if stage.fragment.stores or stage in ends or feeds:
-            found.append(stage)
-    return found[::-1]
+            stages.append(stage)
+    return stages[::-1]
 
 
 def offsets(
@@ -136,54 +136,60 @@ def offsets(
     Also return pairs of the folder numbers of a source, in the old query and the new one. Raises
     ``CheckpointError`` for sources whose positions contradict each other.
     """
-    places = _places(stored)
-    made, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
+    old_inputs = _places(stored)
+    new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
     taken: dict[str, int] = {}
     for source, read, folders in zip(plan.reads, *reads_of(plan.reads), strict=True):
-        known, leaves, folders = identity(describe_input(nodes, source)), read or 0, folders or []
+        source_id, leaves, folders = (
+            identity(describe_input(nodes, source)),
+            read or 0,
+            folders or [],
+        )
         if source.static:
-            made += [None] * leaves
+            new_offsets += [None] * leaves
             continue
-        before = [own for one, own in places if one == known]
-        number = taken.setdefault(str(known), 0)
-        taken[str(known)] += 1
+        before = [positions for candidate, positions in old_inputs if candidate == source_id]
+        occurrence = taken.setdefault(str(source_id), 0)
+        taken[str(source_id)] += 1
         if not before:
-            made += [None] * leaves
+            new_offsets += [None] * leaves
             for folder in folders:
                 _settle(stored, source, same, folder, (None, None))
             continue
-        alike = len(list(groupby([[offset for _, offset in own] for own in before]))) == 1
-        again = sum(one is source for one in plan.reads)
+        alike = (
+            len(list(groupby([[offset for _, offset in positions] for positions in before]))) == 1
+        )
+        again = sum(candidate is source for candidate in plan.reads)
         if not alike and len(before) != again:
             raise _refusal(
                 stored,
                 f"has read {source.name} in {len(before)} places, up to different ones",
                 "Start it once more with availableNow=True while nothing comes, then call again",
             )
-        own = before[0 if alike else number]
-        if len(own) != leaves:
+        positions = before[0 if alike else occurrence]
+        if len(positions) != leaves:
             raise _refusal(
                 stored,
-                f"has read {source.name} from {len(own)} sources, and now there are {leaves}",
+                f"has read {source.name} from {len(positions)} sources, and now there are {leaves}",
             )
-        for folder, place in zip(folders, own, strict=True):
-            _settle(stored, source, same, folder, place)
-            made.append(place[1])
-    return made, [(then, now) for now, (then, _) in same.items() if then is not None]
+        for folder, position in zip(folders, positions, strict=True):
+            _settle(stored, source, same, folder, position)
+            new_offsets.append(position[1])
+    return new_offsets, [(old, new) for new, (old, _) in same.items() if old is not None]
 
 
 def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | None]]]]:
     """Return the inputs of the old query, each with the folders and offsets of its sources."""
-    then = iter(enumerate(stored.offsets()))
-    places: list[tuple[Any, list[tuple[int, str | None]]]] = []
-    for known, leaves, numbers in stored.reads:
+    old_offsets = iter(enumerate(stored.offsets()))
+    old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
+    for source_id, leaves, numbers in stored.reads:
         if leaves is None:
             raise _refusal(stored, "was started on Spark Connect, which does not say what it reads")
-        own = list(islice(then, leaves))
+        positions = list(islice(old_offsets, leaves))
         if numbers is not None:
-            own = [(n, offset) for n, (_, offset) in zip(numbers, own, strict=True)]
-        places.append((known, own))
-    return places
+            positions = [(n, offset) for n, (_, offset) in zip(numbers, positions, strict=True)]
+        old_inputs.append((source_id, positions))
+    return old_inputs
 
 
 def _settle(
@@ -191,15 +197,15 @@ def _settle(
     source: Source,
     same: dict[int, tuple[int | None, str | None]],
     folder: int,
-    place: tuple[int | None, str | None],
+    position: tuple[int | None, str | None],
 ) -> None:
     """Record which source of the old query a source continues, and its offset.
 
     Inputs that share a frame are one source to Spark, which reads on from one place. Raises
     ``CheckpointError`` if their places differ.
     """
-    known = same.setdefault(folder, place)
-    if (known[0] is None) != (place[0] is None) or known[1] != place[1]:
+    before = same.setdefault(folder, position)
+    if (before[0] is None) != (position[0] is None) or before[1] != position[1]:
         raise _refusal(
             stored,
             f"has not read {source.name} as far as another input of the same frame",
@@ -267,14 +273,16 @@ def _rows(
         needed = {*part.row.names}
         if part is entry:
             needed = set().union(*map(_needed, ports))
-        for found in _stores(stored, identity(describe_input(nodes, part)), part):
-            if not found.store.whole and (part is not entry or {found.store.holds} != enough):
-                problems.append(f"has only {found.store.holds}")
+        for old_store in _stores(stored, identity(describe_input(nodes, part)), part):
+            if not old_store.store.whole and (
+                part is not entry or {old_store.store.holds} != enough
+            ):
+                problems.append(f"has only {old_store.store.holds}")
                 continue
-            misfit = _misfit(found, part, needed)
+            misfit = _misfit(old_store, part, needed)
             if misfit is None:
-                _refuse_waiting(stored, found)
-                return part, _fitted(stored, found, part)
+                _refuse_waiting(stored, old_store)
+                return part, _fitted(stored, old_store, part)
             problems.append(misfit)
     raise _refusal(stored, problems[-1])
 
@@ -294,8 +302,10 @@ def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) ->
 
     Those with most of its columns come first, then for a versioned table those with history.
     """
-    by_name = {(kept.stage.topology, kept.name): kept for kept in stored.stores}
-    found = [
+    by_name = {
+        (stage_store.stage.topology, stage_store.name): stage_store for stage_store in stored.stores
+    }
+    old_stores = [
         _Found(store, by_name.get((stage.topology, name)), stage.inputs[store.of])
         for stage in stored.stages.values()
         for name, store in stage.stores.items()
@@ -305,37 +315,37 @@ def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) ->
     ]
     kind = "rows" if part.versioned_us is None else "versions"
 
-    def lacks(one: _Found) -> tuple[int, bool]:
-        has = {field.name for field in one.store.fields}
-        return len({*part.row.names} - has), one.store.kind != kind
+    def lacks(old_store: _Found) -> tuple[int, bool]:
+        has = {field.name for field in old_store.store.fields}
+        return len({*part.row.names} - has), old_store.store.kind != kind
 
-    return sorted(found, key=lacks)
+    return sorted(old_stores, key=lacks)
 
 
-def _refuse_waiting(stored: CheckpointStores, found: _Found) -> None:
+def _refuse_waiting(stored: CheckpointStores, old_store: _Found) -> None:
     """Raise ``CheckpointError`` for a table of which some rows wait for another input."""
-    own = None if found.kept is None else found.kept.stage.topology
-    for kept in stored.stores:
-        waits = kept.store.kind == "queue" and kept.store.of == found.store.of
-        if waits and kept.stage.topology == own and rows(stored, kept).head(1):
+    topology = None if old_store.kept is None else old_store.kept.stage.topology
+    for stage_store in stored.stores:
+        waits = stage_store.store.kind == "queue" and stage_store.store.of == old_store.store.of
+        if waits and stage_store.stage.topology == topology and rows(stored, stage_store).head(1):
             raise _refusal(
                 stored,
-                f"has rows of {found.store.of} that wait for another input (align=)",
+                f"has rows of {old_store.store.of} that wait for another input (align=)",
                 "Start it once more, until they have come out, then call again",
             )
 
 
-def _misfit(found: _Found, part: Entry, needed: set[str]) -> str | None:
+def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
     """Return why a store does not have an input's columns; None if it has."""
-    stored = spark_schema(store_contents.schema_of(found.store))
-    then = {name for name, _ in _columns(found.then)}
+    stored = spark_schema(store_contents.schema_of(old_store.store))
+    old_columns = {name for name, _ in _columns(old_store.then)}
     for field in part.row:
         if field.name in stored.names:
             was = stored[field.name].dataType
             if not _widens(was, field.dataType):
                 is_ = field.dataType.simpleString()
                 return f"has {part.name}.{field.name} as {was.simpleString()}, not as {is_}"
-        elif field.name in needed and (field.name in then or field.name in part.key.names):
+        elif field.name in needed and (field.name in old_columns or field.name in part.key.names):
             return f"has not stored {part.name}.{field.name}"
     return None
 
@@ -353,8 +363,8 @@ def _widens(was: DataType, is_: DataType) -> bool:
     out.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
-        both = [name for name in is_.names if name in was.names]
-        return bool(both) and all(_widens(was[n].dataType, is_[n].dataType) for n in both)
+        common = [name for name in is_.names if name in was.names]
+        return bool(common) and all(_widens(was[n].dataType, is_[n].dataType) for n in common)
     if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
         return _widens(was.elementType, is_.elementType)
     if isinstance(was, MapType) and isinstance(is_, MapType):
@@ -365,8 +375,8 @@ def _widens(was: DataType, is_: DataType) -> bool:
 def _is_wider(was: DataType, is_: DataType) -> bool:
     """Say whether every number of the type ``was`` is one of ``is_``, too."""
     if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
-        more = is_.scale - was.scale
-        return more >= 0 and is_.precision - was.precision >= more
+        added_scale = is_.scale - was.scale
+        return added_scale >= 0 and is_.precision - was.precision >= added_scale
     if isinstance(was, IntegralType) and isinstance(is_, DecimalType):
         return is_.precision - is_.scale >= _DIGITS[was.typeName()]
     if isinstance(was, IntegralType) and isinstance(is_, IntegralType):
@@ -380,13 +390,13 @@ _EXACT_DIGITS = 15
 """The number of decimal digits of whole numbers that a double has at least."""
 
 
-def _fitted(stored: CheckpointStores, found: _Found, part: Entry) -> DataFrame:
+def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFrame:
     """Return a store's rows with an input's columns, null for columns that it lacks."""
-    if found.kept is None:
+    if old_store.kept is None:
         return initial_rows.empty(stored.spark, part)
-    frame = rows(stored, found.kept)
-    if found.store.kind == "versions" and part.versioned_us is None:
-        frame = last_versions(frame, found.kept)
+    frame = rows(stored, old_store.kept)
+    if old_store.store.kind == "versions" and part.versioned_us is None:
+        frame = last_versions(frame, old_store.kept)
     beside = [name for name in (TIMESTAMP, CHANGE) if name in frame.columns]
 
     def column(field: StructField) -> Column:
@@ -398,25 +408,25 @@ def _fitted(stored: CheckpointStores, found: _Found, part: Entry) -> DataFrame:
     return frame.select(*map(column, part.row), *map(F.col, beside))
 
 
-def _widened(own: Column, was: DataType, is_: DataType) -> Column:
+def _widened(column: Column, was: DataType, is_: DataType) -> Column:
     """Return a value in a wider type (``_widens``)."""
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (
-            _widened(own[f.name], was[f.name].dataType, f.dataType)
+            _widened(column[f.name], was[f.name].dataType, f.dataType)
             if f.name in was.names
             else F.lit(None).cast(f.dataType)
             for f in is_
         )
         named = (field.alias(name) for field, name in zip(fields, is_.names, strict=True))
-        return F.when(own.isNotNull(), F.struct(*named))
+        return F.when(column.isNotNull(), F.struct(*named))
     if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
         inner = (was.elementType, is_.elementType)
-        return F.transform(own, lambda one: _widened(one, *inner))
+        return F.transform(column, lambda item: _widened(item, *inner))
     if isinstance(was, MapType) and isinstance(is_, MapType):
         keys, values = (was.keyType, is_.keyType), (was.valueType, is_.valueType)
-        by_key = F.transform_keys(own, lambda key, _: _widened(key, *keys))
+        by_key = F.transform_keys(column, lambda key, _: _widened(key, *keys))
         return F.transform_values(by_key, lambda _, value: _widened(value, *values))
-    return own.cast(is_)
+    return column.cast(is_)
 
 
 def _refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:

@@ -87,8 +87,8 @@ def rows_of(
                 f"initial= names {name!r}, which is no table of {nodes[0].name}",
                 f"Its tables are {', '.join(tables) or 'none'}",
             )
-    given = {tables[name]: _rows(tables[name], frame) for name, frame in initial.items()}
-    return static_rows(inputs) | given
+    named_rows = {tables[name]: _rows(tables[name], frame) for name, frame in initial.items()}
+    return static_rows(inputs) | named_rows
 
 
 def static_rows(sources: Sequence[Source]) -> dict[Source, DataFrame]:
@@ -123,14 +123,14 @@ def _rows(source: Source, frame: DataFrame) -> DataFrame:
         raise PlanError(
             source.title, "its frame of initial= is a streaming one", "Read it with spark.read"
         )
-    for own in source.row:
-        known = [one for one in frame.schema if one.name == own.name]
-        if len(known) != 1 or nullable(known[0].dataType) != own.dataType:
-            has = f"is {known[0].dataType.simpleString()}" if known else "is missing"
+    for column in source.row:
+        matches = [candidate for candidate in frame.schema if candidate.name == column.name]
+        if len(matches) != 1 or nullable(matches[0].dataType) != column.dataType:
+            has = f"is {matches[0].dataType.simpleString()}" if matches else "is missing"
             raise PlanError(
                 source.title,
-                f"in its frame of initial= column {own.name!r} {has}",
-                f"Give it once, as {own.dataType.simpleString()}",
+                f"in its frame of initial= column {column.name!r} {has}",
+                f"Give it once, as {column.dataType.simpleString()}",
             )
     assert source.timestamp is not None
     time = F.col(TIMESTAMP) if TIMESTAMP in frame.columns else source.timestamp
@@ -156,29 +156,29 @@ def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> 
     Rows have ``_timestamp``, and ``_change`` if some are deletes.
     """
     remove(session, checkpoint)
-    for number, own in enumerate(rows):
-        made = own if CHANGE in own.columns else own.withColumn(CHANGE, F.lit(UPSERT))
-        made = made.orderBy(TIMESTAMP).withColumns(
+    for frame_index, frame in enumerate(rows):
+        changes = frame if CHANGE in frame.columns else frame.withColumn(CHANGE, F.lit(UPSERT))
+        changes = changes.orderBy(TIMESTAMP).withColumns(
             {LOG_PARTITION: F.spark_partition_id(), SEQUENCE: F.monotonically_increasing_id()}
         )
-        made.write.parquet(_rows_of(checkpoint, number))
+        changes.write.parquet(_rows_of(checkpoint, frame_index))
 
 
 def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
     """Return by entry the source of its initial rows, from the files of its number."""
-    frames = (read_rows(session, checkpoint, number) for number in range(len(entries)))
+    frames = (read_rows(session, checkpoint, frame_index) for frame_index in range(len(entries)))
     return dict(zip(entries, map(_begun, entries, frames), strict=True))
 
 
-def read_rows(session: SparkSession, checkpoint: str, number: int) -> DataFrame:
+def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
     """Return the rows in the files of a number, as a stream."""
-    path = _rows_of(checkpoint, number)
+    path = _rows_of(checkpoint, frame_index)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
 
 
-def _rows_of(checkpoint: str, number: int) -> str:
+def _rows_of(checkpoint: str, frame_index: int) -> str:
     """Return the path of the files of a number."""
-    return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{number}"
+    return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{frame_index}"
 
 
 def _begun(entry: Entry, frame: DataFrame) -> Source:
@@ -189,8 +189,8 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
     assert isinstance(base, Source)
     if base.files:
         # Order files by path, because their modification times mean nothing.
-        own, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
-        parts = (own["file_path"], own["file_block_start"])
+        metadata, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
+        parts = (metadata["file_path"], metadata["file_block_start"])
         named = zip(("file_path", "file_block_start"), parts, strict=True)
         file = F.struct(never.alias("file_modification_time"), *(p.alias(n) for n, p in named))
         frame = frame.select("*", file.alias(FILE_METADATA))
@@ -235,38 +235,38 @@ class Seeding(Streaming):
     def read(self, step: RouteStep) -> DataFrame:
         """Return rows of ``PACKED`` as ``Streaming`` does, without those for carried stages."""
         packed = super().read(step)
-        begun = {one.reader for one in step.readings if one.stage in self.carried}
+        begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
     def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, with the rows of a carried stage."""
-        made = super().changes(step, inputs)
+        changelog = super().changes(step, inputs)
         if step.stage not in self.results:
-            return made
-        return made.unionByName(self._result(step.stage), allowMissingColumns=True)
+            return changelog
+        return changelog.unionByName(self._result(step.stage), allowMissingColumns=True)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED``, with those of a carried stage."""
-        made = super().emitted(step, inputs)
+        packed = super().emitted(step, inputs)
         if step.stage not in self.results:
-            return made
+            return packed
         names = output_of(step.stage).columns.names
-        own = self._result(step.stage).select(*map(quoted, names))
-        return made.union(self._carrying(step, own, passes=False))
+        rows = self._result(step.stage).select(*map(quoted, names))
+        return packed.union(self._carrying(step, rows, passes=False))
 
     def _result(self, stage: Stage) -> DataFrame:
         """Return a stage's rows as changes before all others, each caused by a record of its
         own.
         """
-        row, place = self.results[stage], F.col(SEQUENCE)
+        rows, sequence = self.results[stage], F.col(SEQUENCE)
         time = F.unix_micros(TIMESTAMP)
-        caused = {SEQUENCE: time, CLOCK: time, STREAM_TIME: time, ORDER: place}
+        caused = {SEQUENCE: time, CLOCK: time, STREAM_TIME: time, ORDER: sequence}
         caused[TIE] = F.lit(0).cast("long")
-        return row.select(
+        return rows.select(
             *map(quoted, stage.node.row.names),
             CHANGE,
             TIMESTAMP,
-            (place - (1 << 62)).alias(POSITION),
+            (sequence - (1 << 62)).alias(POSITION),
             *(caused[name].alias(name) for name in stage.fragment.feeds),
         )
 

@@ -85,11 +85,11 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     file = CheckpointFile(spark, root)
     bound = file.at_rest("rewind")
     files = files_of(spark)
-    numbers = files.numbers(f"{root}/commits")
-    if batch not in numbers:
-        kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
+    batch_ids = files.numbers(f"{root}/commits")
+    if batch not in batch_ids:
+        available = f"{min(batch_ids)} to {max(batch_ids)}" if batch_ids else "none"
         raise CheckpointError(
-            "rewind", f"{root} has no micro-batch {batch}", f"Spark has kept {kept}"
+            "rewind", f"{root} has no micro-batch {batch}", f"Spark has kept {available}"
         )
     partitions = {folder: _versions(files, folder) for folder in _partitions(files, root)}
     for folder, versions in partitions.items():
@@ -109,9 +109,9 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         files.remove(path)
     files.put(f"{root}/metadata", json.dumps({"id": str(uuid4())}))
     for folder in (*_descriptions(files, root), f"{root}/commits", f"{root}/offsets"):
-        for number in sorted(files.numbers(folder), reverse=True):
-            if number > batch:
-                files.remove(f"{folder}/{number}")
+        for batch_id in sorted(files.numbers(folder), reverse=True):
+            if batch_id > batch:
+                files.remove(f"{folder}/{batch_id}")
     if CLOSING in bound:
         file.write({name: value for name, value in bound.items() if name != CLOSING})
     return committed
@@ -119,15 +119,15 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
 
 def _operators(files: Files, root: str) -> Iterator[str]:
     """Yield the folder of each stage's state."""
-    for number in files.numbers(f"{root}/state"):
-        yield f"{root}/state/{number}"
+    for operator_id in files.numbers(f"{root}/state"):
+        yield f"{root}/state/{operator_id}"
 
 
 def _partitions(files: Files, root: str) -> Iterator[str]:
     """Yield the folder of each partition of each stage's state."""
     for operator in _operators(files, root):
-        for number in files.numbers(operator):
-            yield f"{operator}/{number}"
+        for partition in files.numbers(operator):
+            yield f"{operator}/{partition}"
 
 
 def _descriptions(files: Files, root: str) -> Iterator[str]:
@@ -138,9 +138,9 @@ def _descriptions(files: Files, root: str) -> Iterator[str]:
 
 def _versions(files: Files, folder: str) -> dict[int, list[str]]:
     """Return the files of a partition's state, by the number of micro-batches before them."""
-    found: dict[int, list[str]] = {}
+    names_by_version: dict[int, list[str]] = {}
     for name in files.names(folder):
         matched = _OF_VERSION.fullmatch(name)
         if matched is not None:
-            found.setdefault(int(matched[1]), []).append(name)
-    return found
+            names_by_version.setdefault(int(matched[1]), []).append(name)
+    return names_by_version
