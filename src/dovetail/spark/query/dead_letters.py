@@ -40,7 +40,7 @@ def dead_letters(node: Node) -> DataFrame:
     sources = [source.with_unread for source in node.origins]
     unread = [_unread(frame) for frame in sources if frame is not None]
     parts = leaving_out(node)
-    failed = [_of_view(one) if isinstance(one, View) else _of_join(one) for one in parts]
+    failed = [_of_view(part) if isinstance(part, View) else _of_join(part) for part in parts]
     letters = [*unread, *failed]
     if not letters:
         raise PlanError(
@@ -72,8 +72,8 @@ def _of_view(view: View) -> DataFrame:
 
 def _upstream(entry: Entry) -> DataFrame | None:
     """Return the changelog of an input that a stage makes; None for a source."""
-    made = isinstance(entry.base, Derived)
-    return start.changelog(entry.base, emit="change", buckets=None) if made else None
+    derived = isinstance(entry.base, Derived)
+    return start.changelog(entry.base, emit="change", buckets=None) if derived else None
 
 
 def _of_join(join: ForeignKeyJoin) -> DataFrame:

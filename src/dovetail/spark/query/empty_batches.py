@@ -29,11 +29,11 @@ def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
         return False
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
-    version, said, *offsets = text.splitlines()
-    ran = json.loads(said)
-    ran["batchTimestampMs"] = max(ran["batchTimestampMs"], time.time_ns() // 1_000_000)
-    ran["conf"] = {**ran["conf"], **dict.fromkeys(marks, "true")}
-    files.put(f"{root}/offsets/{last + 1}", "\n".join([version, json.dumps(ran), *offsets]))
+    version, metadata_text, *offsets = text.splitlines()
+    metadata = json.loads(metadata_text)
+    metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], time.time_ns() // 1_000_000)
+    metadata["conf"] = {**metadata["conf"], **dict.fromkeys(marks, "true")}
+    files.put(f"{root}/offsets/{last + 1}", "\n".join([version, json.dumps(metadata), *offsets]))
     return True
 
 

@@ -28,9 +28,9 @@ def explaining(query: StreamingQuery, title: str) -> StreamingQuery:
     Spark's message follows.
     """
     kind: Any = type(query)
-    made: Any = object.__new__(_kind_of(kind))
-    made.__dict__.update(query.__dict__, _title=title)
-    return made  # type: ignore[no-any-return]
+    wrapped: Any = object.__new__(_kind_of(kind))
+    wrapped.__dict__.update(query.__dict__, _title=title)
+    return wrapped  # type: ignore[no-any-return]
 
 
 @cache
@@ -70,8 +70,8 @@ class _Explaining(_Query):
 
 def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
     """Return the same error with the cause in front of its message."""
-    own = _OWN.findall(str(error))
-    first = own[-1] if own else f"{title}: a micro-batch fails with {_cause(error)}"
+    errors = _OWN.findall(str(error))
+    first = errors[-1] if errors else f"{title}: a micro-batch fails with {_cause(error)}"
     captured: Any = error
     # A classic session's error shows its description, not its message.
     part = "_desc" if hasattr(error, "_desc") else "_message"
@@ -90,5 +90,5 @@ def _cause(error: BaseException | None) -> str:
     while error is not None:
         lines.append(str(error).strip().partition("\n")[0])
         error = getattr(error, "_cause", None)
-    known = [found[0] for line in lines if (found := _CONDITION.search(line))]
-    return str([*python[-1:], *known, lines[-1]][0])
+    conditions = [match[0] for line in lines if (match := _CONDITION.search(line))]
+    return str([*python[-1:], *conditions, lines[-1]][0])

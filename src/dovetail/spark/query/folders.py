@@ -63,9 +63,9 @@ def refuse_overlaps(run: StartRequest) -> None:
                 "or lie in each other",
                 "Choose a checkpoint beside what the query reads",
             )
-    for sink, own in _folders(run):
-        with reaching(sink.title, "path=", own):
-            folder = files.qualified(own)
+    for sink, sink_path in _folders(run):
+        with reaching(sink.title, "path=", sink_path):
+            folder = files.qualified(sink_path)
         others = [(f"the source of {title}", path) for title, path in sources]
         for what, path in (*others, ("the query's checkpoint", checkpoint)):
             if overlap(path, folder):
@@ -76,7 +76,7 @@ def refuse_overlaps(run: StartRequest) -> None:
                 )
 
 
-def overlap(one: str, other: str) -> bool:
+def overlap(folder: str, other: str) -> bool:
     """Say whether one of two folders, which may be patterns, lies in the other, or is the same.
 
     Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
@@ -90,7 +90,7 @@ def overlap(one: str, other: str) -> bool:
     >>> overlap("/out", "/out/_checkpoint")
     False
     """
-    outer, inner = sorted((one.rstrip("/").split("/"), other.rstrip("/").split("/")), key=len)
+    outer, inner = sorted((folder.rstrip("/").split("/"), other.rstrip("/").split("/")), key=len)
     beyond = inner[len(outer) :]
     alike = all(
         _matches(first, second) or (not beyond and _matches(second, first))
@@ -101,8 +101,8 @@ def overlap(one: str, other: str) -> bool:
 
 def _matches(pattern: str, name: str) -> bool:
     """Say whether a folder's name equals a pattern or matches it; ``{a,b}`` counts as ``*``."""
-    found = re.sub(r"\{.*\}", "*", pattern)
-    return pattern == name or bool(_PATTERN.search(found) and fnmatchcase(name, found))
+    simplified = re.sub(r"\{.*\}", "*", pattern)
+    return pattern == name or bool(_PATTERN.search(simplified) and fnmatchcase(name, simplified))
 
 
 def _folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
@@ -126,15 +126,15 @@ def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) 
     ``alone``: whether the query has one result and one sink. Raises ``TargetError`` for a target
     that was written and is gone.
     """
-    known: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
+    earlier: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
     last = _last(run) if bound is not None else -1
-    found = {}
+    targets = {}
     for node, sink in _sinks(run):
         if not hasattr(sink, "is_gone"):
             continue
         target = _target(run, sink)
-        found[target] = known.get(target, last)
-        if last > found[target] and sink.is_gone(run.session, node, alone=alone):
+        targets[target] = earlier.get(target, last)
+        if last > targets[target] and sink.is_gone(run.session, node, alone=alone):
             raise TargetError(
                 sink.title,
                 f"{target}, which this checkpoint has written, is gone, and with it all changes "
@@ -142,7 +142,7 @@ def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) 
                 "Bring it back, or start with a new checkpoint; another target gets what comes "
                 "from now on",
             )
-    return found
+    return targets
 
 
 def _target(run: StartRequest, sink: Any) -> str:
@@ -171,10 +171,10 @@ def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
         for source, leaf in all_leaves(origins_of(run.nodes))
         if leaf.folder is not None and leaf.of_files
     }
-    known = None if bound is None else bound.get(READ)
-    gone = [] if known is None else [folder for folder in known if folder not in folders]
+    earlier = None if bound is None else bound.get(READ)
+    gone = [] if earlier is None else [folder for folder in earlier if folder not in folders]
     for folder in folders if gone else ():
-        if folder not in (known or ()):
+        if folder not in (earlier or ()):
             raise CheckpointError(
                 run.title,
                 f"{folders[folder]} was read from {gone[0]}, and is read from {folder} now: Spark "

@@ -26,10 +26,10 @@ def followed(query: StreamingQuery, follow: Callable[[], StreamingQuery | None])
     ``follow`` may return None to start none. A query that fails, or is stopped, is not followed.
     """
     kind: Any = type(query)
-    made: Any = object.__new__(type("Query", (_Followed, kind), {}))
-    made.__dict__.update(query.__dict__)
-    made.begin(query, follow)
-    return made  # type: ignore[no-any-return]
+    sequence: Any = object.__new__(type("Query", (_Followed, kind), {}))
+    sequence.__dict__.update(query.__dict__)
+    sequence.begin(query, follow)
+    return sequence  # type: ignore[no-any-return]
 
 
 class _Followed(_Query):
@@ -91,8 +91,8 @@ class _Followed(_Query):
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
         """The progress of both queries, in order."""
-        own = super().recentProgress
-        return own if self.runId == self._first.runId else [*self._first.recentProgress, *own]
+        latest = super().recentProgress
+        return latest if self.runId == self._first.runId else [*self._first.recentProgress, *latest]
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802

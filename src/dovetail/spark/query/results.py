@@ -262,19 +262,19 @@ class _End:
     views: tuple[View, ...] = ()
     """The views that are applied last, the innermost first."""
 
-    def rows(self, kept: DataFrame, batch: int) -> DataFrame:
+    def rows(self, batch_rows: DataFrame, batch_id: int) -> DataFrame:
         """Return the result's changelog of a micro-batch, with a key's changes in order."""
-        own = kept.where(F.col("reader") == self.number)
-        rows = unpacked(own.sortWithinPartitions("partition", "number"), self.output)
+        result_rows = batch_rows.where(F.col("reader") == self.number)
+        rows = unpacked(result_rows.sortWithinPartitions("partition", "number"), self.output)
         names = changelog_schema(self.node).names
         if isinstance(self.node, DeadLetters):
             time = F.coalesce(F.timestamp_micros(EVENT_TIME), F.current_timestamp())
-            place = F.lit(batch).cast("long") * (1 << 32) + F.monotonically_increasing_id()
+            position = F.lit(batch_id).cast("long") * (1 << 32) + F.monotonically_increasing_id()
             rows = (
                 rows.coalesce(1)
                 .withColumn(CHANGE, F.lit(UPSERT))
                 .withColumn(TIMESTAMP, time)
-                .withColumn(POSITION, place)
+                .withColumn(POSITION, position)
             )
         elif self.stage is not None:
             rows = projection.changelog(rows, self.stage)
@@ -285,20 +285,20 @@ class _End:
 def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
     """Return the results of a plan; ``nodes``: its results, the dead letters last if wanted."""
     raw = {step.result for step in walk(plan.ends) if not step.is_read}
-    found = []
-    for number, node in enumerate(nodes):
-        place = plan.addresses[number]
+    ends = []
+    for index, node in enumerate(nodes):
+        address = plan.addresses[index]
         if isinstance(node, DeadLetters):
             output = Output(spark_schema(DEAD_LETTERS), {})
-            found.append(_End(place, node, output, None))
+            ends.append(_End(address, node, output, None))
             continue
-        stage, views = plan.results[number].stage, plan.results[number].views
+        stage, views = plan.results[index].stage, plan.results[index].views
         output = output_of(stage)
         computes = stage if output.held is None else None
-        if place not in raw:
+        if address not in raw:
             output, computes = Output(_nullable(changelog_schema(stage.node)), {}), None
-        found.append(_End(place, node, output, computes, views))
-    return found
+        ends.append(_End(address, node, output, computes, views))
+    return ends
 
 
 def writer(
@@ -308,17 +308,17 @@ def writer(
     session = rows.sparkSession
     ends = _ends(plan, [outcome.node for outcome in outcomes])
     pairs = [(e, sink) for e, o in zip(ends, outcomes, strict=True) for sink in o.sinks]
-    writes = [_write(session, own, checkpoint) for own in _by_database(pairs)]
+    writes = [_write(session, group, checkpoint) for group in _by_database(pairs)]
 
-    def write(batch: DataFrame, number: int) -> None:
+    def write(batch: DataFrame, batch_id: int) -> None:
         results = batch.where(F.col("payload").isNotNull())
-        kept = keep(results.select("reader", "partition", "number", "payload"))
+        batch_rows = keep(results.select("reader", "partition", "number", "payload"))
         try:
             # Compute everything here, so that any later failure is a sink's.
-            kept.select("reader").collect()
-            _write_all(writes, kept, number)
+            batch_rows.select("reader").collect()
+            _write_all(writes, batch_rows, batch_id)
         finally:
-            release(kept)
+            release(batch_rows)
 
     return rows.writeStream.foreachBatch(numbered(session, write))
 
@@ -329,8 +329,8 @@ def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any
     if sum(joint) < 2:
         return [[pair] for pair in pairs]
     groups: dict[Hashable, list[tuple[_End, Any]]] = {}
-    for number, (pair, is_joint) in enumerate(zip(pairs, joint, strict=True)):
-        groups.setdefault(pair[1].database if is_joint else number, []).append(pair)
+    for pair_index, (pair, is_joint) in enumerate(zip(pairs, joint, strict=True)):
+        groups.setdefault(pair[1].database if is_joint else pair_index, []).append(pair)
     return [*groups.values()]
 
 
@@ -342,7 +342,7 @@ def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint:
         joint = [(sink, end.node) for end, sink in pairs]
         return _Write(ends, title, sinks[0].joint(session, joint, checkpoint))
     alone = sinks[0].batches(session, ends[0].node, checkpoint)
-    return _Write(ends, title, lambda batches, number: alone(batches[0], number))
+    return _Write(ends, title, lambda batches, batch_id: alone(batches[0], batch_id))
 
 
 @dataclass(frozen=True)
@@ -354,32 +354,32 @@ class _Write:
     title: str
     write: WriteBatches
 
-    def __call__(self, kept: DataFrame, number: int) -> None:
+    def __call__(self, batch_rows: DataFrame, batch_id: int) -> None:
         try:
-            self.write([end.rows(kept, number) for end in self.ends], number)
+            self.write([end.rows(batch_rows, batch_id) for end in self.ends], batch_id)
         except DovetailError:
             raise
         except Exception as error:
             results = ", ".join(end.node.name for end in self.ends)
             raise TargetError(
                 self.title,
-                f"micro-batch {number} of {results} cannot be written: {line_of(error)}",
+                f"micro-batch {batch_id} of {results} cannot be written: {line_of(error)}",
                 "Mend what it names and start the query again",
             ) from error
 
 
-def _write_all(writes: Sequence[_Write], kept: DataFrame, number: int) -> None:
+def _write_all(writes: Sequence[_Write], batch_rows: DataFrame, batch_id: int) -> None:
     """Run all writers at the same time; when all are done, raise the first failure."""
     failed: list[Exception] = []
 
     def attempt(write: _Write) -> None:
         try:
-            write(kept, number)
+            write(batch_rows, batch_id)
         except Exception as error:
             failed.append(error)
 
     threads = [
-        InheritableThread(target=attempt, args=(write,), session=kept.sparkSession)
+        InheritableThread(target=attempt, args=(write,), session=batch_rows.sparkSession)
         for write in writes[1:]
     ]
     for thread in threads:

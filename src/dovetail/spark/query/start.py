@@ -133,12 +133,12 @@ def start(
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
     outcomes = _in_one_order(outcomes)
-    nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
+    nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     session = streaming_session(*nodes)
     refuse_strange_workers(session)
     if close_at_end:
         end_of_input.refuse_remote(operator, session)
-        outcomes = [one.across_runs() for one in outcomes]
+        outcomes = [outcome.across_runs() for outcome in outcomes]
     run = StartRequest(
         operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle
     )
@@ -154,7 +154,7 @@ def start(
     if bound is None and (static or initial is not None):
         bound = first_batch.prepared(run, initial, emits=emit_initial)
     if bound is not None and BEGINNING in bound:
-        run = replace(run, outcomes=[one.across_runs() for one in run.outcomes])
+        run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
         bound = first_batch.finished(run, bound)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
         return _started(run, bound, ONCE, name, closes=True)
@@ -175,7 +175,7 @@ def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
 
     Columns that a registry has got since are left out, with a warning.
     """
-    made, new = as_began(run.nodes, bound["topology"], bound["plan"])
+    began, new = as_began(run.nodes, bound["topology"], bound["plan"])
     if not new:
         return run
     warnings.warn(
@@ -185,9 +185,9 @@ def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
         stacklevel=2,
     )
     outcomes = _in_one_order(
-        [replace(one, node=made.get(one.node, one.node)) for one in run.outcomes]
+        [replace(outcome, node=began.get(outcome.node, outcome.node)) for outcome in run.outcomes]
     )
-    nodes = [one.node for one in outcomes if not isinstance(one.node, DeadLetters)]
+    nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     return replace(run, nodes=nodes, outcomes=outcomes)
 
 
@@ -238,16 +238,16 @@ def _started(
     if idle is not None:
         plan = replace(plan, idles=True)
     refuse_unreachable(run.session, plan)
-    found = _binding_of_places(run, bound)
+    entries = _binding_of_places(run, bound)
     used = settings(partitions) | (TO_END if ends and timers else {})
-    used |= time_zone.setting(run.session, found[TIMEZONE])
+    used |= time_zone.setting(run.session, entries[TIMEZONE])
     # Queries that start at the same time take turns, so that each sees the session unchanged.
     with STARTING, delta_tables.setting(run.session, used | run.file.settings()):
         _refuse_running(run.operator, run.session, name)
         if idle is not None:
-            found[RUNS] = idle.runs
-        if bound is not None and any(bound.get(name) != one for name, one in found.items()):
-            run.file.write({**bound, **found})
+            entries[RUNS] = idle.runs
+        if bound is not None and any(bound.get(name) != value for name, value in entries.items()):
+            run.file.write({**bound, **entries})
         if bound is not None and not ends and timers:
             wake(run)
         blobs = first_batch.taken_over(run) if bound is not None and SEEDED in bound else {}
@@ -268,8 +268,10 @@ def _started(
         if bound is None:
             # Before Spark writes anything there, so that no state is ever unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
-                more = {} if idle is None else {TIMED: True}
-                run.file.write(binding_of(run.nodes, plan, partitions=partitions, **found, **more))
+                timer_entry = {} if idle is None else {TIMED: True}
+                run.file.write(
+                    binding_of(run.nodes, plan, partitions=partitions, **entries, **timer_entry)
+                )
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
             return explaining(writer.start(), run.title)
 
@@ -301,14 +303,14 @@ def _idle(
     if not timed:
         return None
     span_us = None if run.idle is None else idle_us(run.operator, run.idle, plan)
-    before = [tuple(one) for one in (bound or {}).get(RUNS, [])]
+    before = [tuple(past_run) for past_run in (bound or {}).get(RUNS, [])]
     return Idle((*before[1 - _RUNS_KEPT :], (time.time_ns() // 1000, span_us)))
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes in the order of their results in a checkpoint, the dead letters last."""
-    letters = [one for one in outcomes if isinstance(one.node, DeadLetters)]
-    by_node = {one.node: one for one in outcomes if one not in letters}
+    letters = [outcome for outcome in outcomes if isinstance(outcome.node, DeadLetters)]
+    by_node = {outcome.node: outcome for outcome in outcomes if outcome not in letters}
     return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
 
 

@@ -153,7 +153,7 @@ class StartRequest:
 
     def plan(self, buckets: int) -> Plan:
         """Return the plan of the results."""
-        letters = any(isinstance(one.node, DeadLetters) for one in self.outcomes)
+        letters = any(isinstance(outcome.node, DeadLetters) for outcome in self.outcomes)
         return plan_of(self.nodes, buckets=buckets, emit=self.emit, dead_letters=letters)
 
 
@@ -195,17 +195,17 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
     """
     if packed:
         rows = reduce(DataFrame.union, flow.results(plan, streaming))
-        place = "reader"
+        column = "reader"
     else:
         (result,) = plan.results
         rows = reduce(projection.viewed, result.views, flow.changes(plan, streaming))
-        place = TIMESTAMP
+        column = TIMESTAMP
     if streaming.silent:
         # Not a constant condition: Spark would optimize the stages away.
-        own = F.col(place).isNull()
+        condition = F.col(column).isNull()
         if plan.dead_letters:
-            own |= F.col(place) == plan.addresses[-1]
-        rows = rows.where(own)
+            condition |= F.col(column) == plan.addresses[-1]
+        rows = rows.where(condition)
     _warn_of_leak(session, streaming.stateful * streaming.partitions)
     return rows
 
