@@ -47,12 +47,14 @@ class Report:
         return tuple(finding for finding in self.findings if finding.lacks is not None)
 
     def __str__(self) -> str:
-        width = max(len(finding.what) for finding in self.findings)
+        width = max(len(item.what) for item in self.findings)
         lines = []
-        for one in self.findings:
-            lines.append(f"{one.what:<{width}}  {'ok' if one.lacks is None else one.lacks}")
-            if one.lacks is not None:
-                lines.append(f"{'':<{width}}  costs: {one.costs}; remedy: {one.remedy}")
+        for finding in self.findings:
+            lines.append(
+                f"{finding.what:<{width}}  {'ok' if finding.lacks is None else finding.lacks}"
+            )
+            if finding.lacks is not None:
+                lines.append(f"{'':<{width}}  costs: {finding.costs}; remedy: {finding.remedy}")
         return "\n".join(lines)
 
 
@@ -104,9 +106,11 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
     no_kafka = None if has_source(spark, "kafka") else "no connector"
     remedy = "build the session with dt.configure(builder, kafka=True)"
     yield Finding("Kafka", no_kafka, "topics are neither read nor written", remedy)
-    known = delta_tables.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
+    has_extension = delta_tables.EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
     delta = has_source(spark, "delta")
-    no_delta = None if known and delta else "no jar" if not delta else "its settings are missing"
+    no_delta = (
+        None if has_extension and delta else "no jar" if not delta else "its settings are missing"
+    )
     remedy = "build the session with dt.configure(builder, delta=True)"
     yield Finding("Delta Lake", no_delta, "Delta tables are neither read nor written", remedy)
     sockets = None if started_with(spark, good.SOCKETS) == "true" else "off"

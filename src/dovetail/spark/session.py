@@ -123,8 +123,8 @@ def configure(
     Traceback (most recent call last):
     dovetail.errors.ConfigurationError: configure: jars='no/such/folder' is no jar and ...
     """
-    given: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
-    _refuse_remote(given)
+    options: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
+    _refuse_remote(options)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     added = {
         "spark.jars": ",".join(_files(jars)),
@@ -145,20 +145,20 @@ def configure(
         added["spark.jars.packages"] = ",".join(packages)
     if memory is not None:
         settings["spark.driver.memory"] = memory
-    if given.get("spark.master", "local").startswith("local"):
+    if options.get("spark.master", "local").startswith("local"):
         settings["spark.python.daemon.module"] = DAEMON
     for name, value in added.items():
         between = " " if name.endswith("Options") else ","
-        settings[name] = between.join(part for part in (given.get(name), value) if part)
+        settings[name] = between.join(part for part in (options.get(name), value) if part)
     for name, value in settings.items():
-        if value and (name in added or name not in given):
+        if value and (name in added or name not in options):
             builder = builder.config(name, value)
     return builder
 
 
-def _refuse_remote(given: Mapping[str, str]) -> None:
+def _refuse_remote(options: Mapping[str, str]) -> None:
     """Raise ``ConfigurationError`` for a builder of Spark Connect."""
-    if "spark.remote" in given or "SPARK_REMOTE" in os.environ:
+    if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
         raise ConfigurationError(
             "configure",
             "the builder is one of Spark Connect, whose server has its settings from its start",
@@ -174,20 +174,24 @@ def spark_jar(module: str) -> str:
 
 def workers_lack(spark: SparkSession) -> str | None:
     """Return what is wrong with the workers' Python, None if nothing is; runs a job of one row."""
-    own = import_module("dovetail").__version__
+    own_version = import_module("dovetail").__version__
 
     def version() -> str:
         try:
-            found = import_module("dovetail").__version__
-            return found if found == own else f"{sys.executable} has dovetail {found}"
+            installed = import_module("dovetail").__version__
+            return (
+                installed
+                if installed == own_version
+                else f"{sys.executable} has dovetail {installed}"
+            )
         except ImportError as error:
             return f"{sys.executable} cannot import dovetail: {error}"
 
     try:
-        found = answer_of_worker(spark, version)
+        installed = answer_of_worker(spark, version)
     except (Py4JError, PySparkException) as error:
         return f"no worker starts: {reason(error)}"
-    return None if found == own else found
+    return None if installed == own_version else installed
 
 
 def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
@@ -223,21 +227,21 @@ def _is_own(context: SparkContext) -> bool:
     python = shutil.which(context.pythonExec)
     if python is None or not str(context.master).startswith("local["):
         return False
-    own = Path(sys.executable)
-    return Path(python).parent == own.parent and Path(python).samefile(own)
+    driver_python = Path(sys.executable)
+    return Path(python).parent == driver_python.parent and Path(python).samefile(driver_python)
 
 
 def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
     """Return the paths of the given jars; raise ``ConfigurationError`` for paths without one."""
     if jars is None:
         return []
-    found = []
-    for given in [jars] if isinstance(jars, (str, os.PathLike)) else jars:
-        path = Path(given)
-        own = sorted(path.glob("*.jar")) if path.is_dir() else [path]
-        if not own or not all(jar.is_file() for jar in own):
+    resolved = []
+    for entry in [jars] if isinstance(jars, (str, os.PathLike)) else jars:
+        path = Path(entry)
+        files = sorted(path.glob("*.jar")) if path.is_dir() else [path]
+        if not files or not all(jar.is_file() for jar in files):
             raise ConfigurationError(
                 "configure", f"jars={str(path)!r} is no jar and no folder of jars", "Name them"
             )
-        found += [str(jar.resolve()) for jar in own]
-    return found
+        resolved += [str(jar.resolve()) for jar in files]
+    return resolved

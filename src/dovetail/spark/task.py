@@ -52,8 +52,8 @@ def mapping(function: BatchFunction) -> BatchFunction:
     """Decorate a function for ``mapInArrow``: its task freezes the imports at its end."""
 
     @wraps(function)
-    def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from function(given)
+    def batches(input_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from function(input_batches)
         freeze_imports()
 
     return batches

@@ -35,12 +35,14 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
     if zone == now or is_remote(run.session):
         return zone  # Spark Connect resolves a frame only when its query starts
     for source in origins_of(run.nodes):
-        for said, own in () if source.frame is None or source.static else _zoned(source.frame):
-            if own != zone:
+        for expression, expression_zone in (
+            () if source.frame is None or source.static else _zoned(source.frame)
+        ):
+            if expression_zone != zone:
                 raise CheckpointError(
                     source.title,
-                    f"the checkpoint began in the time zone {zone}, and {said} is computed in "
-                    f"{own} now",
+                    f"the checkpoint began in the time zone {zone}, and {expression} is computed "
+                    f"in {expression_zone} now",
                     f"Set {SETTING} to {zone} before its frame is made, or start with a new "
                     "checkpoint",
                 )
@@ -49,8 +51,8 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
 
 def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
     """Yield the expressions of a frame that depend on a time zone, each with its zone."""
-    given: Any = frame
-    plan = given._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
+    untyped: Any = frame
+    plan = untyped._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
     waiting = [plan]
     while waiting:
@@ -81,4 +83,4 @@ def _says_zone(expression: Any) -> bool:
 
 def _each(sequence: Any) -> list[Any]:
     """Return the items of a Scala sequence."""
-    return [sequence.apply(number) for number in range(sequence.size())]
+    return [sequence.apply(index) for index in range(sequence.size())]
