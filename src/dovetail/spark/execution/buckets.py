@@ -73,11 +73,11 @@ class StageWork:
         """
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
         for frame in rows:
-            own = frame
+            stage_rows = frame
             if self.passes:
-                own, others = parted(frame, self.number)
+                stage_rows, others = parted(frame, self.number)
                 yield others
-            for row in own.itertuples(index=False):
+            for row in stage_rows.itertuples(index=False):
                 spool.add(unpack_piece(row), row.payload)
                 now_us = getattr(row, "now_us", 0)
         if spool.pieces:
@@ -97,8 +97,8 @@ class StageWork:
             _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
         yield from self.emission.frames(done, label, high_time_us(pieces))
         if done.time is not None:
-            for reader, number in self.beats:
-                heard = Piece.beat(number, done.time.stream_us, heard_us=done.time.heard_us)
+            for reader, source_index in self.beats:
+                heard = Piece.beat(source_index, done.time.stream_us, heard_us=done.time.heard_us)
                 yield beat(reader, label, heard).to_pandas()
 
 
@@ -110,10 +110,10 @@ def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
         handle.registerTimer(at_ms)
 
 
-def parted(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def parted(frame: pd.DataFrame, stage_number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of ``PACKED`` for a stage, and those for other stages."""
-    own = frame["reader"] == number
-    return frame[own], frame.loc[~own, PACKED.names]
+    for_stage = frame["reader"] == stage_number
+    return frame[for_stage], frame.loc[~for_stage, PACKED.names]
 
 
 @lru_cache(maxsize=64)
@@ -131,8 +131,8 @@ class StoreBlobs:
 
     def get(self, name: str) -> bytes | None:
         """Return the blob, or None if there is none."""
-        found = self._state.getValue((name,))
-        return None if found is None else bytes(found[0])
+        value = self._state.getValue((name,))
+        return None if value is None else bytes(value[0])
 
     def put(self, name: str, blob: bytes) -> None:
         """Store or replace a blob."""

@@ -51,10 +51,10 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     Each store is asked once, for no key.
     """
     asked = [
-        (side.lookup, side.index.columns, _carried(operator, number))
+        (side.lookup, side.index.columns, _carried(operator, side_index))
         for operator in (stage.fragment.last for stage in plan.stages)
         if isinstance(operator.law, DeltaJoinLaw)
-        for number, side in enumerate(operator.law.sides)
+        for side_index, side in enumerate(operator.law.sides)
     ]
     laws = [store_look_up(view) for stage in plan.stages for view in look_ups(stage)]
     asked += [(law.lookup, law.by, law.schema) for law in laws]
@@ -86,7 +86,7 @@ def by_primary_key(
     assert reading is not None
     (source,), law = fragment.sources, fragment.last.law
     assert isinstance(law, Settle)
-    reader, number = reading.reader, reading.number
+    reader, source_index = reading.reader, reading.number
 
     @task.mapping
     @_placed(fragment)
@@ -96,7 +96,7 @@ def by_primary_key(
         clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
         table = last_rows(source, law.primary, batch).select(list(law.columns))
-        tag = Tag(reader, number, task.partition(), 0, high_time_us(pieces))
+        tag = Tag(reader, source_index, task.partition(), 0, high_time_us(pieces))
         yield packed(table, labels, tag, by=HASH)
 
     function = letting_pass(settle, step.number, None) if step.passes else settle
@@ -107,10 +107,10 @@ def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunc
     """Return a decorator for ``mapInArrow`` functions: failures name the join and its tables."""
 
     def placed(function: task.BatchFunction) -> task.BatchFunction:
-        def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def batches(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
             with blamed(fragment.title, lambda _: where):
-                yield from function(given)
+                yield from function(record_batches)
 
         return batches
 
@@ -149,7 +149,9 @@ def joined(
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
         asking = Asking(operator, query, buckets) if live else None
-        own = [batch_of(source, pieces, number) for number, source in enumerate(sources)]
+        own = [
+            batch_of(source, pieces, source_index) for source_index, source in enumerate(sources)
+        ]
         caches = _empty(operator) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join(operator, own, caches, ask, batch)
@@ -240,8 +242,8 @@ def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
     """Return changes with the columns of counts: null, or for the one row that is no change
     ``counts``.
     """
-    for number, name in enumerate(_COUNTS):
-        column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[number]])
+    for index, name in enumerate(_COUNTS):
+        column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[index]])
         table = table.append_column(name, column)
     return table
 

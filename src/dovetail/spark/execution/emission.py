@@ -70,9 +70,9 @@ class FlatEmission(Emission):
             if self.counts:
                 table = table.append_column(COUNTED, pa.nulls(len(table), pa.string()))
             yield _in_pandas(table)
-        number, examples = done.counts.number, done.counts.examples
-        if any(number[name] for name in self.counts):
-            counted = json.dumps([[number[name], examples.get(name)] for name in self.counts])
+        counts, examples = done.counts.number, done.counts.examples
+        if any(counts[name] for name in self.counts):
+            counted = json.dumps([[counts[name], examples.get(name)] for name in self.counts])
             empty = [
                 pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
                 for field, declared in zip(self.output.schema, self.output.columns, strict=True)
@@ -109,8 +109,10 @@ class BlobEmission(Emission):
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Yield rows of ``PACKED``, one per stream."""
         tag = Tag(self.reader, 0, bucket, 0)
-        for number, rows in enumerate(_parts(done.changes)):
-            yield whole(self.output.rows(rows), bucket, replace(tag, number=number)).to_pandas()
+        for piece_index, rows in enumerate(_parts(done.changes)):
+            yield whole(
+                self.output.rows(rows), bucket, replace(tag, number=piece_index)
+            ).to_pandas()
         if self.counts:
             yield whole(None, bucket, tag.counting(done.counts, self.counts)).to_pandas()
 

@@ -44,8 +44,8 @@ class Evaluator:
         A failure is the row as JSON, null where the key can be computed. All columns have the rows'
         length.
         """
-        own = [*input_.source.key.fields, *input_.source.values.fields]
-        columns = StructType([*own, StructField(DELETED, BooleanType())])
+        fields = [*input_.source.key.fields, *input_.source.values.fields]
+        columns = StructType([*fields, StructField(DELETED, BooleanType())])
         items = [item for item, _ in input_.foreign]
         frame = self._frame(rows, columns)
         frame, parts, fails = with_foreign_key(frame, items, F.col(DELETED), foreign_key_name(0))
@@ -58,10 +58,10 @@ class Evaluator:
         changelog.
         """
         frame = self._frame(changes, output_of(stage).columns)
-        made = _table(projection.changelog(frame, stage))
-        made = made.append_column(EVENT_TIME, made.column(TIMESTAMP).cast(pa.int64()))
-        deleted = pc.equal(made.column(CHANGE), DELETE)
-        return made.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
+        rows = _table(projection.changelog(frame, stage))
+        rows = rows.append_column(EVENT_TIME, rows.column(TIMESTAMP).cast(pa.int64()))
+        deleted = pc.equal(rows.column(CHANGE), DELETE)
+        return rows.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
 
     def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
         """Return a view's rows with ``_deleted``, the index of each one's input row, and the dead
@@ -69,18 +69,18 @@ class Evaluator:
 
         Dead letters (``DEAD_LETTERS``) are of the rows that the view leaves out.
         """
-        given = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
-        given = given.append_column(ROW, pa.array(np.arange(len(rows))))
+        input_rows = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
+        input_rows = input_rows.append_column(ROW, pa.array(np.arange(len(rows))))
         numbers = [StructField(EVENT_TIME, LongType()), StructField(ROW, LongType())]
         columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
         time = F.timestamp_micros(F.col(EVENT_TIME))
-        read = InputRows(self._frame(given, columns), time, F.col(DELETED), [F.col(ROW)])
-        made = viewed(view, read, reports=view.letters is not None)
-        (row,) = made.positions
+        read = InputRows(self._frame(input_rows, columns), time, F.col(DELETED), [F.col(ROW)])
+        view_rows = viewed(view, read, reports=view.letters is not None)
+        (row,) = view_rows.positions
         names = [*(F.col(quoted(name)) for name in view.row.names), F.col(DELETED), row.alias(ROW)]
         fields = [] if view.letters is None else DEAD_LETTERS.names
         failed = [F.col(FAILED)[field].alias(f"{FAILED}_{field}") for field in fields]
-        table, letters = _table(made.frame.select(*names, *failed)), DEAD_LETTERS.empty_table()
+        table, letters = _table(view_rows.frame.select(*names, *failed)), DEAD_LETTERS.empty_table()
         if failed:
             parts = table.select(range(len(names), table.num_columns))
             left_out = parts.column(0).is_valid()

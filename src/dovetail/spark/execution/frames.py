@@ -90,12 +90,12 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return rows of ``PACKED`` from the sources of a step; each source's frame is read
         once.
         """
-        places: dict[Entry, Entry] = {}
+        replacements: dict[Entry, Entry] = {}
         by_base: dict[Entry, dict[Entry, list[InputEdge]]] = defaultdict(lambda: defaultdict(list))
         for reading in step.readings:
             assert reading.port.input is not None
-            own = reading.port.input.source
-            entry = places.setdefault(own, self._in_place(own))
+            source = reading.port.input.source
+            entry = replacements.setdefault(source, self._in_place(source))
             by_base[entry.base][entry].append(reading)
         frames = list[DataFrame]()
         for base, readings in by_base.items():
@@ -119,18 +119,18 @@ class Frames(Flow[DataFrame, DataFrame]):
     ) -> DataFrame:
         """Return rows of ``PACKED`` from a source that is read as these entries."""
         if len(readings) == 1:
-            ((entry, own),) = readings.items()
+            ((entry, edges),) = readings.items()
             read = read_of(
-                entry, None, unread=unread, reported=own[0].reported, metric=self._metric
+                entry, None, unread=unread, reported=edges[0].reported, metric=self._metric
             )
-            wire = Wire(self._sound(step, own, read))
-            packings = self._packings(step, own, wire, unread=unread)
+            wire = Wire(self._sound(step, edges, read))
+            packings = self._packings(step, edges, wire, unread=unread)
             return self._pack(step, wire.frame(), packings)
         shared, packings = Shared(base, unread=unread), []
-        for entry, own in readings.items():
-            read = shared.read(entry, reported=own[0].reported, metric=self._metric)
-            wire = shared.wire(self._sound(step, own, read))
-            packings += self._packings(step, own, wire, unread=unread and not packings)
+        for entry, edges in readings.items():
+            read = shared.read(entry, reported=edges[0].reported, metric=self._metric)
+            wire = shared.wire(self._sound(step, edges, read))
+            packings += self._packings(step, edges, wire, unread=unread and not packings)
             shared.add(wire)
         return self._pack(step, shared.frame, packings)
 
@@ -138,19 +138,19 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that
         read it.
         """
-        whole = dict.fromkeys(step.relays, changelog_columns(step.stage))
+        columns_by_reader = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
-            whole[step.result] = changelog_schema(step.stage.node)
+            columns_by_reader[step.result] = changelog_schema(step.stage.node)
         readings = step.readings
         reported = readings[0].reported if readings else 0
         read = read_of(step.entry, rows, reported=reported, metric=self._metric)
         wire = Wire(self._sound(step, readings, read))
         packings = self._packings(step, readings, wire)
-        for to, columns in whole.items():
+        for to, columns in columns_by_reader.items():
             places = wire.own(columns.names)
             packings.append(Carrier(to, arrow_schema(columns), self.labels, places))
-        place = wire.own([PASSING])[0] if step.passes else None
-        return self._pack(step, wire.frame(), packings, place)
+        passing_index = wire.own([PASSING])[0] if step.passes else None
+        return self._pack(step, wire.frame(), packings, passing_index)
 
     def relayed(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, and the passing rows in a column beside it."""
@@ -166,8 +166,8 @@ class Frames(Flow[DataFrame, DataFrame]):
             return read
         failed = F.col(FAILED)
         name = metric(readings[0].port.source.name, "failed")
-        number = F.when(failed.isNotNull(), F.lit(1))
-        frame = self._observing(read.frame, name, number, failed[LETTER])
+        count = F.when(failed.isNotNull(), F.lit(1))
+        frame = self._observing(read.frame, name, count, failed[LETTER])
         if step.letters is None and LEFT_OUT not in frame.columns:
             frame = frame.where(failed.isNull()).drop(FAILED)
         return replace(read, frame=frame)
@@ -180,7 +180,9 @@ class Frames(Flow[DataFrame, DataFrame]):
 
         ``unread``: add the dead letters of records that cannot be read.
         """
-        packings = [one for reading in readings for one in self._of(reading, wire, step.letters)]
+        packings = [
+            packing for reading in readings for packing in self._of(reading, wire, step.letters)
+        ]
         letters = None if step.letters is None else wire.letters(unread=unread)
         if letters is not None:
             assert step.letters is not None
@@ -192,18 +194,18 @@ class Frames(Flow[DataFrame, DataFrame]):
         step: RouteStep,
         frame: DataFrame,
         packings: Sequence[Packing],
-        place: int | None = None,
+        passing_index: int | None = None,
     ) -> DataFrame:
-        """Return rows of ``PACKED``; ``place``: as in ``packing``.
+        """Return rows of ``PACKED``; ``passing_index``: as in ``packing``.
 
         Rows are dropped for a null in the key, and records of a stream without a value. They are
         counted as observed metric ``<name>.dropped``; failing foreign keys as ``<name>.failed``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
-        made = frame.mapInArrow(packing(packings, title, place), PACKED_COLUMNS)
+        packed = frame.mapInArrow(packing(packings, title, passing_index), PACKED_COLUMNS)
         for reading in step.readings:
-            made = self._observed(made, reading.counts, reading.reader, reading.number)
-        return made
+            packed = self._observed(packed, reading.counts, reading.reader, reading.number)
+        return packed
 
     def _of(self, reading: InputEdge, wire: Wire, letters: int | None) -> Iterator[Packing]:
         """Yield the packings of a stage's input, and of the rows that the input leaves out."""
@@ -236,8 +238,8 @@ class Frames(Flow[DataFrame, DataFrame]):
             reading.number,
             fragment.counts,
         )
-        made = self.staged(packed, step, emission)
-        return self._observed(made, fragment.counts, reading.reader, reading.number)
+        rows = self.staged(packed, step, emission)
+        return self._observed(rows, fragment.counts, reading.reader, reading.number)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED``: a result's changes, in the form that ``outcomes`` reads."""
@@ -245,8 +247,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert result is not None
         if fragment.stateful:
             output = output_of(step.stage)
-            made = self.staged(_union(inputs), step, BlobEmission(output, fragment.counts, result))
-            return self._observed(made, fragment.counts, result, 0)
+            rows = self.staged(_union(inputs), step, BlobEmission(output, fragment.counts, result))
+            return self._observed(rows, fragment.counts, result, 0)
         law, packed = fragment.last.law, _union(inputs)
         if isinstance(law, InOrder):
             packed = packed.repartition(self.partitions, "bucket")
@@ -261,11 +263,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return rows of ``PACKED`` from the flat rows of a result."""
         assert step.result is not None
         schema = output_of(step.stage).schema
-        plain = rows.toDF(*(f"_c{number}" for number in range(len(rows.columns))))
+        plain = rows.toDF(*(f"_c{column_index}" for column_index in range(len(rows.columns))))
         carrier = Carrier(step.result, schema, self.labels, range(len(schema)))
-        place = len(schema) if passes else None
+        passing_index = len(schema) if passes else None
         return plain.mapInArrow(
-            packing([carrier], step.stage.fragment.title, place), PACKED_COLUMNS
+            packing([carrier], step.stage.fragment.title, passing_index), PACKED_COLUMNS
         )
 
     def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
@@ -313,11 +315,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return the changes in rows of ``FlatEmission``; make its counts observed metrics."""
         if not metrics:
             return rows
-        for place, name in enumerate(metrics):
-            number, example = (
-                F.get_json_object(F.col(COUNTED), f"$[{place}][{part}]") for part in (0, 1)
+        for metric_index, name in enumerate(metrics):
+            count, example = (
+                F.get_json_object(F.col(COUNTED), f"$[{metric_index}][{part}]") for part in (0, 1)
             )
-            rows = self._observing(rows, name, number.cast("long"), example)
+            rows = self._observing(rows, name, count.cast("long"), example)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _metric(self, name: str) -> str:
@@ -326,21 +328,23 @@ class Frames(Flow[DataFrame, DataFrame]):
         return name if self._metrics[name] == 1 else f"{name}#{self._metrics[name]}"
 
     def _observed(
-        self, rows: DataFrame, metrics: Sequence[str], reader: int, number: int
+        self, rows: DataFrame, metrics: Sequence[str], reader: int, source_index: int
     ) -> DataFrame:
         """Return the rows, with the counts in those for a reader's input as observed metrics."""
-        own = (F.col("reader") == reader) & (F.col("source") == number)
-        for place, name in enumerate(metrics):
-            count, example = (F.when(own, F.col(c)[place]) for c in ("counts", "examples"))
+        for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
+        for metric_index, name in enumerate(metrics):
+            count, example = (
+                F.when(for_input, F.col(c)[metric_index]) for c in ("counts", "examples")
+            )
             rows = self._observing(rows, name, count, example)
         return rows
 
-    def _observing(self, rows: DataFrame, name: str, number: Column, example: Column) -> DataFrame:
+    def _observing(self, rows: DataFrame, name: str, count: Column, example: Column) -> DataFrame:
         """Return the rows, with a counter as an observed metric.
 
-        ``number``: how much each row adds, null for nothing. ``example``: a text, null for none.
+        ``count``: how much each row adds, null for nothing. ``example``: a text, null for none.
         """
-        total = F.coalesce(F.sum(number), F.lit(0)).alias("records")
+        total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
         return rows.observe(self._metric(name), total, F.min(example).alias("example"))
 
 
@@ -404,10 +408,12 @@ class Streaming(Frames):
         )
 
 
-def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.BatchFunction:
+def packing(
+    packings: Sequence[Packing], title: str, passing_index: int | None
+) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that reads rows once and packs them for all readers.
 
-    ``place``: the number of the column with passing rows, None if there is none.
+    ``passing_index``: the number of the column with passing rows, None if there is none.
     """
 
     @task.mapping
@@ -417,8 +423,8 @@ def packing(packings: Sequence[Packing], title: str, place: int | None) -> task.
         def own() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 rows = batch
-                if place is not None:
-                    rows, passing = parted(rows, place)
+                if passing_index is not None:
+                    rows, passing = parted(rows, passing_index)
                     others.append(passing.rename_columns(PACKED.names))
                 yield rows
 
@@ -442,9 +448,9 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
     @task.mapping
     def end_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        own = labels[task.partition() :: partitions]
-        if own:
-            yield ended(reader, sources, own)
+        task_labels = labels[task.partition() :: partitions]
+        if task_labels:
+            yield ended(reader, sources, task_labels)
 
     return end_all
 
@@ -504,9 +510,9 @@ def _carried(
 
     def carried(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         partition = task.partition()
-        for number, table in enumerate(tables):
+        for piece_index, table in enumerate(tables):
             label = labels[partition % len(labels)]
-            yield whole(table, label, Tag(result, 0, partition, number))
+            yield whole(table, label, Tag(result, 0, partition, piece_index))
 
     return carried
 

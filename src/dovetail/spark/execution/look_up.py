@@ -45,33 +45,35 @@ def answered(
             *(StructField(name, LongType()) for name in COUNTS),
         ]
     )
-    names = [f"_c{number}" for number in range(len(columns) - len(COUNTS))]
+    names = [f"_c{column_index}" for column_index in range(len(columns) - len(COUNTS))]
     plain = [*names, *(f"_{name}" for name in COUNTS)]
-    made = StructType(
+    plain_schema = StructType(
         [StructField(n, f.dataType, True) for n, f in zip(plain, columns, strict=True)]
     )
     timezone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
-    values = in_timezone(arrow_schema(view.values), timezone).types
-    given = frame.columns
-    blank = in_timezone(arrow_schema(made), timezone)
+    value_types = in_timezone(arrow_schema(view.values), timezone).types
+    frame_columns = frame.columns
+    blank = in_timezone(arrow_schema(plain_schema), timezone)
 
     @task.mapping
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answering = Answering(law, _CACHES, _now_us)
         with blamed(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
             for batch in batches:
-                rows = pa.Table.from_batches([batch]).rename_columns(given)
+                rows = pa.Table.from_batches([batch]).rename_columns(frame_columns)
                 there = _there(rows, beside)
                 live = ~there & ~rows.column(DELETED).to_numpy(zero_copy_only=False).astype(bool)
-                for own, found in answering.results(rows.filter(pa.array(~there)), live[~there]):
-                    parts = [*(own.column(name) for name in keys)]
-                    parts += [v.cast(type_) for v, type_ in zip(found, values, strict=True)]
-                    parts += [own.column(name) for name in carried]
+                for records, values in answering.results(
+                    rows.filter(pa.array(~there)), live[~there]
+                ):
+                    parts = [*(records.column(name) for name in keys)]
+                    parts += [v.cast(type_) for v, type_ in zip(values, value_types, strict=True)]
+                    parts += [records.column(name) for name in carried]
                     yield from _with_counts(parts, blank)
                 if there.any():
                     others = rows.filter(pa.array(there))
                     parts = [*(others.column(name) for name in keys)]
-                    parts += [pa.nulls(len(others), type_) for type_ in values]
+                    parts += [pa.nulls(len(others), type_) for type_ in value_types]
                     parts += [others.column(name) for name in carried]
                     yield from _with_counts(parts, blank)
         counts = [pa.array([count], pa.int64()) for count in answering.counts]
@@ -79,7 +81,9 @@ def answered(
         yield pa.RecordBatch.from_arrays([*nulls, *counts], schema=blank)
 
     # Plain names, because mapInArrow takes the dots of a user's names for nesting.
-    out = frame.toDF(*(f"_c{n}" for n in range(len(given)))).mapInArrow(answers, made)
+    out = frame.toDF(*(f"_c{n}" for n in range(len(frame_columns)))).mapInArrow(
+        answers, plain_schema
+    )
     if metric is not None:
         sums = (F.coalesce(F.sum(f"_{name}"), F.lit(0)).alias(name) for name in COUNTS)
         out = out.observe(metric, *sums)

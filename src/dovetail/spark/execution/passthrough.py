@@ -22,32 +22,35 @@ _STRUCT = pa.struct([*PACKED])
 
 def with_passing(columns: StructType) -> StructType:
     """Return a stage's columns, all nullable, and the column for passing rows."""
-    own = [StructField(field.name, field.dataType) for field in columns]
-    return StructType([*own, StructField(PASSING, PACKED_COLUMNS)])
+    fields = [StructField(field.name, field.dataType) for field in columns]
+    return StructType([*fields, StructField(PASSING, PACKED_COLUMNS)])
 
 
-def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None) -> BatchFunction:
-    """Return a function that applies ``function`` to the rows for stage ``number`` and lets others
-    pass.
+def letting_pass(
+    function: BatchFunction, stage_number: int, schema: pa.Schema | None
+) -> BatchFunction:
+    """Return a function that applies ``function`` to the rows for one stage and lets others pass.
 
     ``function``: from rows of ``PACKED`` to rows of ``schema``. Other rows come out beside its
     rows, or without a schema unchanged.
     """
 
-    def mapped(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         others: list[pa.RecordBatch] = []
 
         def own() -> Iterator[pa.RecordBatch]:
-            for batch in given:
-                mine = pc.equal(batch.column("reader"), number)
+            for batch in batches:
+                mine = pc.equal(batch.column("reader"), stage_number)
                 others.append(batch.filter(pc.invert(mine)))
                 yield batch.filter(mine)
 
-        for made in function(own()):
+        for output_batch in function(own()):
             yield (
-                made
+                output_batch
                 if schema is None
-                else _beside([*made.columns, pa.nulls(made.num_rows, _STRUCT)], schema)
+                else _beside(
+                    [*output_batch.columns, pa.nulls(output_batch.num_rows, _STRUCT)], schema
+                )
             )
             yield from _passing(others, schema)
         yield from _passing(others, schema)
@@ -55,11 +58,11 @@ def letting_pass(function: BatchFunction, number: int, schema: pa.Schema | None)
     return mapped
 
 
-def parted(batch: pa.RecordBatch, place: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows with a null in column number ``place``, and the structs of the others
+def parted(batch: pa.RecordBatch, passing_index: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the rows with a null in column number ``passing_index``, and the structs of the others
     there.
     """
-    beside = batch.column(place)
+    beside = batch.column(passing_index)
     return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())
 
 

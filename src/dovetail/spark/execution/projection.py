@@ -38,13 +38,13 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
     """
     node = stage.node
     if isinstance(node, Unwindowed):
-        frame, held = _unwindowed(changes, stage, node, beside)
+        frame, output_columns = _unwindowed(changes, stage, node, beside)
     else:
         frame, columns = _project(changes, stage, node, first_leaf=0)
-        held = [F.col(quoted(columns[n])) for n in node.row.names]
+        output_columns = [F.col(quoted(columns[n])) for n in node.row.names]
     names = node.row.names
     return frame.select(
-        *(column.alias(name) for name, column in zip(names, held, strict=True)),
+        *(column.alias(name) for name, column in zip(names, output_columns, strict=True)),
         F.when(F.col(DELETED), DELETE).otherwise(UPSERT).alias(CHANGE),
         F.timestamp_micros(F.col(EVENT_TIME)).alias(TIMESTAMP),
         F.col(POSITION),
@@ -76,17 +76,17 @@ def _unwindowed(
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
     names = inner.row.names
-    kept = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds, *beside]
+    carried = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds, *beside]
     frame = frame.select(
         *(F.col(quoted(columns[name])).alias(name) for name in names),
-        *(F.col(name) for name in kept),
+        *(F.col(name) for name in carried),
     )
-    made = [
+    computed = [
         F.col(quoted(c)) if isinstance(c, str) else wire.fitted(c, field.dataType)
         for c, field in zip(node.columns, node.row, strict=True)
     ]
     keys = len(node.key)
-    return frame, [*made[:keys], *(F.when(~F.col(DELETED), c) for c in made[keys:])]
+    return frame, [*computed[:keys], *(F.when(~F.col(DELETED), c) for c in computed[keys:])]
 
 
 def _project(
@@ -105,12 +105,12 @@ def _project(
     columns |= {s.name: sides[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
     computed = [s for s in node.select if s.column is not None]
     if computed:
-        kept = frame.columns
+        frame_columns = frame.columns
         row = _joined_row(frame, node, first_leaf, middle, sides)
         present = F.col(VISIBLE).bitwiseAND(_mask(first_leaf, len(node.entries))) != 0
         names = {s.name: f"_{first_leaf}_{middle}_{s.name}" for s in computed}
         frame = row.select(
-            *(F.col(quoted(name)) for name in kept),
+            *(F.col(quoted(name)) for name in frame_columns),
             *(
                 F.when(present, wire.fitted(s.column, node.fields[s.name].dataType)).alias(
                     names[s.name]

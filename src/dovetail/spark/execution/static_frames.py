@@ -52,7 +52,7 @@ class Static(Frames):
         return packed.groupBy("bucket").applyInPandas(run, emission.columns)
 
 
-def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
+def _bucket(fragment: Fragment, emission: Emission, stage_number: int) -> Any:
     """Return the function for ``applyInPandas`` that processes one bucket, and lets other rows
     pass.
     """
@@ -60,8 +60,8 @@ def _bucket(fragment: Fragment, emission: Emission, number: int) -> Any:
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        own, others = parted(rows, number)
-        pieces = [unpack_piece(row) for row in own.itertuples(index=False)]
+        stage_rows, others = parted(rows, stage_number)
+        pieces = [unpack_piece(row) for row in stage_rows.itertuples(index=False)]
         # The end of the input, which ends all waiting.
         pieces += Piece.ends(len(fragment.sources))
         done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])

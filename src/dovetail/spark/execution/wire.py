@@ -82,8 +82,8 @@ class Wire:
         The columns ``carried`` come before them.
         """
         columns = enumerate(self._columns.values(), start=self._first)
-        made = (column.alias(wire_name(number)) for number, column in columns)
-        return self._frame.select(*carried, *made)
+        numbered = (column.alias(wire_name(column_index)) for column_index, column in columns)
+        return self._frame.select(*carried, *numbered)
 
     def own(self, names: Iterable[str]) -> list[int]:
         """Return the places of columns that travel as they are in the frame."""
@@ -125,7 +125,7 @@ class Wire:
                 failed.append(self._place(("failed", name), failure))
             foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
             columns = enumerate([F.xxhash64(*foreign), *foreign])
-            places += [self._place((what, number), column) for number, column in columns]
+            places += [self._place((what, part_index), column) for part_index, column in columns]
         for field in input_.value_fields:
             own_key = field.name in input_.source.key.names
             places += [self._canonical(field)] if own_key else self.own([field.name])
@@ -163,9 +163,9 @@ class Wire:
 
     def _canonical(self, field: StructField) -> int:
         """Return the place of a field in its canonical form."""
-        own = F.col(quoted(field.name))
-        column = _canonical(own, field.dataType)
-        return self._place(("own" if column is own else "canonical", field.name), column)
+        raw = F.col(quoted(field.name))
+        column = _canonical(raw, field.dataType)
+        return self._place(("own" if column is raw else "canonical", field.name), column)
 
     def _place(self, what: Hashable, column: Column) -> int:
         """Return the place of a column, adding it on first use."""
@@ -207,17 +207,17 @@ class Shared:
         columns |= zip(self._positions, read.positions, strict=True)
         columns |= {name: F.col(name) for name in (*read.carried, *_beside(read.frame))}
         self._names, self._carried = [*columns], read.carried
-        self._kept = [shared_name(number) for number in range(len(columns))]
-        made = zip(columns.values(), self._kept, strict=True)
-        self._frame = read.frame.select(*(column.alias(name) for column, name in made))
+        self._kept = [shared_name(column_index) for column_index in range(len(columns))]
+        named_columns = zip(columns.values(), self._kept, strict=True)
+        self._frame = read.frame.select(*(column.alias(name) for column, name in named_columns))
         self._width = 0
 
     def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> InputRows:
         """Return the source, or a view of it, read as in ``read_of``."""
-        own = zip(self._kept, self._names, strict=True)
+        name_pairs = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
             *self._held,
-            *(F.col(kept).alias(name) for kept, name in own),
+            *(F.col(shared).alias(name) for shared, name in name_pairs),
             F.lit(None).cast("boolean").alias(LEFT_OUT),
         )
         positions = [*map(F.col, self._positions)]
@@ -288,11 +288,11 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
 
 def _as_viewed(entry: Entry, read: InputRows, *, reported: int, metric: Metric | None) -> InputRows:
     """Return the rows after an entry's views, applied one after the other."""
-    for number, view in enumerate(views_of(entry)):
+    for view_index, view in enumerate(views_of(entry)):
         if isinstance(view, LookUp):
             read = looked_up(view, read, metric=metric)
         else:
-            read = viewed(view, read, reports=number >= reported)
+            read = viewed(view, read, reports=view_index >= reported)
     return read
 
 
@@ -306,14 +306,14 @@ def viewed(view: View, read: InputRows, *, reports: bool = False) -> InputRows:
     stay beside the others with their dead letters in ``FAILED``. If the rows are shared with other
     views (``LEFT_OUT``), rows that are left out stay, marked as such.
     """
-    frame, numbers, beside = _plain(read, view.node.row.names)
+    frame, position_names, beside = _plain(read, view.node.row.names)
     carried = [*read.carried, *beside]
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
     if view.letters is not None:
-        frame, held, problems = _attempted(frame, view, beside)
+        frame, results_by_item, problems = _attempted(frame, view, beside)
         failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
-        condition = held.get(0, condition)
-        columns = tuple(held.get(n, item) for n, item in enumerate(columns, start=1))
+        condition = results_by_item.get(0, condition)
+        columns = tuple(results_by_item.get(n, item) for n, item in enumerate(columns, start=1))
         if not reports:
             frame = _without(frame, failed)
         else:
@@ -325,27 +325,27 @@ def viewed(view: View, read: InputRows, *, reports: bool = False) -> InputRows:
             frame = frame.withColumn(FAILED, letter)
     if condition is not None:
         met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
-        kept = reduce(Column.__or__, _there(beside), met)
+        stays = reduce(Column.__or__, _there(beside), met)
         if view.stream:
-            frame = _without(frame, ~kept)
+            frame = _without(frame, ~stays)
         else:
             frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
-    made, keys = [*map(_fitted, columns, view.row)], len(view.key)
-    made = [*made[:keys], *(F.when(~gone, column) for column in made[keys:])]
+    row_columns, keys = [*map(_fitted, columns, view.row)], len(view.key)
+    row_columns = [*row_columns[:keys], *(F.when(~gone, column) for column in row_columns[keys:])]
     for there in _there(beside):
-        made[:keys] = [F.when(~there, key) for key in made[:keys]]
+        row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
     if view.exploded is not None:
-        items = made[view.exploded]
+        items = row_columns[view.exploded]
         for there in _there(beside):
             items = F.when(there, F.array(F.lit(None))).otherwise(items)
-        made[view.exploded] = F.explode(items)
+        row_columns[view.exploded] = F.explode(items)
     frame = frame.select(
-        *(column.alias(name) for column, name in zip(made, view.row.names, strict=True)),
-        *map(F.col, (TIMESTAMP, DELETED, *numbers, *carried)),
+        *(column.alias(name) for column, name in zip(row_columns, view.row.names, strict=True)),
+        *map(F.col, (TIMESTAMP, DELETED, *position_names, *carried)),
     )
     never = read.deleted is None and not view.loose and LEFT_OUT not in beside
     deleted = None if never else gone
-    positions = [F.col(name) for name in numbers]
+    positions = [F.col(name) for name in position_names]
     return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
@@ -367,12 +367,12 @@ def looked_up(view: LookUp, read: InputRows, *, metric: Metric | None = None) ->
     ``metric``: as in ``read_of``. A record without a value is left out.
     """
     law = store_look_up(view)
-    frame, numbers, beside = _plain(read, law.needed)
+    frame, position_names, beside = _plain(read, law.needed)
     name = None if metric is None else metric(metric_name(view.label or view.name, "lookups"))
-    made = answered(frame, view, law, beside, name)
-    positions = [F.col(number) for number in numbers]
+    answers = answered(frame, view, law, beside, name)
+    positions = [F.col(position) for position in position_names]
     deleted = None if read.deleted is None else F.col(DELETED)
-    return InputRows(made, F.col(TIMESTAMP), deleted, positions, read.carried)
+    return InputRows(answers, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
 def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
@@ -381,18 +381,20 @@ def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str],
     Also return the names of the columns that order the rows, and of those with something in place
     of rows.
     """
-    numbers = [*map(position_name, range(len(read.positions)))]
+    position_names = [*map(position_name, range(len(read.positions)))]
     beside = _beside(read.frame)
     gone = F.lit(False) if read.deleted is None else read.deleted
-    places = [column.alias(name) for column, name in zip(read.positions, numbers, strict=True)]
+    positions = [
+        column.alias(name) for column, name in zip(read.positions, position_names, strict=True)
+    ]
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in names),
         read.timestamp.alias(TIMESTAMP),
         reduce(Column.__or__, _there(beside), gone).alias(DELETED),
-        *places,
+        *positions,
         *map(F.col, (*read.carried, *beside)),
     )
-    return frame, numbers, beside
+    return frame, position_names, beside
 
 
 def _beside(frame: DataFrame) -> list[str]:
@@ -416,17 +418,17 @@ def _attempted(
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
     absent = reduce(Column.__or__, _there(beside), F.lit(False))
     attempts: dict[str, Column] = {}
-    held: dict[int, Column] = {}
+    results_by_item: dict[int, Column] = {}
     problems: list[Column] = []
-    for number, (label, item) in enumerate(items):
+    for item_index, (label, item) in enumerate(items):
         if isinstance(item, Column):
-            name, of_key = attempt_name(number), 0 < number <= len(view.key)
+            name, of_key = attempt_name(item_index), 0 < item_index <= len(view.key)
             there = ~(absent if of_key else F.col(DELETED))
             attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
-            held[number] = F.col(f"{name}._0")
+            results_by_item[item_index] = F.col(f"{name}._0")
             fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
             problems.append(F.when(there & F.col(name).isNull(), fails))
-    return frame.withColumns(attempts), held, problems
+    return frame.withColumns(attempts), results_by_item, problems
 
 
 def _letter(view: View, problems: Sequence[Column]) -> Column:
@@ -465,8 +467,8 @@ def with_foreign_key(
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(True))
         key, failed = F.when(there, key), failed & there
-    held = [F.col(f"{name}._{number}") for number in range(len(items))]
-    return frame.withColumn(name, key), held, failed
+    key_parts = [F.col(f"{name}._{part_index}") for part_index in range(len(items))]
+    return frame.withColumn(name, key), key_parts, failed
 
 
 def as_json(input_: Input) -> Column:
