@@ -461,18 +461,18 @@ FAULTS = [
     Fault(
         "align: rows that waited come out with others' times",
         "engine.align",
-        "pa.concat_tables([waited, came.rows.filter(pa.array(passing))])",
-        "pa.concat_tables([came.rows.filter(pa.array(passing)), waited])",
+        "pa.concat_tables([waited, incoming.rows.filter(pa.array(passing))])",
+        "pa.concat_tables([incoming.rows.filter(pa.array(passing)), waited])",
     ),
     Fault(
         "align: rows that waited come after those that come",
         "engine.align",
         "    clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])\n"
         "    waited = waited.drop_columns(DUE)\n"
-        "    rows = pa.concat_tables([waited, came.rows.filter(pa.array(passing))])",
+        "    rows = pa.concat_tables([waited, incoming.rows.filter(pa.array(passing))])",
         "    clock_us = np.append(due_us[passing], waited.column(DUE).to_numpy())\n"
         "    waited = waited.drop_columns(DUE)\n"
-        "    rows = pa.concat_tables([came.rows.filter(pa.array(passing)), waited])",
+        "    rows = pa.concat_tables([incoming.rows.filter(pa.array(passing)), waited])",
     ),
     Fault(
         "align: rows that wait are in no order",
@@ -519,7 +519,7 @@ FAULTS = [
     Fault(
         "idle: time goes on from what was last",
         "engine.idle",
-        "read_us += now_us - since_us[number]",
+        "read_us += now_us - since_us[input_index]",
         "read_us += now_us - since_us[0]",
     ),
     Fault(
@@ -537,13 +537,13 @@ FAULTS = [
     Fault(
         "stages: of several inputs the first is read",
         "engine.flow",
-        "for one in step.before]",
-        "for one in step.before[:1]]",
+        "for earlier in step.before]",
+        "for earlier in step.before[:1]]",
     ),
     Fault(
         "stages: rows that wait are forgotten",
         "engine.fragment",
-        "stores = {**manifest.stores, **held}",
+        "stores = {**manifest.stores, **waiting_stores}",
         "stores = {**manifest.stores}",
     ),
     Fault(
@@ -555,8 +555,8 @@ FAULTS = [
     Fault(
         "batch: records with a null in their key are taken",
         "engine.pack",
-        "own = [] if self.source.null_keys else self._key_names",
-        "own: list[str] = []",
+        "required = [] if self.source.null_keys else self._key_names",
+        "required: list[str] = []",
     ),
     Fault(
         "slices: time is at its end from the first on",
@@ -627,7 +627,7 @@ FAULTS = [
     Fault(
         "clocks: a row that a condition leaves out waits for its own time",
         "engine.align",
-        "due_us = np.minimum(due_us, read_us[number])",
+        "due_us = np.minimum(due_us, read_us[source_index])",
         "due_us = due_us",
     ),
     Fault(

@@ -52,7 +52,7 @@ class Aligned:
 # | 3 | | 50 | 40, 50 | 40 | (50 waits) |
 def align(
     fragment: Fragment,
-    came: Sequence[Batch],
+    incoming: Sequence[Batch],
     pieces: Sequence[Piece],
     manifest: Manifest,
     before: Manifest,
@@ -62,17 +62,17 @@ def align(
 ) -> Aligned:
     """Let through the rows that need not wait, and store the others.
 
-    ``came``: for each source the batch's rows, from ``pieces``; ``before``: the manifest before the
-    batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the times
-    at which sources last brought something. ``now_us``: the batch's wall-clock time.
+    ``incoming``: for each source the batch's rows, from ``pieces``; ``before``: the manifest before
+    the batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the
+    times at which sources last brought something. ``now_us``: the batch's wall-clock time.
     """
     assert fragment.align_us is not None
     span_us = max(fragment.align_us, 1)
     read_us = [NO_TIME if time is None else time for time in manifest.read_us]
-    known = before.logs or ({},) * len(came)
+    logs_before = before.logs or ({},) * len(incoming)
     logs = tuple(
-        _logs(of, pieces, number, now_us) if source.log_partition else {}
-        for number, (source, of) in enumerate(zip(fragment.sources, known, strict=True))
+        _logs(of, pieces, source_index, now_us) if source.log_partition else {}
+        for source_index, (source, of) in enumerate(zip(fragment.sources, logs_before, strict=True))
     )
     reached = [
         _reached(of, now_us, span_us) if source.log_partition else None if quiet else time
@@ -86,27 +86,31 @@ def align(
     ]
     batches, passed_us, stores = [], [], {}
     names = unique([source.name for source in fragment.sources])
-    for number, (source, name, batch) in enumerate(zip(fragment.sources, names, came, strict=True)):
-        passed = before.stream_time_us[number]
+    for source_index, (source, name, batch) in enumerate(
+        zip(fragment.sources, names, incoming, strict=True)
+    ):
+        passed = before.stream_time_us[source_index]
         before_us = NO_TIME if passed is None else passed
-        own = reached[number]
-        own_us = own if source.log_partition and own is not None else read_us[number]
-        others = [time for o, time in enumerate(reached) if o != number and time is not None]
+        slowest_us = reached[source_index]
+        own_us = (
+            slowest_us if source.log_partition and slowest_us is not None else read_us[source_index]
+        )
+        others = [time for o, time in enumerate(reached) if o != source_index and time is not None]
         upto_us = max(before_us, min([*others, own_us]))
         schema = source.wire_schema.append(pa.field(DUE, pa.int64()))
         store = ahead_of(name)
         runs = before.stores.get(store, Runs())
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
         waited = queue.take(upto_us)
-        due_us = _due(source, batch, known[number], before.read_us[number])
+        due_us = _due(source, batch, logs_before[source_index], before.read_us[source_index])
         if source.loose:
             # A row that a condition leaves out has no time that other inputs could reach.
-            due_us = np.minimum(due_us, read_us[number])
+            due_us = np.minimum(due_us, read_us[source_index])
         passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
         ahead = ahead[np.argsort(due_us[ahead], kind="stable")]
-        held = batch.rows.take(pa.array(ahead))
-        queue.store(held.append_column(DUE, pa.array(due_us[ahead])).cast(schema))
+        waiting = batch.rows.take(pa.array(ahead))
+        queue.store(waiting.append_column(DUE, pa.array(due_us[ahead])).cast(schema))
         batches.append(_let_through(source, waited, batch, passes, due_us))
         stores[store] = queue.runs
         passed_us.append(None if upto_us == NO_TIME else upto_us)
@@ -117,16 +121,16 @@ def align(
     )
 
 
-def _logs(known: Logs, pieces: Sequence[Piece], number: int, now_us: int) -> Logs:
+def _logs(logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int) -> Logs:
     """Return for each log of a source the largest timestamp read and when it was last heard."""
-    found = dict(known)
+    logs = dict(logs_before)
     for piece in pieces:
-        if piece.source != number or piece.runs is None:
+        if piece.source != source_index or piece.runs is None:
             continue
-        log, high_us = (piece.runs.column(name).to_pylist() for name in (LOG_PARTITION, HIGH))
-        for one, high in zip(log, high_us, strict=True):
-            found[one] = max(high, found.get(one, (NO_TIME, 0))[0]), now_us
-    return found
+        log_ids, high_us = (piece.runs.column(name).to_pylist() for name in (LOG_PARTITION, HIGH))
+        for log_id, high in zip(log_ids, high_us, strict=True):
+            logs[log_id] = max(high, logs.get(log_id, (NO_TIME, 0))[0]), now_us
+    return logs
 
 
 def _reached(logs: Logs, now_us: int, span_us: int) -> int | None:
@@ -148,13 +152,13 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
     if not source.log_partition:
         return np.maximum(batch.clock_us, NO_TIME if read_us is None else read_us)
-    log, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
-    before = np.array([logs.get(one, (NO_TIME, 0))[0] for one in log.tolist()], np.int64)
+    log_ids, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
+    before = np.array([logs.get(log_id, (NO_TIME, 0))[0] for log_id in log_ids.tolist()], np.int64)
     return np.maximum(batch.clock_us, before[which])
 
 
 def _let_through(
-    source: SourceSpec, waited: pa.Table, came: Batch, passing: Mask, due_us: Ints
+    source: SourceSpec, waited: pa.Table, incoming: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
     """Return the rows that waited, in the order of their due times, then those that need not wait.
 
@@ -162,15 +166,15 @@ def _let_through(
     """
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)
-    rows = pa.concat_tables([waited, came.rows.filter(pa.array(passing))]).combine_chunks()
+    rows = pa.concat_tables([waited, incoming.rows.filter(pa.array(passing))]).combine_chunks()
     if source.log_partition:
-        log, place = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
-        row = np.lexsort((place, log))
+        log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
+        row = np.lexsort((position, log))
         rows = rows.take(pa.array(row)).combine_chunks()
         clock_us = running_clock(log[row], clock_us[row])
         return Batch(rows, clock_us, clock_us)
     order, hash_ = None, waited.column(HASH).to_numpy()
-    if came.order is not None:
-        order = np.append(before_all(hash_), came.order[passing])
-    tie = None if came.tie is None else np.append(hash_, came.tie[passing])
+    if incoming.order is not None:
+        order = np.append(before_all(hash_), incoming.order[passing])
+    tie = None if incoming.tie is None else np.append(hash_, incoming.tie[passing])
     return Batch(rows, clock_us, clock_us, order, tie)

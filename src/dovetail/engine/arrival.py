@@ -79,12 +79,12 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
 
 def _brought(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> Arrived:
     """Return the arrival of rows of another stage, by the columns that they bring."""
-    known = STREAM_TIME in source.carries
-    time_us = rows.column(STREAM_TIME if known else EVENT_TIME).to_numpy()
+    has_stream_time = STREAM_TIME in source.carries
+    time_us = rows.column(STREAM_TIME if has_stream_time else EVENT_TIME).to_numpy()
     if counted is not None:
         time_us = np.where(counted, time_us, NO_TIME)
     stairs = None
-    if source.stairs and known:
+    if source.stairs and has_stream_time:
         clock_us = time_us if source.ordered else rows.column(CLOCK).to_numpy()
         stairs = _stairs(source, rows, clock_us, time_us)
     return Arrived(int(time_us.max()), None, stairs)
@@ -106,13 +106,13 @@ def _in_log_order(
     source: SourceSpec, rows: pa.Table, counted: Mask | None
 ) -> tuple[pa.Table, Mask | None]:
     """Return the rows, with ``counted``, in the order of their logs. Most sources bring them so."""
-    place = rows.column(SEQUENCE).to_numpy()
-    log = rows.column(LOG_PARTITION).to_numpy() if source.log_partition else np.zeros_like(place)
+    position = rows.column(SEQUENCE).to_numpy()
+    log = rows.column(LOG_PARTITION).to_numpy() if source.log_partition else np.zeros_like(position)
     falls = log[1:] < log[:-1]
-    falls |= (log[1:] == log[:-1]) & (place[1:] < place[:-1])
+    falls |= (log[1:] == log[:-1]) & (position[1:] < position[:-1])
     if not falls.any():
         return rows, counted
-    order = np.lexsort((place, log))
+    order = np.lexsort((position, log))
     return rows.take(pa.array(order)), None if counted is None else counted[order]
 
 

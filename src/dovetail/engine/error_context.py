@@ -26,16 +26,16 @@ from dovetail.state.segment import SegmentCache
 
 
 @contextmanager
-def blamed(operator: str, place: Callable[[Exception], str]) -> Iterator[None]:
+def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
     """Raise any exception of the block as a ``DovetailError`` that says where it happened.
 
-    ``place`` returns the text with the tables and all else that is known. It is called only on
-    failure.
+    ``describe_place`` returns the text with the tables and all else that is known. It is called
+    only on failure.
     """
     try:
         yield
     except DovetailError as error:
-        error.where = error.where or place(error)
+        error.where = error.where or describe_place(error)
         raise
     except Exception as error:
         failed = BatchError(
@@ -43,7 +43,7 @@ def blamed(operator: str, place: Callable[[Exception], str]) -> Iterator[None]:
             f"a batch fails with {line_of(error)}",
             "Its cause stands in the trace; the batch is run again when the query is started again",
         )
-        failed.where = place(error)
+        failed.where = describe_place(error)
         raise failed from error
 
 
@@ -51,8 +51,8 @@ def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str
     """Describe the place of a failure in a fragment. ``share``: the rows of one key, if known."""
     read = [
         source.title
-        for number, source in enumerate(fragment.sources)
-        if share is None or share.batches[number].rows.num_rows
+        for source_index, source in enumerate(fragment.sources)
+        if share is None or share.batches[source_index].rows.num_rows
     ]
     parts = [", ".join(dict.fromkeys(read)), f"bucket {bucket} of {fragment.buckets}"]
     if share is not None:
@@ -86,8 +86,10 @@ def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Sha
 
 def _keys(share: Share) -> Ints:
     """Return the distinct hashes of the keys of a share's rows, ascending."""
-    found: Ints = np.unique(np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches]))
-    return found
+    hashes: Ints = np.unique(
+        np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches])
+    )
+    return hashes
 
 
 def _part(share: Share, keys: Ints) -> Share:

@@ -70,7 +70,7 @@ def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
 
 def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
     """Run all steps before ``step`` and return their rows."""
-    return [_leaving(one, flow) for one in step.before]
+    return [_leaving(earlier, flow) for earlier in step.before]
 
 
 def _leaving(step: RouteStep, flow: Flow[R, P]) -> P:

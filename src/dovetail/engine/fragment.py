@@ -104,12 +104,12 @@ def _process(
     sliced = fragment.align_us is None and stock.nbytes > SLICE_BYTES
     pieces = _in_memory(pieces, stock if sliced else None)
     batches: Sequence[Batch] = [batch_of(source, pieces, n) for n, source in enumerate(sources)]
-    held: Mapping[str, Runs] = {}
+    waiting_stores: Mapping[str, Runs] = {}
     again_us, time = None, None
     if fragment.align_us is not None:
         aligned = align(fragment, batches, pieces, after, before, now_us, blobs, cache)
-        batches, after, held = aligned.batches, aligned.manifest, aligned.stores
-        if any(runs.runs for runs in held.values()):
+        batches, after, waiting_stores = aligned.batches, aligned.manifest, aligned.stores
+        if any(runs.runs for runs in waiting_stores.values()):
             again_us = now_us + fragment.align_us
     if idle is not None:
         pause = idling.pause(idle, after.heard_us, now_us)
@@ -133,7 +133,7 @@ def _process(
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
     counts: Counts = Counts()
-    changes = _worked(shares, before, after, held, counts, bucket)
+    changes = _worked(shares, before, after, waiting_stores, counts, bucket)
     first = next(changes, None)
     changes = chain(() if first is None else (first,), changes)
     return Processed(changes, again_us, time, counts)
@@ -143,13 +143,14 @@ def _worked(
     shares: Iterator[tuple[Share, bool]],
     manifest: Manifest,
     after: Manifest,
-    held: Mapping[str, Runs],
+    waiting_stores: Mapping[str, Runs],
     counts: Counts,
     bucket: int,
 ) -> Iterator[pa.Table]:
     """Yield the changes of shares in turn, each computed on the state that the one before left.
 
-    ``after``: the manifest at the end but for the operators' stores; ``held``: its other stores.
+    ``after``: the manifest at the end but for the operators' stores; ``waiting_stores``: its other
+    stores.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -166,7 +167,7 @@ def _worked(
                 stores={**done.stores, **logs},
             )
             if last:
-                stores = {**manifest.stores, **held}
+                stores = {**manifest.stores, **waiting_stores}
                 after = replace(
                     after, position=manifest.position, rows=manifest.rows, stores=stores
                 )
@@ -187,19 +188,21 @@ def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
 
     With a ``stock``, only the columns that order rows are.
     """
-    number, found = 0, []
+    piece_index, loaded = 0, []
     for piece in pieces:
         if piece.rows is not None:
-            rows = table_of(piece.rows) if stock is None else stock.ordering(number)
-            piece, number = replace(piece, rows=rows), number + 1
-        found.append(piece)
-    return found
+            rows = table_of(piece.rows) if stock is None else stock.ordering(piece_index)
+            piece, piece_index = replace(piece, rows=rows), piece_index + 1
+        loaded.append(piece)
+    return loaded
 
 
 def _later(*times: Times) -> Times:
     """Return for each input the latest of its times, None if it has none."""
-    each = ([time for time in own if time is not None] for own in zip(*times, strict=True))
-    return tuple(max(known, default=None) for known in each)
+    times_by_input = (
+        [time for time in of_input if time is not None] for of_input in zip(*times, strict=True)
+    )
+    return tuple(max(input_times, default=None) for input_times in times_by_input)
 
 
 def _advance(read_us: Times, pieces: Sequence[Piece]) -> Times:
@@ -208,8 +211,8 @@ def _advance(read_us: Times, pieces: Sequence[Piece]) -> Times:
     for piece in pieces:
         if piece.high_time_us == NO_TIME:
             continue
-        known = highest[piece.source]
+        before_us = highest[piece.source]
         highest[piece.source] = (
-            piece.high_time_us if known is None else max(known, piece.high_time_us)
+            piece.high_time_us if before_us is None else max(before_us, piece.high_time_us)
         )
     return tuple(highest)

@@ -127,25 +127,25 @@ def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
     """
     since_us = _since(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
-    for number, (stream_us, read_us) in enumerate(
+    for input_index, (stream_us, read_us) in enumerate(
         zip(manifest.stream_time_us, manifest.read_us, strict=True)
     ):
-        if read_us is not None and number not in idle.hears:
-            read_us += now_us - since_us[number]
+        if read_us is not None and input_index not in idle.hears:
+            read_us += now_us - since_us[input_index]
         times.append(stream_us if read_us is None else max(read_us, stream_us or read_us))
     return tuple(times)
 
 
 def time_of(fragment: Fragment, times: Times) -> int:
     """Return the stream time of a fragment's results, less the longest that one is held back."""
-    known = [NO_TIME if time is None else time for time in times]
+    known_us = [NO_TIME if time is None else time for time in times]
     if fragment.last.clocks:
-        time_us = min(known[number] for number in fragment.last.clocks)
+        time_us = min(known_us[input_index] for input_index in fragment.last.clocks)
     else:
         streams = [
-            time for time, source in zip(known, fragment.sources, strict=True) if source.stream
+            time for time, source in zip(known_us, fragment.sources, strict=True) if source.stream
         ]
-        time_us = max(streams or known)
+        time_us = max(streams or known_us)
     return minus(time_us, fragment.holds_us)
 
 

@@ -122,19 +122,21 @@ class Buckets:
 
         After the changes of a bucket comes its heartbeat, if it sends one.
         """
-        for number, blobs in enumerate(self.blobs):
-            own = [piece for bucket, piece in pieces if bucket == number]
-            if own or idle is not None or self.fragment.align_us is not None:
-                done = process(self.fragment, own, blobs, self._cache, now_us, number, idle)
+        for bucket, blobs in enumerate(self.blobs):
+            bucket_pieces = [piece for target, piece in pieces if target == bucket]
+            if bucket_pieces or idle is not None or self.fragment.align_us is not None:
+                done = process(
+                    self.fragment, bucket_pieces, blobs, self._cache, now_us, bucket, idle
+                )
                 for table in done.changes:
-                    yield number, table
+                    yield bucket, table
                 self.counts.update(done.counts)
                 if done.time is not None:
-                    yield number, done.time
+                    yield bucket, done.time
 
     def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
         """Go back to former counts and blobs."""
-        self.blobs, self.counts = [MemoryBlobs(one) for one in blobs], counts
+        self.blobs, self.counts = [MemoryBlobs(bucket_blobs) for bucket_blobs in blobs], counts
         self._cache = SegmentCache()
 
 
@@ -159,12 +161,12 @@ class Local:
         self.given: dict[Port, Pieces] = {}
         self.letters: list[pa.Table] = []
         self._caches: Caches = {}
-        for one in plan.stages:
-            views = [v for result in plan.results if result.stage is one for v in result.views]
-            _refuse_unrunnable(one, views, expressions is not None)
-            self.given |= {port: [] for port in one.ports}
-            if one.fragment.stateful:
-                self.by_stage[one] = Buckets(one.fragment)
+        for stage in plan.stages:
+            views = [v for result in plan.results if result.stage is stage for v in result.views]
+            _refuse_unrunnable(stage, views, expressions is not None)
+            self.given |= {port: [] for port in stage.ports}
+            if stage.fragment.stateful:
+                self.by_stage[stage] = Buckets(stage.fragment)
         self._readings = [reading for step in walk(plan.ends) for reading in step.readings]
 
     def go_on(self, idle: Idle) -> None:
@@ -195,11 +197,11 @@ class Local:
             for reading in self._readings
             if reading.port.origin is source
         ]
-        for held, pieces, counts in offers:
+        for accepted, pieces, counts in offers:
             self.count(counts)
             # Pieces of one input come in the order of their numbers.
-            first = len(held)
-            held += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
+            first = len(accepted)
+            accepted += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
 
     def count(self, counts: Counts) -> None:
         """Add the counts of packing. Dropped rows have one number for all metrics."""
@@ -214,14 +216,14 @@ class Local:
         Then state and counts are as before, and nothing is accepted.
         """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
-        before = [(b.counts.copy(), [dict(one.blobs) for one in b.blobs]) for b in buckets]
+        before = [(b.counts.copy(), [dict(state.blobs) for state in b.blobs]) for b in buckets]
         try:
             yield
         except BaseException:
             self.failed, self.dropped, self.letters = failed, dropped, []
             self.given = {port: [] for port in self.given}
-            for one, (counts, blobs) in zip(buckets, before, strict=True):
-                one.restore(counts, blobs)
+            for state, (counts, blobs) in zip(buckets, before, strict=True):
+                state.restore(counts, blobs)
             raise
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
@@ -231,12 +233,14 @@ class Local:
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
-            made = self._expressions.changelog(stage, changes)
+            rows = self._expressions.changelog(stage, changes)
         else:
             carried = [EVENT_TIME, DELETED, POSITION, *stage.fragment.feeds]
-            held = held_columns(stage) | dict(zip(carried, carried, strict=True))
-            made = pa.table([changes.column(column) for column in held.values()], names=[*held])
-        return made
+            columns = held_columns(stage) | dict(zip(carried, carried, strict=True))
+            rows = pa.table(
+                [changes.column(column) for column in columns.values()], names=[*columns]
+            )
+        return rows
 
     def _viewed(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
         """Apply a view to rows and keep their other columns.
@@ -247,13 +251,13 @@ class Local:
             return self._looked_up(rows, view, reports=reports)
         if view.computed:
             assert self._expressions is not None
-            made, which, letters = self._expressions.viewed(view, rows)
+            view_rows, which, letters = self._expressions.viewed(view, rows)
             if reports and len(letters):
                 row = letters.column(LETTER)[0].as_py()
                 self.failed.add(metric(view.name, "failed"), len(letters), row)
                 self.letters += [letters] if self.plan.dead_letters else []
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
-            return _beside(made, carried)
+            return _beside(view_rows, carried)
         if view.condition is not None:
             gone = rows.column(DELETED)
             met = pc.and_(rows.column(view.condition), pc.invert(gone)).fill_null(False)
@@ -261,16 +265,16 @@ class Local:
                 rows = rows.filter(met)
             else:
                 left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
-                place = rows.schema.get_field_index(DELETED)
-                rows = rows.set_column(place, DELETED, pc.if_else(met, False, left_out))
-        made = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
+                deleted_index = rows.schema.get_field_index(DELETED)
+                rows = rows.set_column(deleted_index, DELETED, pc.if_else(met, False, left_out))
+        view_rows = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
         if view.exploded is not None:
-            lists = made.column(view.exploded).combine_chunks()
+            lists = view_rows.column(view.exploded).combine_chunks()
             which = pc.list_parent_indices(lists)
-            rows, made = rows.take(which), made.take(which)
+            rows, view_rows = rows.take(which), view_rows.take(which)
             name = view.row.names[view.exploded]
-            made = made.set_column(view.exploded, name, pc.list_flatten(lists))
-        return _beside(made, rows.drop_columns(view.node.row.names))
+            view_rows = view_rows.set_column(view.exploded, name, pc.list_flatten(lists))
+        return _beside(view_rows, rows.drop_columns(view.node.row.names))
 
     def _looked_up(self, rows: pa.Table, view: LookUp, *, reports: bool) -> pa.Table:
         """Return a stream's records, with their other columns, beside a store's rows for them."""
@@ -278,9 +282,9 @@ class Local:
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
         live = pc.invert(rows.column(DELETED)).to_numpy()
         carried = [*view.key.names, *(n for n in rows.schema.names if n not in view.node.row.names)]
-        made = [
-            _beside(own.select(carried), pa.table(values, names=view.values.names))
-            for own, values in answering.results(rows, live)
+        answered = [
+            _beside(records.select(carried), pa.table(values, names=view.values.names))
+            for records, values in answering.results(rows, live)
         ]
         if reports and answering.dropped:
             self.failed.add(metric(view.label or view.name, "dropped"), answering.dropped)
@@ -288,11 +292,11 @@ class Local:
         types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
         types |= {field.name: field.type for field in arrow_schema(view.values)}
         empty = pa.schema([(name, types[name]) for name in columns]).empty_table()
-        return pa.concat_tables([empty, *made])
+        return pa.concat_tables([empty, *answered])
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
         """Run a micro-batch and return all of its ``results`` that are not empty."""
-        return [one for one in self.results(batch, now_us, beat_us) if len(one.rows)]
+        return [result for result in self.results(batch, now_us, beat_us) if len(result.rows)]
 
     def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[ResultRows]:
         """Run one micro-batch on the accepted rows. Yield the rows of its results on demand.
@@ -300,17 +304,21 @@ class Local:
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
         inputs count as read, if any.
         """
-        given, self.given = self.given, {port: [] for port in self.given}
-        micro_batch = _MicroBatch(self, given, batch, now_us, beat_us)
+        pieces_by_port, self.given = self.given, {port: [] for port in self.given}
+        micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
         results = self.plan.results
         if self.plan.single:
             for table in flow.changes(self.plan, micro_batch).changes:
                 yield ResultRows(0, reduce(self._viewed, results[0].views, table))
             return
         for parcel in chain(*flow.results(self.plan, micro_batch)):
-            for number, (result, to) in enumerate(zip(results, self.plan.addresses, strict=False)):
+            for result_index, (result, to) in enumerate(
+                zip(results, self.plan.addresses, strict=False)
+            ):
                 if parcel.reader == to:
-                    yield ResultRows(number, reduce(self._viewed, result.views, parcel.content))
+                    yield ResultRows(
+                        result_index, reduce(self._viewed, result.views, parcel.content)
+                    )
         letters, self.letters = self.letters, []
         yield from (ResultRows(len(results), table) for table in letters)
 
@@ -322,16 +330,16 @@ class Local:
         Returns the pieces, and the counts of the rows that were left out.
         """
         port = reading.port
-        made = [self._wire_rows(reading, table) for table in tables]
-        batches = [batch for table in made for batch in table.to_batches()]
+        wire_tables = [self._wire_rows(reading, table) for table in tables]
+        batches = [batch for table in wire_tables for batch in table.to_batches()]
         labels = range(reading.stage.fragment.buckets)
         packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
         rows = [row for piece in pack([packer], batches, partition) for row in piece.to_pylist()]
         counted = Counts()
         for row in rows:
-            said = zip(row["counts"] or (), row["examples"] or (), strict=True)
-            for name, (number, example) in zip(reading.counts, said, strict=False):
-                counted.add(name, number, example)
+            row_counts = zip(row["counts"] or (), row["examples"] or (), strict=True)
+            for name, (count, example) in zip(reading.counts, row_counts, strict=False):
+                counted.add(name, count, example)
         if reading.fails:
             self._letters(reading, batches)
         return [_piece(row) for row in rows], counted
@@ -343,8 +351,8 @@ class Local:
         title, places = reading.stage.fragment.title, [1, -1]
         letters = Letters(0, DEAD_LETTERS, [0], operator=title, problem=reading.failure)
         for batch in batches:
-            made = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
-            self.letters += [pa.Table.from_batches([made])] if made.num_rows else []
+            letter_rows = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
+            self.letters += [pa.Table.from_batches([letter_rows])] if letter_rows.num_rows else []
 
     def _wire_rows(self, reading: InputEdge, rows: pa.Table) -> pa.Table:
         """Return an input's rows in the columns in which they travel.
@@ -353,8 +361,8 @@ class Local:
         """
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None
-        for number, view in enumerate(views_of(input_.source)):
-            rows = self._viewed(rows, view, reports=number >= reading.reported)
+        for index, view in enumerate(views_of(input_.source)):
+            rows = self._viewed(rows, view, reports=index >= reading.reported)
         columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
         if source.fallible:
             assert self._expressions is not None
@@ -365,15 +373,15 @@ class Local:
         keys = [canonical(columns[name]) for name in input_.key]
         if input_.foreign:
             foreign = [canonical(column) for column in named]
-            columns |= {foreign_name(number): column for number, column in enumerate(foreign)}
+            columns |= {foreign_name(index): column for index, column in enumerate(foreign)}
             columns[FOREIGN] = pa.array(self.hash(foreign), pa.int64())
         if input_.used is not None:
             columns |= {aggregated_name(n): columns[name] for n, name in enumerate(input_.used)}
         columns |= zip(input_.key, keys, strict=True)
         columns[HASH] = pa.array(self.hash(keys), pa.int64())
         schema = source.travel_schema
-        made = pa.table([columns[name] for name in schema.names], schema=schema)
-        return made.append_column("failed", failed) if source.fallible else made
+        table = pa.table([columns[name] for name in schema.names], schema=schema)
+        return table.append_column("failed", failed) if source.fallible else table
 
 
 class ResultRows(NamedTuple):
@@ -384,17 +392,17 @@ class ResultRows(NamedTuple):
 
 
 class _MicroBatch(Flow[Made, Packed]):
-    """One micro-batch: the stages on the pieces that were ``given`` to their ports."""
+    """One micro-batch: the stages on ``pieces_by_port``, the pieces accepted for it."""
 
     def __init__(
         self,
         local: Local,
-        given: Mapping[Port, Pieces],
+        pieces_by_port: Mapping[Port, Pieces],
         batch: int,
         now_us: int,
         beat_us: int | None,
     ) -> None:
-        self._local, self._given = local, given
+        self._local, self._given = local, pieces_by_port
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
     def read(self, step: RouteStep) -> Packed:
@@ -410,7 +418,7 @@ class _MicroBatch(Flow[Made, Packed]):
         for reading in step.readings:
             pieces, counts = self._local.pieces(reading, tables)
             self._local.count(counts)
-            yield from (Parcel(reading.reader, *own) for own in pieces)
+            yield from (Parcel(reading.reader, *bucket_piece) for bucket_piece in pieces)
         for to in (*step.relays, step.result):
             if to is not None:
                 yield from (Parcel(to, 0, table) for table in tables)
@@ -421,40 +429,40 @@ class _MicroBatch(Flow[Made, Packed]):
         assert reading is not None
         assert reading.port.hash_column is not None
         labels = range(stage.fragment.buckets)
-        own, passing = self._own(step, inputs)
-        for number, (bucket, table) in enumerate(self._processed(step, own, passing)):
+        contents, passing = self._own(step, inputs)
+        for piece_index, (bucket, table) in enumerate(self._processed(step, contents, passing)):
             time = STREAM_TIME if STREAM_TIME in table.schema.names else EVENT_TIME
             time_us, stairs = pc.max(table.column(time)).as_py(), stairs_of(table)
-            tag = Tag(reading.reader, reading.number, bucket, number, time_us, stairs=stairs)
+            tag = Tag(reading.reader, reading.number, bucket, piece_index, time_us, stairs=stairs)
             rows = packed(table, labels, tag, by=reading.port.hash_column)
             yield from (Parcel(reading.reader, *_piece(row)) for row in rows.to_pylist())
         yield from passing
 
     def emitted(self, step: RouteStep, inputs: list[Packed]) -> Packed:
         """Yield the changes as they are asked for."""
-        made = self.changes(step, inputs)
+        output = self.changes(step, inputs)
         assert step.result is not None
-        for table in made.changes:
+        for table in output.changes:
             yield Parcel(step.result, 0, table)
-        yield from made.passing
+        yield from output.passing
 
     def changes(self, step: RouteStep, inputs: list[Packed]) -> Made:
         """Return the changes, bucket by bucket."""
         stage, last = step.stage, step.stage.fragment.last
-        own, passing = self._own(step, inputs)
+        contents, passing = self._own(step, inputs)
         if stage.fragment.stateful:
-            tables: Iterable[pa.Table] = (t for _, t in self._processed(step, own, passing))
+            tables: Iterable[pa.Table] = (t for _, t in self._processed(step, contents, passing))
         else:
             assert isinstance(last.law, InOrder)
-            came = (piece.rows for _, piece in own if piece.rows is not None)
-            tables = merge(came, last.law, last.output_schema.names, self._batch)
-        made = (self._local.changelog(stage, table) for table in tables if len(table))
-        return Made(made, passing)
+            piece_rows = (piece.rows for _, piece in contents if piece.rows is not None)
+            tables = merge(piece_rows, last.law, last.output_schema.names, self._batch)
+        changelogs = (self._local.changelog(stage, table) for table in tables if len(table))
+        return Made(changelogs, passing)
 
     def relayed(self, step: RouteStep, inputs: list[Packed]) -> Made:
         """Return the tables that come for a relay, unchanged."""
-        own, passing = self._own(step, inputs)
-        return Made((table for _, table in own), passing)
+        contents, passing = self._own(step, inputs)
+        return Made((table for _, table in contents), passing)
 
     def _own(
         self, step: RouteStep, inputs: list[Packed]
@@ -462,13 +470,17 @@ class _MicroBatch(Flow[Made, Packed]):
         """Separate the (bucket, content) pairs for this step from the parcels that pass it."""
         parcels = chain(*inputs)
         if not step.passes:
-            return ((one.bucket, one.content) for one in parcels), []
-        sorted_ = [*parcels]
-        own = [(one.bucket, one.content) for one in sorted_ if one.reader == step.number]
-        return own, [one for one in sorted_ if one.reader != step.number]
+            return ((parcel.bucket, parcel.content) for parcel in parcels), []
+        parcel_list = [*parcels]
+        contents = [
+            (parcel.bucket, parcel.content)
+            for parcel in parcel_list
+            if parcel.reader == step.number
+        ]
+        return contents, [parcel for parcel in parcel_list if parcel.reader != step.number]
 
     def _processed(
-        self, step: RouteStep, own: Iterable[tuple[int, Piece]], passing: list[Parcel]
+        self, step: RouteStep, contents: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield the changes of all buckets with their bucket.
 
@@ -477,16 +489,18 @@ class _MicroBatch(Flow[Made, Packed]):
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle
         if self._beat_us is not None:
-            beats = [Piece.beat(number, self._beat_us) for number in range(len(stage.ports))]
+            beats = [
+                Piece.beat(source_index, self._beat_us) for source_index in range(len(stage.ports))
+            ]
             pieces = [(b, beat) for b in range(stage.fragment.buckets) for beat in beats]
-        pieces += own
+        pieces += contents
         idle = None if idle is None else replace(idle, hears=step.hears)
-        for bucket, made in self._local.by_stage[stage].process(pieces, self._now_us, idle):
-            if not isinstance(made, Time):
-                yield bucket, made
+        for bucket, output in self._local.by_stage[stage].process(pieces, self._now_us, idle):
+            if not isinstance(output, Time):
+                yield bucket, output
                 continue
             for to in step.beats:
-                beat = Piece.beat(to.number, made.stream_us, heard_us=made.heard_us)
+                beat = Piece.beat(to.number, output.stream_us, heard_us=output.heard_us)
                 passing.append(Parcel(to.reader, bucket, beat))
 
 

@@ -41,22 +41,24 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     stores: dict[str, Runs] = {}
     batches = list(share.batches)
     names = unique([source.name for source in share.sources])
-    for number, (source, name) in enumerate(zip(share.sources, names, strict=True)):
+    for source_index, (source, name) in enumerate(zip(share.sources, names, strict=True)):
         if not source.logs:
             continue
         runs = share.manifest.stores.get(logs_of(name))
-        known = None
+        key_logs = None
         if source.limited or runs is not None:
-            known = _Known(source, runs or Runs(), share, share.final_us[number])
-        rows = batches[number].rows
-        if len(rows) and (known is not None or _has_several(rows)):
-            kept = _kept(share, number, known)
-            if len(kept) < len(rows):
-                lost = np.delete(np.arange(len(rows)), kept)
-                counts.add_rows(replaced(source), source, rows, lost)
-                batches[number] = batches[number].of(kept, rows.take(pa.array(kept)))
-        if known is not None:
-            stores[logs_of(name)] = known.runs
+            key_logs = _Known(source, runs or Runs(), share, share.final_us[source_index])
+        rows = batches[source_index].rows
+        if len(rows) and (key_logs is not None or _has_several(rows)):
+            kept_row = _kept(share, source_index, key_logs)
+            if len(kept_row) < len(rows):
+                lost_row = np.delete(np.arange(len(rows)), kept_row)
+                counts.add_rows(replaced(source), source, rows, lost_row)
+                batches[source_index] = batches[source_index].of(
+                    kept_row, rows.take(pa.array(kept_row))
+                )
+        if key_logs is not None:
+            stores[logs_of(name)] = key_logs.runs
     if any(new is not old for new, old in zip(batches, share.batches, strict=True)):
         share = replace(share, batches=batches)
     return share, stores
@@ -83,8 +85,8 @@ class _Known(TableState):
     def logs(self, located: Located, which: Ints) -> Ints:
         """Return the logs of the queries ``which``, all of them found."""
         column = len(self.schema) - 1
-        found: Ints = located.fetch(which, [column]).column(0).to_numpy()
-        return found
+        log: Ints = located.fetch(which, [column]).column(0).to_numpy()
+        return log
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the newest row of each key. A merge of the oldest tier drops old tombstones."""
@@ -109,43 +111,43 @@ def _has_several(rows: pa.Table) -> bool:
 # An example of one key, whose current row came from log 3. Then log 0 brings an old row and a new
 # one. The age of a row is the largest time that its log has had of the key by then:
 #
-# | arrived | log | place | age | effect |
+# | arrived | log | position | age | effect |
 # |---|---|---|---|---|
 # | -1, stored before | 3 | before all | 101 | |
 # | 0 | 0 | 7 | 100 | no: 101 came before it |
 # | 1 | 0 | 8 | 102 | yes, and it is the row that stays |
-def _kept(share: Share, number: int, known: _Known | None) -> Ints:
-    """Return the rows of source ``number`` that have an effect, ascending: int64[kept].
+def _kept(share: Share, source_index: int, key_logs: _Known | None) -> Ints:
+    """Return the rows of source ``source_index`` that have an effect, ascending: int64[kept].
 
-    ``known``: the store on the logs of keys, which is updated; None if it is not needed.
+    ``key_logs``: the store on the logs of keys, which is updated; None if it is not needed.
     """
-    source, rows = share.sources[number], share.batches[number].rows
-    keyed = share.rows(number)
-    order, new, columns = by_key(keyed.hash, keyed.keys, came := arrival_order([keyed]))
-    at = came[order]
+    source, rows = share.sources[source_index], share.batches[source_index].rows
+    keyed = share.rows(source_index)
+    order, new, columns = by_key(keyed.hash, keyed.keys, arrival_row := arrival_order([keyed]))
+    at = arrival_row[order]
     group, starts = np.cumsum(new) - 1, np.flatnonzero(new)
-    log, place = (rows.column(name).to_numpy()[at] for name in (LOG_PARTITION, SEQUENCE))
+    log, position = (rows.column(name).to_numpy()[at] for name in (LOG_PARTITION, SEQUENCE))
     time_us, arrived = keyed.event_time_us[at], np.arange(len(at))
     there = np.zeros(0, np.int64)
-    if known is not None:
+    if key_logs is not None:
         keys = [column.take(pa.array(starts)) for column in columns]
-        located = known.locate(keyed.hash[at[starts]], keys)
+        located = key_logs.locate(keyed.hash[at[starts]], keys)
         there = np.flatnonzero(located.segment >= 0)
         group = np.append(there, group)
-        log = np.append(known.logs(located, there), log)
-        place = np.append(np.full(len(there), _BEFORE_ALL), place)
+        log = np.append(key_logs.logs(located, there), log)
+        position = np.append(np.full(len(there), _BEFORE_ALL), position)
         time_us = np.append(located.event_time_us[there], time_us)
         arrived = np.append(np.full(len(there), -1), arrived)
     arranged = np.lexsort((arrived, group))
-    effect, age_us, last = replacing(*(a[arranged] for a in (group, log, place, time_us)))
-    own = arrived[arranged] >= 0
+    effect, age_us, last = replacing(*(a[arranged] for a in (group, log, position, time_us)))
+    in_batch = arrived[arranged] >= 0
     row = np.full(len(arranged), -1)
-    row[own] = at[arrived[arranged][own]]
-    if known is not None:
-        changed = last[own[last]]
+    row[in_batch] = at[arrived[arranged][in_batch]]
+    if key_logs is not None:
+        changed = last[in_batch[last]]
         stored = rows.select(range(source.key_columns.stop)).take(pa.array(row[changed]))
         stored = stored.set_column(1, EVENT_TIME, pa.array(age_us[changed]))
         logs = pa.array(log[arranged][changed])
-        known.store(stored.append_column(LOG_PARTITION, logs).cast(known.schema))
-    kept: Ints = np.sort(row[effect & own])
-    return kept
+        key_logs.store(stored.append_column(LOG_PARTITION, logs).cast(key_logs.schema))
+    kept_row: Ints = np.sort(row[effect & in_batch])
+    return kept_row

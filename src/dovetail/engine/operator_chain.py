@@ -63,18 +63,26 @@ def run(share: Share) -> Done:
     return _run_all(share)
 
 
-def _stored(share: Share, number: int) -> dict[str, Runs]:
+def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
     """Return an operator's stores before the batch, by its own names for them."""
-    known = share.manifest.stores
+    stores_by_name = share.manifest.stores
     names = {
-        own: share.fragment.stored(number, own) for own in share.fragment.operators[number].stores
+        local_name: share.fragment.stored(operator_index, local_name)
+        for local_name in share.fragment.operators[operator_index].stores
     }
-    return {own: known[name] for own, name in names.items() if name in known}
+    return {
+        local_name: stores_by_name[name]
+        for local_name, name in names.items()
+        if name in stores_by_name
+    }
 
 
-def _named(share: Share, number: int, done: Done) -> dict[str, Runs]:
+def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
     """Return an operator's stores after the batch, by the manifest's names for them."""
-    return {share.fragment.stored(number, own): runs for own, runs in done.stores.items()}
+    return {
+        share.fragment.stored(operator_index, local_name): runs
+        for local_name, runs in done.stores.items()
+    }
 
 
 # An example with two inputs of two rows each, ordered by clock; on a tie input 0 comes first:
@@ -90,21 +98,24 @@ def _named(share: Share, number: int, done: Done) -> dict[str, Runs]:
 def _run_all(share: Share) -> Done:
     """Run several operators on rows that are numbered in the order of arrival."""
     operators = share.fragment.operators
-    sources = [share.rows(number) for number in range(len(share.sources))]
+    sources = [share.rows(index) for index in range(len(share.sources))]
     order = arrival_order(sources)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     bounds = np.cumsum([0, *(len(rows) for rows in sources)])
     ranks = [rank[start:end] for start, end in pairwise(bounds)]
-    inputs = [_numbered(batch.rows, own) for batch, own in zip(share.batches, ranks, strict=True)]
+    inputs = [
+        _numbered(batch.rows, input_rank)
+        for batch, input_rank in zip(share.batches, ranks, strict=True)
+    ]
     clocks = {
-        number: np.concatenate([share.clock_of(number, asking) for asking in range(len(sources))])
-        for number in {number for operator in operators for number in operator.clocks}
+        index: np.concatenate([share.clock_of(index, asking) for asking in range(len(sources))])
+        for index in {index for operator in operators for index in operator.clocks}
     }
-    made: list[pa.Table | None] = []
+    outputs: list[pa.Table | None] = []
     stores: dict[str, Runs] = {}
     counts: Counts = Counts()
-    for number, operator in enumerate(operators):
+    for index, operator in enumerate(operators):
         clock = _Clock(
             min((share.initial_us[n] for n in operator.clocks), default=NO_TIME),
             np.minimum.reduce([clocks[n] for n in operator.clocks])[order],
@@ -115,17 +126,17 @@ def _run_all(share: Share) -> Done:
                 share,
                 feed,
                 source,
-                made[feed.number] if feed.operator else inputs[feed.number],
+                outputs[feed.number] if feed.operator else inputs[feed.number],
                 clock,
                 counts,
             )
             for feed, source in zip(operator.reads, operator.sources, strict=True)
         ]
-        done = operate(_job(share, number, fed, ranks, clock))
-        stores |= _named(share, number, done)
+        done = operate(_job(share, index, fed, ranks, clock))
+        stores |= _named(share, index, done)
         counts.update(done.counts)
         if operator is not operators[-1]:
-            made.append(_whole_output(done))
+            outputs.append(_whole_output(done))
     tables = chain([] if done.output is None else [done.output], done.chunks)
     emitted = _numbered_on(share, tables, order, clock)
     return Done(
@@ -145,9 +156,11 @@ def _numbered_on(
     position = share.manifest.position
     for emitted in tables:
         if len(emitted):
-            number = pa.array(np.arange(position, position + len(emitted)))
+            positions = pa.array(np.arange(position, position + len(emitted)))
             position += len(emitted)
-            emitted = emitted.set_column(emitted.schema.get_field_index(POSITION), POSITION, number)
+            emitted = emitted.set_column(
+                emitted.schema.get_field_index(POSITION), POSITION, positions
+            )
             yield _caused(share, emitted, order, clock)
 
 
@@ -163,14 +176,14 @@ class _Clock:
     """The stream time at the end of the batch."""
 
     @classmethod
-    def of_table(cls, share: Share, number: int, rank: Ints, count: int) -> _Clock:
-        """Return the clock of input ``number``; ``rank``: the ranks of its rows among all.
+    def of_table(cls, share: Share, source_index: int, rank: Ints, count: int) -> _Clock:
+        """Return the clock of input ``source_index``; ``rank``: the ranks of its rows among all.
 
         ``count``: the number of records. The clock is ``NO_TIME`` at records of other inputs.
         """
         at_us = np.full(count, NO_TIME)
-        at_us[rank] = share.clock_of(number, number)
-        return cls(share.initial_us[number], at_us, share.final_us[number])
+        at_us[rank] = share.clock_of(source_index, source_index)
+        return cls(share.initial_us[source_index], at_us, share.final_us[source_index])
 
 
 def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
@@ -210,27 +223,32 @@ def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
 
 
 def _job(
-    share: Share, number: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
+    share: Share, operator_index: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
-    """Return the job of operator ``number`` on the rows that it is fed."""
-    operator = share.fragment.operators[number]
+    """Return the job of operator ``operator_index`` on the rows that it is fed."""
+    operator = share.fragment.operators[operator_index]
     batches, clocks = [], []
     for table, feed, source in zip(fed, operator.reads, operator.sources, strict=True):
-        own = clock
+        source_clock = clock
         if source.versioned_us is not None:
-            own = _Clock.of_table(share, feed.number, ranks[feed.number], len(clock.at_us))
-        batches.append(Batch.in_sequence(table, own.at_us[table.column(SEQUENCE).to_numpy()]))
-        clocks.append(own)
-    times = tuple(None if own.initial_us == NO_TIME else own.initial_us for own in clocks)
+            source_clock = _Clock.of_table(share, feed.number, ranks[feed.number], len(clock.at_us))
+        batches.append(
+            Batch.in_sequence(table, source_clock.at_us[table.column(SEQUENCE).to_numpy()])
+        )
+        clocks.append(source_clock)
+    times = tuple(
+        None if source_clock.initial_us == NO_TIME else source_clock.initial_us
+        for source_clock in clocks
+    )
     return Job(
         operator=operator,
         sources=operator.sources,
         batches=batches,
         manifest=replace(share.manifest, stream_time_us=times),
-        final_us=[own.final_us for own in clocks],
+        final_us=[source_clock.final_us for source_clock in clocks],
         blobs=share.blobs,
         cache=share.cache,
-        stores=_stored(share, number),
+        stores=_stored(share, operator_index),
         clock_us=clock.at_us,
     )
 
@@ -257,15 +275,23 @@ def _fed(
         at_us = clock.at_us[rows.column(SEQUENCE).to_numpy()]
         lost = _without_window(columns[others - 2], at_us, feed.looks)
         there = pc.invert(rows.column(DELETED)).to_numpy(zero_copy_only=False)
-        own = share.sources[feed.number]
-        counts.add_rows(no_window(own), own, rows, np.flatnonzero(lost & there))
-        for number in (others - 2, others - 1):
-            columns[number] = pc.if_else(pa.array(~lost), columns[number], None)
+        feeding_source = share.sources[feed.number]
+        counts.add_rows(
+            no_window(feeding_source), feeding_source, rows, np.flatnonzero(lost & there)
+        )
+        for column_index in (others - 2, others - 1):
+            columns[column_index] = pc.if_else(pa.array(~lost), columns[column_index], None)
     hash_ = pa.array(stable_hash(columns[:keys])) if feed.rehashed else rows.column(HASH)
     if source.foreign:
         columns[keys:keys] = [pa.array(stable_hash(columns[keys:others]))]
-    made = [hash_, rows.column(EVENT_TIME), rows.column(DELETED), *columns, rows.column(SEQUENCE)]
-    return pa.table(made, schema=source.wire_schema)
+    wire_columns = [
+        hash_,
+        rows.column(EVENT_TIME),
+        rows.column(DELETED),
+        *columns,
+        rows.column(SEQUENCE),
+    ]
+    return pa.table(wire_columns, schema=source.wire_schema)
 
 
 def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
@@ -274,9 +300,9 @@ def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
     ``clock_us``: int64[n], the stream time as each row comes. Returns bool[n].
     """
     start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
-    kept = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
+    retained = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
     there = start.is_valid().to_numpy(zero_copy_only=False)
-    lost: Mask = ~there | (start_us % windows.advance_us != 0) | ~kept
+    lost: Mask = ~there | (start_us % windows.advance_us != 0) | ~retained
     return lost
 
 

@@ -59,11 +59,11 @@ class Packing(ABC):
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows and columns of ``batch`` that are for this reader."""
-        own = batch if self.places is None else batch.select(self.places)
+        rows = batch if self.places is None else batch.select(self.places)
         out = None if self.out is None else batch.column(self.out)
         if out is None or out.null_count == len(out):
-            return own
-        return own.filter(out.is_null())
+            return rows
+        return rows.filter(out.is_null())
 
     @abstractmethod
     def of(self, partition: int) -> Pack:
@@ -88,10 +88,10 @@ def pack(
     """Yield an input partition's rows, read once, packed for all their readers."""
     begun = [(packing, packing.of(partition)) for packing in packings]
     for batch in batches:
-        for packing, one in begun:
-            yield from one.take(packing.chosen(batch))
-    for _, one in begun:
-        yield from one.rest()
+        for packing, open_pack in begun:
+            yield from open_pack.take(packing.chosen(batch))
+    for _, open_pack in begun:
+        yield from open_pack.rest()
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,13 @@ class Packer(Packing):
         needs_value = self.source.stream and not self.source.valueless
         if needs_value and DELETED in batch.schema.names:
             usable.append(pc.invert(batch.column(DELETED)))
-        own = [] if self.source.null_keys else self._key_names
-        usable += [batch.column(name).is_valid() for name in own if batch.column(name).null_count]
+        required = [] if self.source.null_keys else self._key_names
+        usable += [
+            batch.column(name).is_valid() for name in required if batch.column(name).null_count
+        ]
         for name in self.source.primary:
             column = batch.column(name)
-            if name not in own and column.null_count:
+            if name not in required and column.null_count:
                 # A record without a value has nulls in all values, a former key's among them.
                 valueless = name not in self._key_names and DELETED in batch.schema.names
                 valid = column.is_valid()
@@ -211,12 +213,12 @@ class Packer(Packing):
         """The names of the key columns."""
         return [field.name for field in self.source.fields(self.source.key_columns)]
 
-    def packed(self, held: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
+    def packed(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
         """Return the rows of ``PACKED`` for some batches of input, possibly none."""
-        if not held:
+        if not batches:
             return packed(None, self.labels, tag)
         schema = self.source.travel_schema
-        table = pa.Table.from_batches(held)
+        table = pa.Table.from_batches(batches)
         if DELETED not in table.schema.names:
             none = pa.array(np.zeros(len(table), dtype=np.bool_))
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
@@ -231,8 +233,8 @@ class Packer(Packing):
         tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
             return packed(table, self.labels, tag)
-        place = stable_hash([table.column(name).combine_chunks() for name in self.by])
-        table = table.append_column(PLACE, pa.array(place))
+        place_hash = stable_hash([table.column(name).combine_chunks() for name in self.by])
+        table = table.append_column(PLACE, pa.array(place_hash))
         return packed(table, self.labels, tag, by=PLACE)
 
     def _counted(self, table: pa.Table) -> Mask | None:
@@ -333,8 +335,10 @@ class Letters(Carrier):
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the letters among some incoming rows."""
         time, row = batch.filter(batch.column(1).is_valid()).columns
-        said = (pa.array([text] * len(row), pa.string()) for text in (self.operator, self.problem))
-        return pa.record_batch([*said, row, time], schema=self.schema)
+        text_columns = (
+            pa.array([text] * len(row), pa.string()) for text in (self.operator, self.problem)
+        )
+        return pa.record_batch([*text_columns, row, time], schema=self.schema)
 
 
 class _Whole(Pack):
@@ -387,10 +391,10 @@ class Tag:
 
     def counting(self, counts: Counts, metrics: Sequence[str]) -> Tag:
         """Return the tag with the counts of these metrics."""
-        number, examples = counts.number, counts.examples
+        count_by_metric, examples = counts.number, counts.examples
         return replace(
             self,
-            counts=[number[name] for name in metrics],
+            counts=[count_by_metric[name] for name in metrics],
             examples=[examples.get(name) for name in metrics],
         )
 
@@ -415,8 +419,8 @@ def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
 
 def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
     """Return the rows of ``PACKED`` by which these buckets hear that all sources have ended."""
-    made = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
-    return pa.Table.from_batches(made, PACKED).combine_chunks().to_batches()[0]
+    batches = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
+    return pa.Table.from_batches(batches, PACKED).combine_chunks().to_batches()[0]
 
 
 def beat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
@@ -426,8 +430,8 @@ def beat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
 
 def _beating(reader: int, beat: Piece) -> Tag:
     """Return the tag of a heartbeat."""
-    place = (beat.source, beat.partition, beat.number)
-    return Tag(reader, *place, beat.high_time_us, heard_us=beat.heard_us)
+    address = (beat.source, beat.partition, beat.number)
+    return Tag(reader, *address, beat.high_time_us, heard_us=beat.heard_us)
 
 
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
@@ -440,19 +444,19 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
     counts, examples = ([[*of] or None] + [None] * (rows - 1) for of in (tag.counts, tag.examples))
     columns = [
         pa.array(labels, pa.int32()),
-        *(pa.array([number] * rows, pa.int32()) for number in numbers),
+        *(pa.array([value] * rows, pa.int32()) for value in numbers),
         *(pa.array([time] * rows, pa.int64()) for time in (tag.high_time_us, tag.heard_us)),
         pa.array(counts, pa.list_(pa.int64())),
         pa.array(examples, pa.list_(pa.string())),
-        *(_to_all(said, rows) for said in (tag.runs, tag.stairs)),
+        *(_to_all(table, rows) for table in (tag.runs, tag.stairs)),
         payloads,
     ]
     return pa.record_batch(columns, schema=PACKED)
 
 
-def _to_all(said: pa.Table | None, buckets: int) -> pa.Array:
+def _to_all(table: pa.Table | None, buckets: int) -> pa.Array:
     """Return a table as bytes, once for each bucket; null for None."""
-    return pa.array([None if said is None else to_ipc(said)] * buckets, pa.binary())
+    return pa.array([None if table is None else to_ipc(table)] * buckets, pa.binary())
 
 
 # An example with three buckets; the middle one gets no rows:

@@ -61,8 +61,8 @@ def horizon_us(store: Store, manifest: Manifest) -> int:
         return NO_TIME
     times = [manifest.stream_time_us[clock] for clock in store.clocks]
     # As an operator has it: before the first record of an input its time is the earliest.
-    known = [NO_TIME if time is None else time for time in times]
-    latest = max(known) if store.kind in ("records", "queue") else min(known)
+    known_us = [NO_TIME if time is None else time for time in times]
+    latest = max(known_us) if store.kind in ("records", "queue") else min(known_us)
     return NO_TIME if latest == NO_TIME else latest - store.span_us
 
 
@@ -173,23 +173,23 @@ def _lists(
 ) -> dict[int, Parts]:
     """Return the long lists of the result columns that may have them, by column number."""
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
-    found = {}
-    for number, result in enumerate(store.results):
+    lists = {}
+    for result_index, result in enumerate(store.results):
         if result.lists:
             assert isinstance(result.kernel, Listing)
             runs = {name: beside[name] for name in result.lists}
-            found[number] = Parts(number, result.kernel, key, runs, blobs, cache)
-    return found
+            lists[result_index] = Parts(result_index, result.kernel, key, runs, blobs, cache)
+    return lists
 
 
 def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
     """Yield the columns of results, computed from accumulators."""
     groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
-    for number, result in enumerate(store.results):
+    for result_index, result in enumerate(store.results):
         parts = range(len(result.kernel.state))
-        state = [whole(table.column(accumulator_name(number, part))) for part in parts]
-        if number in lists:
-            state = [*lists[number].whole(groups, state)]
+        state = [whole(table.column(accumulator_name(result_index, part))) for part in parts]
+        if result_index in lists:
+            state = [*lists[result_index].whole(groups, state)]
         yield result.kernel.results(state)
 
 

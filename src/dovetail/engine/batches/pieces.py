@@ -74,7 +74,7 @@ class Piece:
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:
         """Return the heartbeats that say that sources 0 to ``sources`` - 1 have ended."""
-        return [cls.beat(number, END_OF_TIME) for number in range(sources)]
+        return [cls.beat(source, END_OF_TIME) for source in range(sources)]
 
     @classmethod
     def beat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
@@ -82,17 +82,19 @@ class Piece:
         return cls(source, -1, 0, time_us, None, heard_us=heard_us)
 
 
-def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
-    """Return the rows of source ``number`` in the order of reading.
+def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> Batch:
+    """Return the rows of source ``source_index`` in the order of reading.
 
     Each column is in one chunk, because rows are taken from it again and again.
     """
     heard = sorted(
-        (piece for piece in pieces if piece.source == number),
+        (piece for piece in pieces if piece.source == source_index),
         key=lambda piece: (piece.partition, piece.number),
     )
-    own = [piece for piece in heard if piece.rows is not None]
-    rows = pa.concat_tables([piece.rows for piece in own] or [source.wire_schema.empty_table()])
+    with_rows = [piece for piece in heard if piece.rows is not None]
+    rows = pa.concat_tables(
+        [piece.rows for piece in with_rows] or [source.wire_schema.empty_table()]
+    )
     rows = rows.combine_chunks()
     stairs = _stairs(heard) if source.stairs else None
     if not source.clocked:
@@ -107,10 +109,10 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], number: int) -> Batch:
 
 def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:
     """Return rows of another stage, which bring the columns on their arrival."""
-    found = {n: rows.column(n).to_numpy() for n in source.carries}
-    clock_us = found.get(CLOCK, np.zeros(len(rows), np.int64))
-    stream_us = found.get(STREAM_TIME, clock_us)
-    return Batch(rows, clock_us, stream_us, found.get(ORDER), found.get(TIE), stairs)
+    columns = {n: rows.column(n).to_numpy() for n in source.carries}
+    clock_us = columns.get(CLOCK, np.zeros(len(rows), np.int64))
+    stream_us = columns.get(STREAM_TIME, clock_us)
+    return Batch(rows, clock_us, stream_us, columns.get(ORDER), columns.get(TIE), stairs)
 
 
 def _in_runs(
@@ -139,11 +141,11 @@ def _in_runs(
     order = None
     if source.numbered:
         if source.log_partition:
-            logs, number = np.unique(runs.log, return_inverse=True)
+            logs, log_of_run = np.unique(runs.log, return_inverse=True)
             begins = np.full(len(logs), NEVER)
-            np.minimum.at(begins, number, runs.first)
-            of = np.searchsorted(logs, log)
-            order = order_by_log(source.origin, of, position - begins[of])
+            np.minimum.at(begins, log_of_run, runs.first)
+            log_of_row = np.searchsorted(logs, log)
+            order = order_by_log(source.origin, log_of_row, position - begins[log_of_row])
         else:
             order = order_by_run(source.origin, rank[run], rows.column(ORDER).to_numpy())
     if np.any(row[1:] < row[:-1]):
@@ -156,11 +158,11 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     """Return the runs of all pieces, and the number of each piece's first run: int64[pieces]."""
     if not (source.files or source.log_partition):
         # Each piece is a run, each input partition a log.
-        partition, number, high_us = (
+        partition, piece_number, high_us = (
             np.array([getattr(piece, name) for piece in heard], np.int64)
             for name in ("partition", "number", "high_time_us")
         )
-        return LogRuns(partition, number, number, high_us), np.arange(len(heard))
+        return LogRuns(partition, piece_number, piece_number, high_us), np.arange(len(heard))
     tables = [RUNS.empty_table() if piece.runs is None else piece.runs for piece in heard]
     first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
     table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
@@ -171,10 +173,10 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     # All files are one log, ordered by age, then by name, then by block.
     keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
     keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
-    place = np.empty(len(keys), np.int64)
+    rank = np.empty(len(keys), np.int64)
     sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
-    place[sorted_.to_numpy()] = np.arange(len(keys))
-    return LogRuns(np.zeros(len(keys), np.int64), place, place, high_us), first
+    rank[sorted_.to_numpy()] = np.arange(len(keys))
+    return LogRuns(np.zeros(len(keys), np.int64), rank, rank, high_us), first
 
 
 # An example with two pieces of one log, cut into three runs that begin at positions 5, 9 and 7:
@@ -199,8 +201,8 @@ def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: 
     low = bisect(log, start, end, runs.log, right=False)
     high = bisect(log, start, end, runs.log, right=True)
     begins = bisect(position, low, high, runs.first, right=False)
-    found: Ints = np.searchsorted(begins, np.arange(len(log)), side="right") - 1
-    return found
+    run: Ints = np.searchsorted(begins, np.arange(len(log)), side="right") - 1
+    return run
 
 
 def _stairs(heard: Sequence[Piece]) -> Stairs:

@@ -102,17 +102,17 @@ class Stock:
         sorted_ = at[order]
         piece = self._piece(sorted_)
         parts = [schema.empty_table()]
-        for number in np.unique(piece):
-            start, end = np.searchsorted(piece, (number, number + 1))
-            row = sorted_[start:end] - self._first[number]
-            table = table_of(self.pieces[number])
+        for piece_index in np.unique(piece):
+            start, end = np.searchsorted(piece, (piece_index, piece_index + 1))
+            row = sorted_[start:end] - self._first[piece_index]
+            table = table_of(self.pieces[piece_index])
             whole = len(row) == len(table)
             parts.append(table if whole else table.take(pa.array(row)))
         rows = pa.concat_tables(parts).combine_chunks()
         if np.any(order[1:] < order[:-1]):
-            place = np.empty(len(order), np.int64)
-            place[order] = np.arange(len(order))
-            rows = rows.take(pa.array(place))
+            rank = np.empty(len(order), np.int64)
+            rank[order] = np.arange(len(order))
+            rows = rows.take(pa.array(rank))
         return rows
 
     def _piece(self, at: Ints) -> Ints:

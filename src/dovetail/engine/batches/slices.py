@@ -57,9 +57,9 @@ class Slices:
             if isinstance(self.share.fragment.operators[0].law, ForeignKeyJoinLaw)
             else None
         )
-        for number, part in enumerate(parts):
+        for slice_index, part in enumerate(parts):
             batches = [self._batch(source, which, moved) for source, which in enumerate(part)]
-            share, last = replace(self.share, batches=batches), number == len(parts) - 1
+            share, last = replace(self.share, batches=batches), slice_index == len(parts) - 1
             if not last:
                 reached_us = self.share.initial_us if by_key else self._reached_us(part)
                 share = replace(share, final_us=reached_us)
@@ -138,14 +138,14 @@ class Slices:
 
     def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
         """Return, ascending, the hashes of primary keys that have messages in several slices."""
-        place = self.share.batches[0].rows.column(PLACE).to_numpy()
-        slices = np.empty(len(place), np.int64)
-        for number, part in enumerate(parts):
-            slices[part[0]] = number
-        order = np.lexsort((slices, place))
-        place, slices = place[order], slices[order]
-        several = (place[1:] == place[:-1]) & (slices[1:] != slices[:-1])
-        return np.unique(place[1:][several])
+        key_hash = self.share.batches[0].rows.column(PLACE).to_numpy()
+        slices = np.empty(len(key_hash), np.int64)
+        for slice_index, part in enumerate(parts):
+            slices[part[0]] = slice_index
+        order = np.lexsort((slices, key_hash))
+        key_hash, slices = key_hash[order], slices[order]
+        several = (key_hash[1:] == key_hash[:-1]) & (slices[1:] != slices[:-1])
+        return np.unique(key_hash[1:][several])
 
     def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
         """Return the rows ``which`` of a source, and mark messages of ``moved`` keys as moved."""
@@ -153,10 +153,10 @@ class Slices:
         schema = self.share.sources[source].wire_schema
         rows = self.stock.fetch(_numbers(batch)[which], schema)
         if moved is not None and source == 0:
-            found = np.isin(rows.column(PLACE).to_numpy(), moved)
-            said = rows.column(INSTRUCTION).to_numpy() | np.where(found, MOVED, 0)
-            number = rows.schema.get_field_index(INSTRUCTION)
-            rows = rows.set_column(number, INSTRUCTION, pa.array(said))
+            is_moved = np.isin(rows.column(PLACE).to_numpy(), moved)
+            instruction = rows.column(INSTRUCTION).to_numpy() | np.where(is_moved, MOVED, 0)
+            column_index = rows.schema.get_field_index(INSTRUCTION)
+            rows = rows.set_column(column_index, INSTRUCTION, pa.array(instruction))
         return batch.of(which, rows)
 
 

@@ -65,13 +65,13 @@ class Spool:
         if self._file is None:
             local_files.own(self._directory)
             self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- kept open
-        for number, payload in self._in_memory:
-            piece = self.pieces[number]
+        for piece_index, payload in self._in_memory:
+            piece = self.pieces[piece_index]
             assert isinstance(piece.rows, pa.Table)
             # Copy these columns, because a view of them would keep the whole table in memory.
             ordering = from_ipc(to_ipc(ordering_of(piece.rows)))
             rows = Spooled(self._file, self._file.tell(), len(payload), ordering, piece.rows.nbytes)
             self._file.write(payload)
-            self.pieces[number] = replace(piece, rows=rows)
+            self.pieces[piece_index] = replace(piece, rows=rows)
         self._file.flush()
         self._in_memory.clear()
