@@ -144,8 +144,10 @@ class TextTable:
         another text.
         """
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
-        given = [(n, _split(line)) for n, line in lines if not line.lstrip().startswith("#")]
-        header = given[0][1] if given else []
+        numbered_cells = [
+            (n, _split(line)) for n, line in lines if not line.lstrip().startswith("#")
+        ]
+        header = numbered_cells[0][1] if numbered_cells else []
         # A table may have a column of its own called "change".
         marked = header[-1:] == [CHANGE] and header.count(CHANGE) > (CHANGE in self._types)
         names = header[1 : len(header) - marked]
@@ -157,11 +159,14 @@ class TextTable:
                 f"Its columns are {' | '.join([TIME, *self._types, CHANGE])}; value columns and "
                 f"{CHANGE} may be left out",
             )
-        return [self._read(number, cells, names, marked) for number, cells in given[1:]]
+        return [
+            self._read(line_number, cells, names, marked)
+            for line_number, cells in numbered_cells[1:]
+        ]
 
-    def _read(self, number: int, cells: list[str], names: list[str], marked: bool) -> Change:
+    def _read(self, line_number: int, cells: list[str], names: list[str], marked: bool) -> Change:
         """Return the change of a line, which has the columns ``names``."""
-        where = f"line {number} of the text"
+        where = f"line {line_number} of the text"
         if len(cells) != 1 + len(names) + marked:
             raise DataError(
                 self._title,
@@ -197,7 +202,7 @@ def microseconds_of(moment: datetime | int) -> int:
 
 def _split(line: str) -> list[str]:
     """Return a line's cells. Bars within JSON texts do not divide cells."""
-    masked = _JSON_TEXT.sub(lambda found: "x" * len(found[0]), line)
+    masked = _JSON_TEXT.sub(lambda match: "x" * len(match[0]), line)
     ends = [*(bar.start() for bar in re.finditer(r"\|", masked)), len(line)]
     starts = [0, *(end + 1 for end in ends)]
     return [line[start:end].strip() for start, end in zip(starts, ends, strict=False)]
@@ -205,12 +210,12 @@ def _split(line: str) -> list[str]:
 
 def _cell(value: Any, type_: pa.DataType) -> str:
     """Return a value as the text of a cell; empty for null."""
-    said = _said(value, type_)
-    if said is None:
+    data = _said(value, type_)
+    if data is None:
         return ""
-    if isinstance(said, str) and (not pa.types.is_string(type_) or _is_plain(said)):
-        return said
-    return json.dumps(said, ensure_ascii=False)
+    if isinstance(data, str) and (not pa.types.is_string(type_) or _is_plain(data)):
+        return data
+    return json.dumps(data, ensure_ascii=False)
 
 
 def _is_plain(text: str) -> bool:
@@ -226,7 +231,7 @@ def _said(value: Any, type_: pa.DataType) -> Any:
         return [[_said(k, type_.key_type), _said(v, type_.item_type)] for k, v in value]
     if pa.types.is_struct(type_):
         return {field.name: _said(value[field.name], field.type) for field in type_}
-    return [_said(one, type_.value_type) for one in value]
+    return [_said(item, type_.value_type) for item in value]
 
 
 def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
@@ -256,41 +261,41 @@ def _value(cell: str, type_: pa.DataType) -> Any:
     text = pa.types.is_string(type_)
     if not cell or (text and cell[0] != '"'):
         return cell or None
-    said = json.loads(cell, parse_float=str) if text or pa.types.is_nested(type_) else cell
-    return pa.scalar(_unsaid(said, type_), type_).as_py()
+    data = json.loads(cell, parse_float=str) if text or pa.types.is_nested(type_) else cell
+    return pa.scalar(_unsaid(data, type_), type_).as_py()
 
 
-def _unsaid(said: Any, type_: pa.DataType) -> Any:
+def _unsaid(data: Any, type_: pa.DataType) -> Any:
     """Return JSON data in the form that Arrow takes for the type."""
-    if said is None or not pa.types.is_nested(type_):
-        return _unsaid_scalar(said, type_)
+    if data is None or not pa.types.is_nested(type_):
+        return _unsaid_scalar(data, type_)
     if pa.types.is_map(type_):
-        return [(_unsaid(k, type_.key_type), _unsaid(v, type_.item_type)) for k, v in said]
+        return [(_unsaid(k, type_.key_type), _unsaid(v, type_.item_type)) for k, v in data]
     if pa.types.is_struct(type_):
-        return {field.name: _unsaid(said.get(field.name), field.type) for field in type_}
-    return [_unsaid(one, type_.value_type) for one in said]
+        return {field.name: _unsaid(data.get(field.name), field.type) for field in type_}
+    return [_unsaid(item, type_.value_type) for item in data]
 
 
-def _unsaid_scalar(said: Any, type_: pa.DataType) -> Any:
+def _unsaid_scalar(data: Any, type_: pa.DataType) -> Any:
     """Return JSON data that is not nested in the form that Arrow takes for the type."""
-    if said is None or pa.types.is_string(type_):
-        return said
+    if data is None or pa.types.is_string(type_):
+        return data
     if pa.types.is_timestamp(type_):
-        return _microseconds(said)
+        return _microseconds(data)
     if pa.types.is_duration(type_):
-        return timedelta(microseconds=int(said))
+        return timedelta(microseconds=int(data))
     if pa.types.is_time(type_):
-        return time.fromisoformat(said)
+        return time.fromisoformat(data)
     if pa.types.is_binary(type_):
-        return bytes.fromhex(said.removeprefix("0x"))
-    return pa.scalar(said).cast(type_).as_py() if isinstance(said, str) else said
+        return bytes.fromhex(data.removeprefix("0x"))
+    return pa.scalar(data).cast(type_).as_py() if isinstance(data, str) else data
 
 
-def _microseconds(said: Any) -> int:
+def _microseconds(moment: Any) -> int:
     """Return the microseconds of a number or of a text in ISO 8601."""
-    if isinstance(said, int) or _WHOLE.fullmatch(said):
-        return int(said)
-    return microseconds_of(datetime.fromisoformat(said.replace("Z", "+00:00")))
+    if isinstance(moment, int) or _WHOLE.fullmatch(moment):
+        return int(moment)
+    return microseconds_of(datetime.fromisoformat(moment.replace("Z", "+00:00")))
 
 
 def _show(values: dict[str, Any]) -> str:

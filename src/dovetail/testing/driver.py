@@ -133,7 +133,7 @@ class Driver(HintedDriver):
         nodes = _computed(self._results.values())
         self._node = nodes[0]
         # Rows come in the order given, as from one log, unless a join orders them by time.
-        waits = (one.longest_align_us for node in nodes for one in node.walk())
+        waits = (inner.longest_align_us for node in nodes for inner in node.walk())
         plan = plan_of(
             nodes,
             buckets=buckets,
@@ -186,7 +186,7 @@ class Driver(HintedDriver):
         >>> driver.counts
         {'views.late': 1}
         """
-        return {name: number for name, number in self._root.counted.number.items() if number}
+        return {name: count for name, count in self._root.counted.number.items() if count}
 
     @property
     def examples(self) -> dict[str, str]:
@@ -325,30 +325,30 @@ class Driver(HintedDriver):
                     "Leave timestamp= and deleted= out",
                 )
             read = TextTable(source).read(rows)
-            given: Sequence[Mapping[str, Any]] = [{**c.key, **(c.values or {})} for c in read]
+            new_rows: Sequence[Mapping[str, Any]] = [{**c.key, **(c.values or {})} for c in read]
             times: list[Timestamp | None] = [change.timestamp_us for change in read]
             gone = [change.change == "delete" for change in read]
         else:
-            given = [rows] if isinstance(rows, Mapping) else list(rows)
-            times = [*timestamp] if isinstance(timestamp, Sequence) else [timestamp] * len(given)
-            gone = [deleted] * len(given)
-        if len(times) != len(given):
+            new_rows = [rows] if isinstance(rows, Mapping) else list(rows)
+            times = [*timestamp] if isinstance(timestamp, Sequence) else [timestamp] * len(new_rows)
+            gone = [deleted] * len(new_rows)
+        if len(times) != len(new_rows):
             raise DataError(
                 source.title,
-                f"{len(given)} rows come with {len(times)} timestamps",
+                f"{len(new_rows)} rows come with {len(times)} timestamps",
                 "Give one timestamp for all rows, or one each",
             )
-        for row, time in zip(given, times, strict=True):
+        for row, time in zip(new_rows, times, strict=True):
             if time is None and all(row.get(name) is not None for name in source.key.names):
                 raise DataError(
                     source.title,
                     f"a row of pipe has no time: {dict(row)}",
                     "Give pipe(..., timestamp=...), one for all rows or one each",
                 )
-        taken = arrow_rows(source, self._sources[source], given, times, gone, self._sequence)
+        taken = arrow_rows(source, self._sources[source], new_rows, times, gone, self._sequence)
         self._root.accept(source, taken)
         self._fed.append((source, taken))
-        self._sequence += len(given)
+        self._sequence += len(new_rows)
         return []
 
     def batch(self) -> AbstractContextManager[list[Change]]:
@@ -585,8 +585,8 @@ class Driver(HintedDriver):
         >>> driver.read()
         []
         """
-        number, _ = self._result("read", result)
-        changes, self._unread[number] = self._unread[number], []
+        result_index, _ = self._result("read", result)
+        changes, self._unread[result_index] = self._unread[result_index], []
         return changes
 
     def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
@@ -702,10 +702,10 @@ class Driver(HintedDriver):
         """
         _, node = self._result("assert_changes", result)
         form = TextTable(node)
-        expected, came = form.lines(form.read(text), self.read(result))
-        if expected != came:
-            lines = len(expected) + len(came)
-            _, _, _, *differing = difflib.unified_diff(expected, came, n=lines, lineterm="")
+        expected, actual = form.lines(form.read(text), self.read(result))
+        if expected != actual:
+            lines = len(expected) + len(actual)
+            _, _, _, *differing = difflib.unified_diff(expected, actual, n=lines, lineterm="")
             raise AssertionError("\n".join(["not the changes that are expected (-):", *differing]))
 
     @validated
@@ -912,8 +912,8 @@ class Driver(HintedDriver):
         results = [topology] if isinstance(topology, Topology) else topology
         if not results:
             raise PlanError("restore", "topology= is an empty list", "Give the results, as before")
-        known: dict[Node, Node] = {}
-        nodes = _computed(by_hand(result.plan, known) for result in results)
+        replacements: dict[Node, Node] = {}
+        nodes = _computed(by_hand(result.plan, replacements) for result in results)
         refuse_alike(*nodes)
         title = " and ".join(node.name for node in nodes)
         refuse_other(nodes, title, header["topology"], header["plan"])
@@ -951,16 +951,16 @@ class Driver(HintedDriver):
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
         """Run one micro-batch and return its changes, one result's after the other's."""
-        made = self._root.run(self._batches, self._now_us, beat_us)
-        self._batches += bool(made)
+        result_rows = self._root.run(self._batches, self._now_us, beat_us)
+        self._batches += bool(result_rows)
         if self._log is not None:
             self._log.append((self._fed, self._now_us, beat_us))
         self._fed = []
         by_result: list[list[Change]] = [[] for _ in self._results]
         nodes = [*self._results.values()]
-        for number, rows in made:
-            changed = _letters if isinstance(nodes[number], DeadLetters) else _changes
-            by_result[number] += changed(nodes[number], rows)
+        for result_index, rows in result_rows:
+            changed = _letters if isinstance(nodes[result_index], DeadLetters) else _changes
+            by_result[result_index] += changed(nodes[result_index], rows)
         for unread, changes in zip(self._unread, by_result, strict=True):
             unread += changes
         return [change for changes in by_result for change in changes]
@@ -993,10 +993,10 @@ def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
     """Yield the rows of a result as changes."""
     for row in rows.to_pylist():
         deleted = row[DELETED]
-        held = {name: row[name] for name in node.values.names}
+        values = {name: row[name] for name in node.values.names}
         yield Change(
             key={name: row[name] for name in node.key.names},
-            values=None if deleted and not node.stream else held,
+            values=None if deleted and not node.stream else values,
             timestamp_us=row[EVENT_TIME],
             change="delete" if deleted else "upsert",
             position=row[POSITION],

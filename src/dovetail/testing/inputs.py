@@ -161,42 +161,42 @@ def _source(
 ) -> Source:
     """Return the source of a table or a stream without a frame."""
     operator = f"{'stream' if stream else 'table'} {name}"
-    own, values = keyed(operator, key, schema_of(operator, "schema=", schema))
+    key_fields, values = keyed(operator, key, schema_of(operator, "schema=", schema))
     return Source(
         name=name,
-        key=own,
+        key=key_fields,
         values=values,
         stream=stream,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
     )
 
 
-def by_hand(node: Node, known: dict[Node, Node]) -> Node:
+def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
     """Return the node over sources without frames, whose rows come in the order in which they are
     fed.
 
-    ``known``: the replacement of each node so far, which is extended.
+    ``replacements``: the replacement of each node so far, which is extended.
     """
-    if node not in known:
+    if node not in replacements:
         if isinstance(node, Source):
             read = ("frame", "timestamp", "deleted", "sequence", "log_partition")
             new: dict[str, Any] = {**dict.fromkeys(read), "files": False, "partitioned": False}
             same = node.frame is None
         else:
             old = {field.name: getattr(node, field.name) for field in fields(node)}
-            new = {name: _part_by_hand(part, known) for name, part in old.items()}
+            new = {name: _part_by_hand(part, replacements) for name, part in old.items()}
             same = all(new[name] is part for name, part in old.items())
-        known[node] = node if same else replace(node, **new)
-    return known[node]
+        replacements[node] = node if same else replace(node, **new)
+    return replacements[node]
 
 
-def _part_by_hand(part: Any, known: dict[Node, Node]) -> Any:
+def _part_by_hand(part: Any, replacements: dict[Node, Node]) -> Any:
     """Return a field of a node with the nodes in it replaced."""
     if isinstance(part, Node):
-        return by_hand(part, known)
-    if isinstance(part, tuple) and any(isinstance(one, Node) for one in part):
-        made = tuple(by_hand(one, known) for one in part)
-        return part if made == part else made
+        return by_hand(part, replacements)
+    if isinstance(part, tuple) and any(isinstance(item, Node) for item in part):
+        replaced = tuple(by_hand(item, replacements) for item in part)
+        return part if replaced == part else replaced
     return part
 
 
@@ -228,9 +228,9 @@ def arrow_rows(
 
 def _check_columns(source: Source, rows: Sequence[Row]) -> None:
     """Raise ``DataError`` for unknown columns, and for rows without a key column."""
-    known = {*source.key.names, *source.values.names}
+    column_names = {*source.key.names, *source.values.names}
     for row in rows:
-        unknown = sorted(row.keys() - known)
+        unknown = sorted(row.keys() - column_names)
         missing = [name for name in source.key.names if name not in row]
         if unknown or missing:
             what = f"unknown columns {', '.join(unknown)}" if unknown else "no key column"
