@@ -64,7 +64,7 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
     """
     if len(hash_) == 0 or any(pa.types.is_nested(key.type) for key in keys):
         return np.unique(hash_, return_inverse=True)[1]
-    table = pa.table(list(keys), names=[str(number) for number in range(len(keys))])
+    table = pa.table(list(keys), names=[str(column_index) for column_index in range(len(keys))])
     order = pc.sort_indices(table, [(name, "ascending") for name in table.schema.names])
     arranged = order.to_numpy()
     same = rows_equal(
@@ -122,11 +122,13 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
     alike = _equal_neighbours(columns) | (np.diff(group) != 0)
     crowded = np.zeros(int(group[-1]) + 1, np.bool_)
     crowded[group[1:][~alike]] = True
-    own = rows[crowded[group]]
-    key = _key_numbers([column.take(pa.array(own)) for column in columns], group[own])
+    crowded_row = rows[crowded[group]]
+    key = _key_numbers(
+        [column.take(pa.array(crowded_row)) for column in columns], group[crowded_row]
+    )
     first = np.full(int(key.max()) + 1, len(group))
-    np.minimum.at(first, key, own)
-    rows[own] = own[np.lexsort((own, first[key], group[own]))]
+    np.minimum.at(first, key, crowded_row)
+    rows[crowded_row] = crowded_row[np.lexsort((crowded_row, first[key], group[crowded_row]))]
     return rows
 
 
@@ -136,25 +138,25 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
     If keys collide under the second hash, too, each pass separates the first key of a number from
     the rest.
     """
-    number = _numbers(group, stable_hash(columns))
+    key_number = _numbers(group, stable_hash(columns))
     while True:
-        order = stable_argsort(number)
-        begins = np.append(True, np.diff(number[order]) != 0)
+        order = stable_argsort(key_number)
+        begins = np.append(True, np.diff(key_number[order]) != 0)
         first = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
         differs = ~rows_equal(
             [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]
         )
         if not differs.any():
-            return number
-        other = np.zeros(len(number), np.int64)
+            return key_number
+        other = np.zeros(len(key_number), np.int64)
         other[order[differs]] = 1
-        number = _numbers(number, other)
+        key_number = _numbers(key_number, other)
 
 
 def _numbers(major: Ints, minor: Ints) -> Ints:
     """Return the dense rank of each row by (major, minor): int64[n]."""
     order = np.lexsort((minor, major))
     begins = (np.diff(major[order]) != 0) | (np.diff(minor[order]) != 0)
-    number = np.zeros(len(order), np.int64)
-    number[order[1:]] = np.cumsum(begins)
-    return number
+    rank = np.zeros(len(order), np.int64)
+    rank[order[1:]] = np.cumsum(begins)
+    return rank

@@ -82,9 +82,9 @@ def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
     powers = np.full(int(lengths.max()) + 1, _FACTOR)
     powers[0] = 1
     np.cumprod(powers, out=powers)
-    place = np.arange(len(elements)) - np.repeat(start, lengths)
+    offset = np.arange(len(elements)) - np.repeat(start, lengths)
     terms = np.zeros(len(elements) + 1, dtype=np.uint64)
-    np.cumsum((elements + np.uint64(1)) * powers[place], out=terms[1:])
+    np.cumsum((elements + np.uint64(1)) * powers[offset], out=terms[1:])
     return _mix(terms[end] - terms[start] + lengths.astype(np.uint64))
 
 
@@ -110,13 +110,13 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """
     rows = zip(*(_plain(key).to_pylist() for key in keys), strict=True)
     types = [_plain_type(key.type) for key in keys]
-    made = []
+    hashes = []
     for row in rows:
         hash_ = _SPARK_SEED
         for value, type_ in zip(row, types, strict=True):
             hash_ = _spark_hashed(value, type_, hash_)
-        made.append(hash_)
-    return np.array(made, np.uint64).astype(np.int64)
+        hashes.append(hash_)
+    return np.array(hashes, np.uint64).astype(np.int64)
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
@@ -186,8 +186,8 @@ def spark_preimage(hashed: int) -> int:
     mixed = _unshifted(mixed, 16) ^ 4
     word = _rotated((mixed - 0xE6546B64) * pow(5, -1, _INT32) % _INT32, 13) ^ 42
     word = _rotated(word * pow(0x1B873593, -1, _INT32) % _INT32, 15)
-    number = word * pow(0xCC9E2D51, -1, _INT32) % _INT32
-    return number - _INT32 if number >= _INT32 // 2 else number
+    preimage = word * pow(0xCC9E2D51, -1, _INT32) % _INT32
+    return preimage - _INT32 if preimage >= _INT32 // 2 else preimage
 
 
 def _unshifted(mixed: int, bits: int) -> int:

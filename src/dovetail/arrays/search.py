@@ -94,8 +94,8 @@ def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
     array([0, 3])
     """
     n = len(values)
-    found = last_below(values[::-1], n - end, n - first, bound)
-    return np.where(found < 0, -1, n - 1 - found)
+    mirrored_index = last_below(values[::-1], n - end, n - first, bound)
+    return np.where(mirrored_index < 0, -1, n - 1 - mirrored_index)
 
 
 # Level l holds the least of every 2**l neighbours. A range of length 5 is the union of two
@@ -114,10 +114,10 @@ def least(values: Ints, low: Ints, high: Ints) -> Ints:
         levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
     least = np.full(len(low), np.iinfo(np.int64).max)
     length = high - low
-    for number, level in enumerate(levels):
-        own = np.flatnonzero((length >= 2**number) & (length < 2 ** (number + 1)))
-        if len(own):
-            least[own] = np.minimum(level[low[own]], level[high[own] - 2**number])
+    for exponent, level in enumerate(levels):
+        ranges = np.flatnonzero((length >= 2**exponent) & (length < 2 ** (exponent + 1)))
+        if len(ranges):
+            least[ranges] = np.minimum(level[low[ranges]], level[high[ranges] - 2**exponent])
     return least
 
 

@@ -189,17 +189,17 @@ def versions(
     """
     n = len(timeline.row)
     events = np.arange(n)
-    own = timeline.source == source if counted is None else counted
+    is_version = timeline.source == source if counted is None else counted
     start = timeline.start[timeline.group]
-    last_own = np.maximum.accumulate(np.where(own, events, -1))
+    last_version = np.maximum.accumulate(np.where(is_version, events, -1))
     initial = np.where(stored, np.arange(timeline.groups), ABSENT)[timeline.group]
     version = np.where(timeline.deleted, ABSENT, timeline.groups + timeline.row)
-    after = np.where(last_own >= start, version[last_own], initial)
+    after = np.where(last_version >= start, version[last_version], initial)
     before = after
-    if own.any():
+    if is_version.any():
         before = after.copy()
         previous = after[np.maximum(events - 1, 0)]
-        before[own] = np.where(events > start, previous, initial)[own]
+        before[is_version] = np.where(events > start, previous, initial)[is_version]
     return before, after
 
 
