@@ -101,8 +101,8 @@ FAULTS = [
     Fault(
         "runs: stored values are gathered in the order of segments",
         "state.run_state",
-        "place[np.concatenate(order)] = np.arange(len(which))",
-        "place[:] = np.arange(len(which))",
+        "gathered_row[np.concatenate(order)] = np.arange(len(which))",
+        "gathered_row[:] = np.arange(len(which))",
     ),
     Fault(
         "batch: equal hashes are taken for equal keys",

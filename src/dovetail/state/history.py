@@ -116,11 +116,11 @@ class HistoryState(RunState):
             which, row = expand(low, high)
             same = self._same_key(table, row, keys, query[which])
             which, row = which[same], row[same]
-            distinct, place = np.unique(row, return_inverse=True)
+            distinct, part_row = np.unique(row, return_inverse=True)
             if len(distinct):
                 parts.append(table.take(pa.array(distinct)))
                 queries.append(query[which])
-                rows.append(place + count)
+                rows.append(part_row + count)
                 count += len(distinct)
         none = np.zeros(0, np.int64)
         return Matches(
@@ -161,8 +161,10 @@ class HistoryState(RunState):
             return rows
         hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
         if not self._versioned:
-            kept = np.flatnonzero(time >= self.horizon_us)
-            return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))
+            retained_row = np.flatnonzero(time >= self.horizon_us)
+            return rows.take(
+                pa.array(retained_row[np.lexsort((time[retained_row], hash_[retained_row]))])
+            )
         # A late version may lie in a newer run than the tombstone that replaced it.
         others = (run.earliest_us for run in self.runs.beside(merge))
         settled_us = min([self.horizon_us, *others])
@@ -210,5 +212,5 @@ def last_versions(
     deleted = rows.column(DELETED).chunk(0).to_numpy(zero_copy_only=False)[order]
     settled = deleted & (time[order] < settled_us)
     replaced |= settled if begun is None else settled & (hash_[order] != begun)
-    kept = np.sort(order[~replaced])
-    return rows.take(pa.array(kept[np.lexsort((time[kept], hash_[kept]))]))
+    retained_row = np.sort(order[~replaced])
+    return rows.take(pa.array(retained_row[np.lexsort((time[retained_row], hash_[retained_row]))]))

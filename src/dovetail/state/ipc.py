@@ -29,8 +29,8 @@ def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Tab
     """Return the table of one stream, but for the columns ``without``, which are not unpacked."""
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
-        kept = [n for n, name in enumerate(reader.schema.names) if name not in without]
-        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=kept)
+        field_indices = [n for n, name in enumerate(reader.schema.names) if name not in without]
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=field_indices)
         reader = pa.ipc.open_stream(stream, options=options)
     return reader.read_all()
 

@@ -60,8 +60,8 @@ def own(directory: Path) -> None:
     Raises ``PermissionError`` if another user owns it.
     """
     directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
-    found = directory.stat()
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+    status = directory.stat()
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise PermissionError(f"{directory} belongs to another user")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         directory.chmod(_OWNER_ONLY)

@@ -72,31 +72,31 @@ def load(
     topology: str,
     buckets: int,
     sources: int,
-    known: Pages = MappingProxyType({}),
+    stored_pages: Pages = MappingProxyType({}),
 ) -> Manifest:
     """Return the bucket's manifest, or an empty one before its first batch.
 
-    ``known``: pages that need not be read. Raises ``CheckpointError`` if the manifest belongs to
-    another topology or number of buckets.
+    ``stored_pages``: pages that need not be read. Raises ``CheckpointError`` if the manifest
+    belongs to another topology or number of buckets.
     """
-    found = read(blobs, known)
-    if found is None:
+    manifest = read(blobs, stored_pages)
+    if manifest is None:
         never = (None,) * sources
         return Manifest(topology, buckets, never, never, never)
-    if (found.topology, found.buckets) != (topology, buckets):
+    if (manifest.topology, manifest.buckets) != (topology, buckets):
         raise CheckpointError(
             "stage state",
-            f"the checkpoint holds topology {found.topology} in {found.buckets} buckets, "
+            f"the checkpoint holds topology {manifest.topology} in {manifest.buckets} buckets, "
             f"the query is topology {topology} in {buckets}",
             "Use a new checkpoint, or the topology and the number of buckets it was written with",
         )
-    return found
+    return manifest
 
 
-def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
+def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest | None:
     """Return the bucket's manifest, of whatever topology, or None before its first batch.
 
-    ``known``: pages that need not be read.
+    ``stored_pages``: pages that need not be read.
     """
     blob = blobs.get(NAME)
     if blob is None:
@@ -105,10 +105,10 @@ def read(blobs: Blobs, known: Pages = MappingProxyType({})) -> Manifest | None:
     pages: dict[str, Segments] = {}
 
     def segments(stored: Sequence[Any]) -> Segments:
-        names, rest = stored
+        names, unpaged = stored
         for name in names:
-            pages[name] = known[name] if name in known else _page(blobs, name)
-        return (*chain.from_iterable(pages[name] for name in names), *_parse(rest))
+            pages[name] = stored_pages[name] if name in stored_pages else _page(blobs, name)
+        return (*chain.from_iterable(pages[name] for name in names), *_parse(unpaged))
 
     return Manifest(
         topology=body["topology"],
@@ -146,9 +146,9 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
     def stored(segments: Segments) -> list[Any]:
         whole = len(segments) - len(segments) % _PAGE
         starts = range(0, whole, _PAGE)
-        own = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
-        pages.update(own)
-        return [list(own), [astuple(segment) for segment in segments[whole:]]]
+        segments_by_page = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
+        pages.update(segments_by_page)
+        return [list(segments_by_page), [astuple(segment) for segment in segments[whole:]]]
 
     body = {
         "topology": manifest.topology,

@@ -63,18 +63,20 @@ class MergeInput:
 
     def values(self, row: int, order: Order) -> tuple[int, ...]:
         """Return the values that order a row."""
-        number = self._segment(row)
-        table = self.open(self.run.segments[number])
-        return tuple(int(numbers(table, name)[row - self.rows[number]]) for name in order.columns)
+        segment_index = self._segment(row)
+        table = self.open(self.run.segments[segment_index])
+        return tuple(
+            int(numbers(table, name)[row - self.rows[segment_index]]) for name in order.columns
+        )
 
     def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
         """Find the first row, from ``row`` on, that is not below ``values``.
 
         With ``after``, it must be above them. The number of all rows is returned if there is none.
         """
-        for number in range(self._segment(row), len(self.run.segments)):
-            first = int(self.rows[number])
-            table = self.open(self.run.segments[number])
+        for segment_index in range(self._segment(row), len(self.run.segments)):
+            first = int(self.rows[segment_index])
+            table = self.open(self.run.segments[segment_index])
             low, high = max(row - first, 0), len(table)
             for name, value in zip(order.columns, values, strict=True):
                 column = numbers(table, name)[low:high]
@@ -89,9 +91,11 @@ class MergeInput:
         """Return the rows from ``start`` up to an exclusive ``end``, a table for each segment."""
         parts = []
         while start < end:
-            number = self._segment(start)
-            first, stop = int(self.rows[number]), min(end, int(self.rows[number + 1]))
-            parts.append(self.open(self.run.segments[number]).slice(start - first, stop - start))
+            segment_index = self._segment(start)
+            first, stop = int(self.rows[segment_index]), min(end, int(self.rows[segment_index + 1]))
+            parts.append(
+                self.open(self.run.segments[segment_index]).slice(start - first, stop - start)
+            )
             start = stop
         return parts
 
@@ -158,18 +162,21 @@ def _advanced(
     So no input is read further than its share.
     """
     reach = {
-        number: input_.some(now[number], share)
-        for number, input_ in enumerate(inputs)
-        if now[number] < ends[number]
+        input_index: input_.some(now[input_index], share)
+        for input_index, input_ in enumerate(inputs)
+        if now[input_index] < ends[input_index]
     }
     values, nearest = min(
-        (inputs[number].values(row - 1, order), number) for number, row in reach.items()
+        (inputs[input_index].values(row - 1, order), input_index)
+        for input_index, row in reach.items()
     )
     moved = list(now)
-    for number, row in reach.items():
-        if number == nearest and not order.whole:
-            moved[number] = row
+    for input_index, row in reach.items():
+        if input_index == nearest and not order.whole:
+            moved[input_index] = row
         else:
-            after = order.whole or number < nearest
-            moved[number] = inputs[number].position(now[number], values, order, after=after)
+            after = order.whole or input_index < nearest
+            moved[input_index] = inputs[input_index].position(
+                now[input_index], values, order, after=after
+            )
     return moved

@@ -55,5 +55,5 @@ class QueueState(RunState):
         """Return the rows that have not been taken, by due time, then arrival."""
         rows = pa.concat_tables(pieces).combine_chunks()
         due = rows.column(DUE).to_numpy()
-        kept = np.flatnonzero(due > self._taken_us)
-        return rows.take(pa.array(kept[np.argsort(due[kept], kind="stable")]))
+        waiting_row = np.flatnonzero(due > self._taken_us)
+        return rows.take(pa.array(waiting_row[np.argsort(due[waiting_row], kind="stable")]))

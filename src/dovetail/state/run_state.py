@@ -72,32 +72,32 @@ class Located:
 
         Every one of these queries must have a row.
         """
-        rows, place = self.gathered(which, columns)
-        return rows.combine_chunks().take(pa.array(place))
+        rows, gathered_row = self.gathered(which, columns)
+        return rows.combine_chunks().take(pa.array(gathered_row))
 
     def gathered(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
         """Return the ``columns`` of the rows that answer the queries ``which``, by segment.
 
-        The second result is int64[which]: the place of each query's row among them. For example,
+        The second result is int64[which]: the index of each query's row among them. For example,
         queries 4, 1 and 2 have rows in segments 1, 0 and 1:
 
         | rows | query 1 | query 4 | query 2 |
         |---|---|---|---|
         | segment | 0 | 1 | 1 |
-        | place | 0 | 1 | 2 |
+        | gathered row | 0 | 1 | 2 |
 
-        So the places of queries 4, 1 and 2 are [1, 0, 2].
+        So the rows of queries 4, 1 and 2 are [1, 0, 2].
         """
         parts, order = [self.schema.empty_table().select(columns)], [np.zeros(0, np.int64)]
         segment = self.segment[which]
-        for number in np.unique(segment):
-            at = np.flatnonzero(segment == number)
+        for segment_index in np.unique(segment):
+            at = np.flatnonzero(segment == segment_index)
             rows = pa.array(self.row[which[at]])
-            parts.append(self.tables[number].select(columns).take(rows))
+            parts.append(self.tables[segment_index].select(columns).take(rows))
             order.append(at)
-        place = np.empty(len(which), dtype=np.int64)
-        place[np.concatenate(order)] = np.arange(len(which))
-        return pa.concat_tables(parts), place
+        gathered_row = np.empty(len(which), dtype=np.int64)
+        gathered_row[np.concatenate(order)] = np.arange(len(which))
+        return pa.concat_tables(parts), gathered_row
 
 
 class RunState(ABC):

@@ -170,15 +170,15 @@ class SegmentCache:
         while len(self.pages) > _PAGES_MAX:
             self.pages.popitem(last=False)
 
-    def settle(self, kept: Iterable[Segment], now_s: float) -> None:
+    def settle(self, segments: Iterable[Segment], now_s: float) -> None:
         """Clean up at the end of a bucket's batch.
 
-        ``kept``: all segments of the bucket; ``now_s``: the time in epoch seconds, by the clock
+        ``segments``: all segments of the bucket; ``now_s``: the time in epoch seconds, by the clock
         that dates files.
         """
         if self._directory is None:
             return
-        for segment in kept:
+        for segment in segments:
             if self._kept_s.get(segment.id, -inf) <= now_s - _TOUCH_S:
                 self._kept_s[segment.id] = now_s
                 with suppress(OSError):

@@ -92,7 +92,7 @@ class TableState(RunState):
         """
         n = len(hash_)
         tables: list[pa.Table] = []
-        found = Located(
+        located = Located(
             self.schema,
             (),
             np.full(n, -1),
@@ -104,12 +104,12 @@ class TableState(RunState):
             for segment in run.segments:
                 first, last = np.searchsorted(hash_, (segment.first, segment.last))
                 last += np.searchsorted(hash_[last:], segment.last, side="right")
-                wanted = first + np.flatnonzero(found.segment[first:last] < 0)
+                wanted = first + np.flatnonzero(located.segment[first:last] < 0)
                 if len(wanted) == 0:
                     continue
                 tables.append(self._open(segment))
-                self._search(tables[-1], len(tables) - 1, wanted, hash_, keys, found)
-        return replace(found, tables=tuple(tables))
+                self._search(tables[-1], len(tables) - 1, wanted, hash_, keys, located)
+        return replace(located, tables=tuple(tables))
 
     def scan(self, low: Ints, high: Ints, prefix: Sequence[pa.Array]) -> Scan:
         """Find the current rows in the hash range of each query whose key begins with the query's.
@@ -155,27 +155,27 @@ class TableState(RunState):
         )
         unknown = np.zeros(len(row), np.int64)
         everything = np.ones(len(row), np.bool_)
-        found = Located(self.schema, tuple(tables), segment, row, unknown, everything)
+        located = Located(self.schema, tuple(tables), segment, row, unknown, everything)
         if len(tables) > 1:
-            rows = found.fetch(np.arange(len(row)), self.key_columns)
+            rows = located.fetch(np.arange(len(row)), self.key_columns)
             keys = [column.combine_chunks() for column in rows.columns]
             arranged, new, _ = by_key(order, keys, np.arange(len(row)))
             newest = arranged[new]
-            query, found = query[newest], found.of(newest)
-        deleted = found.fetch(np.arange(len(query)), [2]).column(0).to_numpy()
+            query, located = query[newest], located.of(newest)
+        deleted = located.fetch(np.arange(len(query)), [2]).column(0).to_numpy()
         standing = np.flatnonzero(~deleted.astype(np.bool_))
-        return Scan(query[standing], found.of(standing))
+        return Scan(query[standing], located.of(standing))
 
     def _search(
         self,
         table: pa.Table,
-        number: int,
+        table_index: int,
         wanted: Ints,
         hash_: Ints,
         keys: Sequence[pa.Array],
-        found: Located,
+        located: Located,
     ) -> None:
-        """Enter into ``found`` the ``wanted`` keys that the segment ``number`` holds."""
+        """Enter into ``located`` the ``wanted`` keys that the segment ``table_index`` holds."""
         stored_hash = numbers(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]
@@ -184,11 +184,11 @@ class TableState(RunState):
             stored_keys = [table.column(i).chunk(0).take(pa.array(row)) for i in self.key_columns]
             same = rows_equal(stored_keys, [key.take(pa.array(query)) for key in keys])
             at, rows = query[same], row[same]
-            found.segment[at] = number
-            found.row[at] = rows
-            found.event_time_us[at] = table.column(EVENT_TIME).chunk(0).to_numpy()[rows]
+            located.segment[at] = table_index
+            located.row[at] = rows
+            located.event_time_us[at] = table.column(EVENT_TIME).chunk(0).to_numpy()[rows]
             deleted = table.column(DELETED).chunk(0).take(pa.array(rows))
-            found.present[at] = ~deleted.to_numpy(zero_copy_only=False)
+            located.present[at] = ~deleted.to_numpy(zero_copy_only=False)
             query, row = query[~same], row[~same] + 1
             more = row < len(stored_hash)
             query, row = query[more], row[more]
