@@ -155,7 +155,7 @@ FAULTS = [
     Fault(
         "tables: a tombstone where there was no row",
         "laws.joins.table_join",
-        "(keeps[from_right] & (own.present | old))",
+        "(keeps[from_right] & (changed.present | old))",
         "keeps[from_right]",
     ),
     Fault(
@@ -203,8 +203,8 @@ FAULTS = [
     Fault(
         "sessions: records a gap apart are two",
         "laws.windows.sessions",
-        "near_left = (left >= 0) & (time_us[own] - time_us[left] <= gap_us)",
-        "near_left = (left >= 0) & (time_us[own] - time_us[left] < gap_us)",
+        "near_left = (left >= 0) & (time_us[record_index] - time_us[left] <= gap_us)",
+        "near_left = (left >= 0) & (time_us[record_index] - time_us[left] < gap_us)",
     ),
     Fault(
         "sessions: of those that merge the last one's rows are lost",
@@ -299,7 +299,7 @@ FAULTS = [
     Fault(
         "streams: a pair comes once for each side",
         "laws.joins.stream_join",
-        "return pairs.where(self.other.arrival[found] < self.own.arrival[row])",
+        "return pairs.where(self.other.arrival[other_index] < self.own.arrival[row])",
         "return pairs",
     ),
     Fault(
@@ -311,8 +311,8 @@ FAULTS = [
     Fault(
         "duplicates: one as far from the one before as it may be repeats nothing",
         "laws.deduplicate",
-        "made[found] = to_us[low[found]] <= time_us[found] + within_us",
-        "made[found] = to_us[low[found]] < time_us[found] + within_us",
+        "is_near[candidate] = to_us[low[candidate]] <= time_us[candidate] + within_us",
+        "is_near[candidate] = to_us[low[candidate]] < time_us[candidate] + within_us",
     ),
     Fault(
         "changes: the row before is said to be the one after",
@@ -365,8 +365,8 @@ FAULTS = [
     Fault(
         "delta joins: a row that loses its match does not appear alone",
         "laws.joins.delta_join",
-        "own.alive & empty & (own.fresh | touched)",
-        "own.alive & empty & own.fresh",
+        "preserved_side.alive & empty & (preserved_side.fresh | touched)",
+        "preserved_side.alive & empty & preserved_side.fresh",
     ),
     Fault(
         "windows: one that closes at the end of a micro-batch waits on",
@@ -495,8 +495,8 @@ FAULTS = [
     Fault(
         "explode: an element that stays goes before it comes",
         "laws.explode",
-        "np.isin(known, known[elements.is_new])",
-        "np.isin(known, known[:0])",
+        "np.isin(element_id, element_id[elements.is_new])",
+        "np.isin(element_id, element_id[:0])",
     ),
     Fault(
         "fill: what was left out is left out",

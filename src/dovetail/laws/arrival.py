@@ -62,8 +62,8 @@ class LogRuns:
         log = self.log[order]
         before = np.full(len(order), NO_TIME)
         for start, end in _segments(log):
-            own = order[start:end]
-            before[own[1:]] = np.maximum.accumulate(self.high_us[own])[:-1]
+            runs = order[start:end]
+            before[runs[1:]] = np.maximum.accumulate(self.high_us[runs])[:-1]
         return before
 
     def interleaved(self) -> Mask:
@@ -77,9 +77,9 @@ class LogRuns:
         log = self.log[order]
         overlaps = np.zeros(len(order), np.bool_)
         for start, end in _segments(log):
-            own = order[start:end]
-            reached = np.maximum.accumulate(self.last[own])[:-1]
-            overlaps[own] = bool(np.any(self.first[own[1:]] <= reached))
+            runs = order[start:end]
+            reached = np.maximum.accumulate(self.last[runs])[:-1]
+            overlaps[runs] = bool(np.any(self.first[runs[1:]] <= reached))
         return overlaps
 
     def ended_before(self, log: Ints, position: Ints) -> Ints:
@@ -87,14 +87,14 @@ class LogRuns:
         It is ``NO_TIME`` if there is no such run.
         """
         order = np.lexsort((self.last, self.log))
-        found = np.full(len(log), NO_TIME)
+        high_us = np.full(len(log), NO_TIME)
         for start, end in _segments(self.log[order]):
             runs = order[start:end]
             rows = np.flatnonzero(log == self.log[runs[0]])
             ended = np.searchsorted(self.last[runs], position[rows], side="left")
             highest = np.append(NO_TIME, np.maximum.accumulate(self.high_us[runs]))
-            found[rows] = highest[ended]
-        return found
+            high_us[rows] = highest[ended]
+        return high_us
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class Stairs:
         highest = np.append(NO_TIME, self.time_us)
         upto = np.searchsorted(self.position, position, side="right")
         below = np.searchsorted(self.position, position, side="left")
-        found: Ints = highest[np.where(inclusive, upto, below)]
-        return found
+        time_us: Ints = highest[np.where(inclusive, upto, below)]
+        return time_us
 
     def first(self, time_us: Ints) -> Ints:
         """Return the position at which stream time reaches each time, or ``NEVER``."""
-        found: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
-        return found
+        position: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
+        return position
 
 
 def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
@@ -146,11 +146,11 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
     Input partitions may interleave one log. Then only runs count that end before the record. Such a
     clock may be too low, never too high, and it is the same in all buckets.
     """
-    found = np.maximum(clock_us, runs.before()[run])
+    log_clock_us = np.maximum(clock_us, runs.before()[run])
     unclear = runs.interleaved()[run]
     if unclear.any():
-        found[unclear] = runs.ended_before(log[unclear], position[unclear])
-    return found
+        log_clock_us[unclear] = runs.ended_before(log[unclear], position[unclear])
+    return log_clock_us
 
 
 def running_clock(log: Ints, time_us: Ints) -> Ints:
@@ -163,8 +163,8 @@ def running_clock(log: Ints, time_us: Ints) -> Ints:
     segments = _segments(log)
     if len(segments) > _LOOPED_MAX:
         start, end = np.array(segments).T
-        number = np.repeat(np.arange(len(segments)), end - start)
-        return running_max(time_us, start, number, np.full(len(segments), NO_TIME))
+        segment = np.repeat(np.arange(len(segments)), end - start)
+        return running_max(time_us, start, segment, np.full(len(segments), NO_TIME))
     for start, end in segments[1:]:
         np.maximum.accumulate(time_us[start:end], out=clock_us[start:end])
     return clock_us
@@ -195,12 +195,12 @@ def as_due(time_us: Ints) -> Ints:
     return order
 
 
-def order_by_log(origin: int, rank: Ints, place: Ints) -> Ints:
+def order_by_log(origin: int, rank: Ints, position: Ints) -> Ints:
     """Return a number per record that orders records of equal clocks. Most significant is
-    ``origin``, the source; then ``rank``, the log, below 2**12; then ``place`` in the log, below
+    ``origin``, the source; then ``rank``, the log, below 2**12; then ``position`` in the log, below
     2**44.
     """
-    order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _LOG_SHIFT) + place
+    order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _LOG_SHIFT) + position
     return order
 
 

@@ -24,10 +24,10 @@ def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int
     to_group, to_us = to_group[order], to_us[order]
     first, end = (np.searchsorted(to_group, group, side=side) for side in ("left", "right"))
     low = bisect(to_us, first, end, time_us - within_us, right=False)
-    found = np.flatnonzero(low < end)
-    made = np.zeros(len(group), np.bool_)
-    made[found] = to_us[low[found]] <= time_us[found] + within_us
-    return made
+    candidate = np.flatnonzero(low < end)
+    is_near = np.zeros(len(group), np.bool_)
+    is_near[candidate] = to_us[low[candidate]] <= time_us[candidate] + within_us
+    return is_near
 
 
 def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
@@ -43,19 +43,19 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
     >>> first_of_each(np.array([0, 0, 0, 1]), np.array([5, 8, 7, 1]), 2).tolist()
     [True, True, False, True]
     """
-    made = np.zeros(len(group), np.bool_)
+    is_emitted = np.zeros(len(group), np.bool_)
     falls = (group[1:] == group[:-1]) & (time_us[1:] < time_us[:-1])
     apart = np.isin(group, group[1:][falls])
     orderly = np.flatnonzero(~apart)
-    made[orderly] = _chained(group[orderly], time_us[orderly], within_us)
-    left = np.flatnonzero(apart)
-    while len(left):
-        new = np.append(True, group[left[1:]] != group[left[:-1]])
-        first = left[new]
-        made[first] = True
-        distance = np.abs(time_us[left] - time_us[first][np.cumsum(new) - 1])
-        left = left[distance > within_us]
-    return made
+    is_emitted[orderly] = _chained(group[orderly], time_us[orderly], within_us)
+    pending = np.flatnonzero(apart)
+    while len(pending):
+        new = np.append(True, group[pending[1:]] != group[pending[:-1]])
+        first = pending[new]
+        is_emitted[first] = True
+        distance = np.abs(time_us[pending] - time_us[first][np.cumsum(new) - 1])
+        pending = pending[distance > within_us]
+    return is_emitted
 
 
 # ``after`` holds each record's next one if it were emitted, and doubles its stride every step.
@@ -71,13 +71,13 @@ def _chained(group: Ints, time_us: Ints, within_us: int) -> Mask:
     reached = np.zeros(count + 1, np.bool_)
     if not count:
         return reached[:count]
-    own = np.arange(count)
+    record = np.arange(count)
     end = np.searchsorted(group, group, side="right")
-    following = bisect(time_us, own, end, time_us + within_us, right=True)
+    following = bisect(time_us, record, end, time_us + within_us, right=True)
     after = np.append(np.where(following < end, following, count), count)
     reached[np.flatnonzero(np.append(True, group[1:] != group[:-1]))] = True
-    known = 0
-    while known < (known := int(np.count_nonzero(reached[:count]))):
+    reached_count = 0
+    while reached_count < (reached_count := int(np.count_nonzero(reached[:count]))):
         reached[after[np.flatnonzero(reached)]] = True
         after = after[after]
     return reached[:count]

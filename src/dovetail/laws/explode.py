@@ -39,8 +39,8 @@ class Elements:
         """Return a number per element, equal where row and element are equal: int64[n]. ``row``:
         int64[m], the row of each change.
         """
-        known: Ints = row[self.change] * (self.number.max(initial=0) + 1) + self.number
-        return known
+        element_id: Ints = row[self.change] * (self.number.max(initial=0) + 1) + self.number
+        return element_id
 
     @property
     def repeated(self) -> Mask:
@@ -56,15 +56,15 @@ def emitted(elements: Elements, arrival: Ints) -> Ints:
     """Return the elements to emit, in order of change: first those that leave, then those that
     come. ``arrival``: int64[m], the order of the changes.
     """
-    known = elements.known_by(np.arange(len(arrival)))
-    stays = ~elements.is_new & np.isin(known, known[elements.is_new])
-    said = np.flatnonzero(~stays)
-    part = elements.where(said)
-    ordered: Ints = said[np.lexsort((part.place, part.is_new, arrival[part.change]))]
+    element_id = elements.known_by(np.arange(len(arrival)))
+    stays = ~elements.is_new & np.isin(element_id, element_id[elements.is_new])
+    changed = np.flatnonzero(~stays)
+    part = elements.where(changed)
+    ordered: Ints = changed[np.lexsort((part.place, part.is_new, arrival[part.change]))]
     return ordered
 
 
-def last_of_each(known: Ints) -> Ints:
+def last_of_each(element_id: Ints) -> Ints:
     """Return the last index of each distinct number, ascending."""
-    places = len(known) - 1 - np.unique(known[::-1], return_index=True)[1]
-    return np.sort(places)
+    last_index = len(element_id) - 1 - np.unique(element_id[::-1], return_index=True)[1]
+    return np.sort(last_index)

@@ -18,13 +18,13 @@ from dovetail.arrays.timeline import Ints, Mask
 from dovetail.laws.arrival import running_clock
 
 
-def replacing(group: Ints, log: Ints, place: Ints, time_us: Ints) -> tuple[Mask, Ints, Ints]:
+def replacing(group: Ints, log: Ints, position: Ints, time_us: Ints) -> tuple[Mask, Ints, Ints]:
     """Find the rows that have an effect: (bool[n] effect, int64[n] age, int64[groups] last).
     ``last`` is the row of each group that is there in the end.
 
     ``group``: the key of each row, ascending from 0, rows of a group in the order of arrival.
-    ``log``, ``place``: the position of each row. A stored row is the first of its group, with its
-    age as its time and a place before all others of its log.
+    ``log``, ``position``: the log of each row and its position there. A stored row is the first of
+    its group, with its age as its time and a position before all others of its log.
 
     In this example an old row of log 0 comes late, and then a new one:
 
@@ -33,14 +33,14 @@ def replacing(group: Ints, log: Ints, place: Ints, time_us: Ints) -> tuple[Mask,
     >>> effect.tolist(), last.tolist()
     ([True, False, True], [2])
     """
-    by_log = np.lexsort((place, log, group))
+    by_log = np.lexsort((position, log, group))
     begins = np.diff(group[by_log]) != 0
     begins |= np.diff(log[by_log]) != 0
     segment = np.cumsum(np.append(0, begins))[: len(group)]
     age_us = np.empty(len(group), np.int64)
     age_us[by_log] = running_clock(segment, time_us[by_log])
     rank = np.empty(len(group), np.int64)
-    rank[np.lexsort((place, log, age_us, group))] = np.arange(len(group))
+    rank[np.lexsort((position, log, age_us, group))] = np.arange(len(group))
     # Groups ascend, and so do the ranks of their rows.
     highest = np.maximum.accumulate(rank)
     ends = np.flatnonzero(np.append(np.diff(group) != 0, True)[: len(group)])

@@ -41,10 +41,12 @@ def net(keys: Sequence[pa.Array], commit: Ints, gone: Mask, row: Sequence[pa.Arr
     order, new, _ = by_key(stable_hash(named), named, np.arange(len(at)))
     at, group = at[order], np.cumsum(new) - 1
     goes = gone[at]
-    going, coming = (np.bincount(group[one], minlength=group[-1] + 1) for one in (goes, ~goes))
+    going, coming = (
+        np.bincount(group[selected], minlength=group[-1] + 1) for selected in (goes, ~goes)
+    )
     stays[at[goes & (coming[group] > 0)]] = False
     pair = ((going == 1) & (coming == 1))[group]
     was, is_ = at[pair & goes], at[pair & ~goes]
-    then, now = ([column.take(pa.array(one)) for column in row] for one in (was, is_))
+    then, now = ([column.take(pa.array(selected)) for column in row] for selected in (was, is_))
     stays[is_[rows_equal(then, now)]] = False
     return stays

@@ -39,9 +39,9 @@ def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_
     """Find the events that are records of ``source`` within its history retention: bool[n].
     ``clock_us``: the source's stream time at each event, ``NO_TIME`` for none.
     """
-    own: Mask = timeline.source == source
+    of_source: Mask = timeline.source == source
     horizon_us = np.where(clock_us == NO_TIME, NO_TIME, clock_us - retention_us)
-    return own & (timeline.event_time_us >= horizon_us)
+    return of_source & (timeline.event_time_us >= horizon_us)
 
 
 # Ranks of times are lifted by group, so one running maximum over all events serves all groups.
@@ -88,5 +88,5 @@ def as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints
         return np.full(len(group), ABSENT)
     first = versions.start[group]
     end = bisect(versions.time_us, first, versions.start[group + 1], time_us, right=True)
-    found = last_below(versions.arrival, first, end, arrival)
-    return np.where(found == ABSENT, ABSENT, versions.event[found])
+    version = last_below(versions.arrival, first, end, arrival)
+    return np.where(version == ABSENT, ABSENT, versions.event[version])

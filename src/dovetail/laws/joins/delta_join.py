@@ -143,9 +143,9 @@ def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Int
     """
     order = np.argsort(others, kind="stable")
     edges = np.searchsorted(others[order], np.arange(groups + 1))
-    own = rows[group[rows] != NO_GROUP]
-    which, place = expand(edges[group[own]], edges[group[own] + 1])
-    return own[which], order[place]
+    grouped_row = rows[group[rows] != NO_GROUP]
+    which, sorted_index = expand(edges[group[grouped_row]], edges[group[grouped_row] + 1])
+    return grouped_row[which], order[sorted_index]
 
 
 def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
@@ -159,7 +159,7 @@ def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -
     new_pairs = match(left.group, np.flatnonzero(left.fresh & emitted[0]), other, groups)
     fresh_other = np.where(right.fresh, other, NO_GROUP)
     old_pairs = match(left.group, old, fresh_other, groups)
-    row = tuple(np.concatenate(both) for both in zip(new_pairs, old_pairs, strict=True))
+    row = tuple(np.concatenate(side_rows) for side_rows in zip(new_pairs, old_pairs, strict=True))
     return Results(
         row=(row[0], row[1]),
         group=left.group[row[0]],
@@ -172,19 +172,21 @@ def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
     """Return the unmatched results of a preserved side. A row stands alone while the other side of
     its group is empty, and is retracted when that side gains a row.
     """
-    own, other = sides[side], sides[1 - side]
-    empty = ~_at(_marked(groups, other.group[other.alive]), own.group)
-    touched = _at(_marked(groups, other.group[other.fresh]), own.group)
-    gained = _at(_marked(groups, other.group[other.fresh & other.alive]), own.group)
-    there = own.alive & empty & (own.fresh | touched)
-    taken = own.gone | (own.alive & gained)
+    preserved_side, other = sides[side], sides[1 - side]
+    empty = ~_at(_marked(groups, other.group[other.alive]), preserved_side.group)
+    touched = _at(_marked(groups, other.group[other.fresh]), preserved_side.group)
+    gained = _at(_marked(groups, other.group[other.fresh & other.alive]), preserved_side.group)
+    there = preserved_side.alive & empty & (preserved_side.fresh | touched)
+    taken = preserved_side.gone | (preserved_side.alive & gained)
     rows = np.flatnonzero(there | taken)
     absent = np.full(len(rows), ABSENT)
     return Results(
         row=(rows, absent) if side == 0 else (absent, rows),
-        group=own.group[rows],
+        group=preserved_side.group[rows],
         deleted=taken[rows],
-        time_us=np.maximum(own.time_us[rows], _time_of(groups, other, own.group[rows])),
+        time_us=np.maximum(
+            preserved_side.time_us[rows], _time_of(groups, other, preserved_side.group[rows])
+        ),
     )
 
 
@@ -216,13 +218,15 @@ def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
         lost[side.group[side.gone]] = True
         time_us = np.maximum(time_us, _time_of(groups, side, np.arange(groups)))
         alive = np.flatnonzero(side.alive)
-        own = np.full(groups, ABSENT)
-        own[side.group[alive]] = alive
-        row.append(own)
-    here = [own != ABSENT for own in row]
-    kept = (here[0] & here[1]) | (here[0] & preserved(how)[0]) | (here[1] & preserved(how)[1])
-    emitted = np.flatnonzero(touched & (kept | lost))
-    return Results((row[0][emitted], row[1][emitted]), emitted, ~kept[emitted], time_us[emitted])
+        row_by_group = np.full(groups, ABSENT)
+        row_by_group[side.group[alive]] = alive
+        row.append(row_by_group)
+    here = [row_by_group != ABSENT for row_by_group in row]
+    is_present = (here[0] & here[1]) | (here[0] & preserved(how)[0]) | (here[1] & preserved(how)[1])
+    emitted = np.flatnonzero(touched & (is_present | lost))
+    return Results(
+        (row[0][emitted], row[1][emitted]), emitted, ~is_present[emitted], time_us[emitted]
+    )
 
 
 def _marked(groups: int, of: Ints) -> Mask:

@@ -91,11 +91,11 @@ def messages(
     )
 
 
-def combined(hash_: Ints, place: Ints) -> Ints:
+def combined(hash_: Ints, primary_hash: Ints) -> Ints:
     """Combine two keys into one number: the upper half of the foreign key's hash, then the lower
     half of the primary key's. So the subscriptions of one foreign key lie side by side.
     """
-    return (hash_ & ~_LOW) | (place & _LOW)
+    return (hash_ & ~_LOW) | (primary_hash & _LOW)
 
 
 def combined_range(hash_: Ints) -> tuple[Ints, Ints]:

@@ -45,9 +45,9 @@ class Points:
         """Return the row that stood at a time, among the versions that arrived before ``arrival``:
         a reference, or ABSENT.
         """
-        found = self._last(group, time_us, arrival)
-        known = self._known(found, group, time_us, arrival)
-        return np.where(known, np.append(self.reference, ABSENT)[found], ABSENT)
+        version = self._last(group, time_us, arrival)
+        in_history = self._known(version, group, time_us, arrival)
+        return np.where(in_history, np.append(self.reference, ABSENT)[version], ABSENT)
 
     def after(self, group: Ints, time_us: Ints, until_us: Ints, arrival: Ints) -> tuple[Ints, Ints]:
         """List the known versions between two times, both exclusive, that had arrived: (query,
@@ -63,15 +63,15 @@ class Points:
         last = np.ones(len(query), dtype=np.bool_)
         last[:-1] = (np.diff(query) != 0) | (np.diff(self.time_us[at]) != 0)
         query, at = query[last], at[last]
-        known = self._known(at, group[query], self.time_us[at], arrival[query])
-        return query[known], at[known]
+        in_history = self._known(at, group[query], self.time_us[at], arrival[query])
+        return query[in_history], at[in_history]
 
     def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return the time of the first later version that had arrived, ``LATEST`` for none."""
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
-        found = first_below(self.arrival, first, end, arrival)
-        return np.append(self.time_us, LATEST)[found]
+        next_version = first_below(self.arrival, first, end, arrival)
+        return np.append(self.time_us, LATEST)[next_version]
 
     def _last(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return the last version up to a time that had arrived, or -1."""
@@ -79,13 +79,13 @@ class Points:
         end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)
         return last_below(self.arrival, first, end, arrival)
 
-    def _known(self, found: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
+    def _known(self, version: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
         """Find the versions that lie within the history or are the latest row: bool[n]. A tombstone
         before the history means the same as no version, so it is not known.
         """
         latest = self._last(group, np.full(len(group), LATEST), arrival)
-        row = np.append(self.reference, ABSENT)[found] != ABSENT
-        return (time_us >= self.horizon_us[arrival]) | ((found == latest) & row)  # type: ignore[no-any-return]
+        row = np.append(self.reference, ABSENT)[version] != ABSENT
+        return (time_us >= self.horizon_us[arrival]) | ((version == latest) & row)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -118,28 +118,28 @@ def correct(
     | 20   | none        | b        | x     | b + x     |
     | 30   | none        | none     | x     | tombstone |
     """
-    own, other = points[side], points[1 - side]
-    until = own.next_time(group, time_us, arrival)
+    side_points, other_points = points[side], points[1 - side]
+    until = side_points.next_time(group, time_us, arrival)
     every = np.arange(len(group))
     ended = every[until != LATEST]
-    between, at = other.after(group, time_us, until, arrival)
+    between, at = other_points.after(group, time_us, until, arrival)
     # Points lie at the record's own time, at later versions of the other side, and at the next
-    # version of the own side.
+    # version of the record's side.
     record = np.concatenate((every, between, ended))
-    time = np.concatenate((time_us, other.time_us[at], until[ended]))
+    time = np.concatenate((time_us, other_points.time_us[at], until[ended]))
     order = np.lexsort((time, record))
     record, time = record[order], time[order]
     end = (np.arange(len(order)) >= len(every) + len(between))[order]
     at_time = group[record], time, arrival[record]
-    theirs, stands = other.standing(*at_time), own.standing(*at_time)
+    theirs, stands = other_points.standing(*at_time), side_points.standing(*at_time)
     ours = np.where(end, stands, row[record])
-    before = np.where(end, stands, own.standing(group, time_us, arrival)[record])
+    before = np.where(end, stands, side_points.standing(group, time_us, arrival)[record])
     keeps = preserved(how)
 
     def joined(mine: Ints) -> Mask:
         here, there = mine != ABSENT, theirs != ABSENT
-        found: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
-        return found
+        has_row: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
+        return has_row
 
     def previous(which: Mask) -> Mask:
         last: Mask = np.append(False, which[:-1] & (record[1:] == record[:-1]))[: len(record)]
@@ -147,7 +147,9 @@ def correct(
 
     present, was = joined(ours), joined(before)
     lasts = previous(present)
-    kept = np.flatnonzero(np.where(end, lasts & ~previous(was) & ~present, present | was | lasts))
+    emitted = np.flatnonzero(
+        np.where(end, lasts & ~previous(was) & ~present, present | was | lasts)
+    )
     sides = (ours, theirs) if side == 0 else (theirs, ours)
-    references = (np.where(present, refs, ABSENT)[kept] for refs in sides)
-    return Corrections(record[kept], time[kept], present[kept], tuple(references))
+    references = (np.where(present, refs, ABSENT)[emitted] for refs in sides)
+    return Corrections(record[emitted], time[emitted], present[emitted], tuple(references))

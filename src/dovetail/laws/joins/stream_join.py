@@ -107,9 +107,9 @@ class Pairs:
     """int64[m]: the number of the other side's row."""
     other_time_us: Ints
 
-    def where(self, kept: Mask | Ints) -> Pairs:
+    def where(self, selected: Mask | Ints) -> Pairs:
         """Keep the selected pairs."""
-        return Pairs(self.row[kept], self.other[kept], self.other_time_us[kept])
+        return Pairs(self.row[selected], self.other[selected], self.other_time_us[selected])
 
 
 @dataclass(frozen=True)
@@ -133,35 +133,35 @@ class Reach:
     def of(
         cls,
         side: int,
-        own: Arrivals,
-        other: Arrivals,
-        number: Ints,
+        records: Arrivals,
+        others: Arrivals,
+        other_row: Ints,
         stream_us: Ints,
         window: Window,
     ) -> Reach:
         """Find the rows of the other side within the windows of records of ``side`` that are still
-        kept at their arrival. ``other`` may be in any order.
+        kept at their arrival. ``others`` may be in any order.
         """
-        order = np.lexsort((other.arrival, other.time_us, other.group))
-        other = Arrivals(other.group[order], other.time_us[order], other.arrival[order])
-        low, high = window.of_other(side, own.time_us)
-        low = np.maximum(low, stream_us[own.arrival] - window.retention_us)
-        first = np.searchsorted(other.group, own.group)
-        end = np.searchsorted(other.group, own.group, side="right")
+        order = np.lexsort((others.arrival, others.time_us, others.group))
+        others = Arrivals(others.group[order], others.time_us[order], others.arrival[order])
+        low, high = window.of_other(side, records.time_us)
+        low = np.maximum(low, stream_us[records.arrival] - window.retention_us)
+        first = np.searchsorted(others.group, records.group)
+        end = np.searchsorted(others.group, records.group, side="right")
         return cls(
-            own,
-            other,
-            number[order],
-            bisect(other.time_us, first, end, low, right=False),
-            bisect(other.time_us, first, end, high, right=True),
+            records,
+            others,
+            other_row[order],
+            bisect(others.time_us, first, end, low, right=False),
+            bisect(others.time_us, first, end, high, right=True),
         )
 
     def pairs(self, row: Ints) -> Pairs:
         """Return the pairs of the records ``row``."""
-        which, found = expand(self.first[row], self.end[row])
+        which, other_index = expand(self.first[row], self.end[row])
         row = row[which]
-        pairs = Pairs(row, self.number[found], self.other.time_us[found])
-        return pairs.where(self.other.arrival[found] < self.own.arrival[row])
+        pairs = Pairs(row, self.number[other_index], self.other.time_us[other_index])
+        return pairs.where(self.other.arrival[other_index] < self.own.arrival[row])
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:

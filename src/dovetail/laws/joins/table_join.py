@@ -77,13 +77,13 @@ class Changes:
     reference: tuple[Ints, ...]
     """int64[m] per leaf, from left to right: the row version in the result, ABSENT for nulls."""
 
-    def where(self, kept: Ints | Mask) -> Changes:
+    def where(self, selected: Ints | Mask) -> Changes:
         """Keep the selected changes."""
         return Changes(
-            self.event[kept],
-            self.present[kept],
-            self.event_time_us[kept],
-            tuple(refs[kept] for refs in self.reference),
+            self.event[selected],
+            self.present[selected],
+            self.event_time_us[selected],
+            tuple(refs[selected] for refs in self.reference),
         )
 
 
@@ -228,15 +228,21 @@ class _Trail:
             return everything, _Subtree(side.present, self.event_time_us, side.reference), old
         width = sum(1 for _ in leaves(tree.left))
         from_right = occurrence >= width
-        own_tree, other_tree = (tree.right, tree.left) if from_right else (tree.left, tree.right)
-        emitted, own, old = self.climb(own_tree, occurrence - width if from_right else occurrence)
+        changed_tree, other_tree = (
+            (tree.right, tree.left) if from_right else (tree.left, tree.right)
+        )
+        emitted, changed, old = self.climb(
+            changed_tree, occurrence - width if from_right else occurrence
+        )
         other = _state(other_tree, self.now, self.times)
         other_old = other.present
         if self.source in leaves(other_tree):
             other_old = _state(other_tree, self.before, self.times).present
         keeps = preserved(tree.how)
-        emitted = emitted & (other.present | other_old | (keeps[from_right] & (own.present | old)))
-        row = _combine(other, own, keeps) if from_right else _combine(own, other, keeps)
+        emitted = emitted & (
+            other.present | other_old | (keeps[from_right] & (changed.present | old))
+        )
+        row = _combine(other, changed, keeps) if from_right else _combine(changed, other, keeps)
         had_row = (
             (old & other_old) | (old & keeps[from_right]) | (other_old & keeps[not from_right])
         )

@@ -24,8 +24,8 @@ def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, In
     last = event_time_us // advance_us
     first = (event_time_us - size_us) // advance_us + 1
     first = np.where(event_time_us >= 0, np.maximum(first, 0), first)
-    record, number = expand(first, last + 1)
-    return record, number * advance_us
+    record, window_index = expand(first, last + 1)
+    return record, window_index * advance_us
 
 
 def open_windows(end_us: Ints, clock_us: Ints, grace_us: int) -> Mask:

@@ -53,9 +53,11 @@ class Sessions:
     ref: Ints
     """The place of each session's accumulators."""
 
-    def where(self, kept: Mask | Ints) -> Sessions:
+    def where(self, selected: Mask | Ints) -> Sessions:
         """Keep the selected sessions."""
-        return Sessions(self.group[kept], self.start_us[kept], self.end_us[kept], self.ref[kept])
+        return Sessions(
+            self.group[selected], self.start_us[selected], self.end_us[selected], self.ref[selected]
+        )
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,10 @@ class Forest:
         """The two children of each session, ABSENT for none: first the one right before it, then
         the one before that child's descendants.
         """
-        number = np.arange(len(self.low))
-        one = np.where(self.low < number, number - 1, ABSENT)
-        end = self.low[one]
-        return one, np.where((one != ABSENT) & (end > self.low), end - 1, ABSENT)
+        session = np.arange(len(self.low))
+        first_child = np.where(self.low < session, session - 1, ABSENT)
+        end = self.low[first_child]
+        return first_child, np.where((first_child != ABSENT) & (end > self.low), end - 1, ABSENT)
 
 
 @dataclass(frozen=True)
@@ -108,25 +110,25 @@ class _Line:
         """The places after which nothing is ever bridged, the last place of each group included."""
         return np.flatnonzero(self.bridged == _NEVER)
 
-    def around(self, group: Ints, place: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+    def around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last place of the stretch that is bridged around each place at
         an arrival.
         """
         ends, closed = self.ends, -self.bridged
         # Usually everything before the place that is ever bridged is bridged, and nothing after it.
-        number = np.searchsorted(ends, place)
-        low, high = np.append(0, ends + 1)[number], place.copy()
+        stretch = np.searchsorted(ends, index)
+        low, high = np.append(0, ends + 1)[stretch], index.copy()
         width = int(self.arrival.max(initial=0)) + 2
         latest = np.minimum(self.bridged, width - 2) + 1
         latest = np.maximum.accumulate(
             latest + width * np.searchsorted(ends, np.arange(len(closed)))
         )
-        far = np.flatnonzero((low < place) & (latest[place - 1] - width * number > arrival + 1))
+        far = np.flatnonzero((low < index) & (latest[index - 1] - width * stretch > arrival + 1))
         first = self.first[group[far]]
-        found = last_below(closed, first, place[far], -arrival[far])
-        low[far] = np.where(found < 0, first, found + 1)
-        far = np.flatnonzero(self.bridged[place] <= arrival)
-        high[far] = first_below(closed, place[far], self.end[group[far]], -arrival[far])
+        last_closed = last_below(closed, first, index[far], -arrival[far])
+        low[far] = np.where(last_closed < 0, first, last_closed + 1)
+        far = np.flatnonzero(self.bridged[index] <= arrival)
+        high[far] = first_below(closed, index[far], self.end[group[far]], -arrival[far])
         return low, high
 
 
@@ -147,35 +149,35 @@ def forest(
     behind = time_us < closing_us
     fresh, late = np.flatnonzero(~behind), np.flatnonzero(behind)
     begins = np.searchsorted(group, np.arange(groups))
-    kept = np.flatnonzero(stored.end_us >= closing_us[begins][stored.group])
-    held = stored.where(kept)
-    line, place = _line(
-        np.concatenate((group[fresh], held.group, held.group)),
-        np.concatenate((time_us[fresh], held.start_us, held.end_us)),
-        np.concatenate((arrival[fresh], np.full(2 * len(kept), STORED))),
+    open_ref = np.flatnonzero(stored.end_us >= closing_us[begins][stored.group])
+    open_sessions = stored.where(open_ref)
+    line, index = _line(
+        np.concatenate((group[fresh], open_sessions.group, open_sessions.group)),
+        np.concatenate((time_us[fresh], open_sessions.start_us, open_sessions.end_us)),
+        np.concatenate((arrival[fresh], np.full(2 * len(open_ref), STORED))),
         closing_us[fresh],
         groups,
         gap_us,
     )
-    own = place[: len(fresh)]
-    low, high = line.around(group[fresh], own, arrival[fresh])
+    fresh_index = index[: len(fresh)]
+    low, high = line.around(group[fresh], fresh_index, arrival[fresh])
     joins, first, last = _behind(
         line, group[late], time_us[late], arrival[late], closing_us[late], gap_us
     )
     dropped, late = late[~joins], late[joins]
-    held_first, held_last = np.split(place[len(fresh) :], 2)
-    low = np.concatenate((low, first[joins], held_first))
-    high = np.concatenate((high, last[joins], held_last))
-    none = np.full(len(kept), ABSENT)
+    open_first, open_last = np.split(index[len(fresh) :], 2)
+    low = np.concatenate((low, first[joins], open_first))
+    high = np.concatenate((high, last[joins], open_last))
+    none = np.full(len(open_ref), ABSENT)
     event = np.concatenate((fresh, late, none))
     order = np.lexsort((np.append(arrival, STORED)[event], high))
     event, low, high = event[order], low[order], high[order]
     start = line.time_us[low]
     below = np.searchsorted(high, low)
     if len(late):
-        own_start = np.where(event == ABSENT, start, time_us[event])
-        start = least(own_start, below, np.arange(len(order)) + 1)
-    ref = np.append(np.full(len(fresh) + len(late), ABSENT), kept)[order]
+        event_start = np.where(event == ABSENT, start, time_us[event])
+        start = least(event_start, below, np.arange(len(order)) + 1)
+    ref = np.append(np.full(len(fresh) + len(late), ABSENT), open_ref)[order]
     return Forest(event, ref, below, start, line.time_us[high], dropped)
 
 
@@ -186,37 +188,39 @@ def _line(
     the place of each. ``closing_us`` belongs to the records, which come first.
     """
     order = np.lexsort((arrival, time_us, group))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    index = np.empty(len(order), np.int64)
+    index[order] = np.arange(len(order))
     time_us, arrival = time_us[order], arrival[order]
     bounds = np.searchsorted(group[order], np.arange(groups + 1))
-    own = place[: len(closing_us)]
-    of = group[: len(closing_us)]
-    came = arrival[own]
-    left = _earlier(arrival, bounds[of], own, came)
-    right = first_below(arrival, own, bounds[of + 1], came)
-    near_left = (left >= 0) & (time_us[own] - time_us[left] <= gap_us)
+    record_index = index[: len(closing_us)]
+    record_group = group[: len(closing_us)]
+    record_arrival = arrival[record_index]
+    left = _earlier(arrival, bounds[record_group], record_index, record_arrival)
+    right = first_below(arrival, record_index, bounds[record_group + 1], record_arrival)
+    near_left = (left >= 0) & (time_us[record_index] - time_us[left] <= gap_us)
     near_left &= time_us[left] >= closing_us
-    near_right = (right >= 0) & (time_us[right] - time_us[own] <= gap_us)
-    starts, ends = np.split(place[len(closing_us) :], 2)
+    near_right = (right >= 0) & (time_us[right] - time_us[record_index] <= gap_us)
+    starts, ends = np.split(index[len(closing_us) :], 2)
     bridged = lowest_over(
-        np.concatenate((left[near_left], own[near_right], starts)),
-        np.concatenate((own[near_left], right[near_right], ends)),
-        np.concatenate((came[near_left], came[near_right], np.full(len(starts), STORED))),
+        np.concatenate((left[near_left], record_index[near_right], starts)),
+        np.concatenate((record_index[near_left], right[near_right], ends)),
+        np.concatenate(
+            (record_arrival[near_left], record_arrival[near_right], np.full(len(starts), STORED))
+        ),
         len(order),
         _NEVER,
     )
-    return _Line(time_us, arrival, bounds[:-1], bounds[1:], bridged), place
+    return _Line(time_us, arrival, bounds[:-1], bounds[1:], bridged), index
 
 
-def _earlier(arrival: Ints, first: Ints, place: Ints, came: Ints) -> Ints:
+def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
     """Return the last place before each whose arrival is before its own, -1 for none. Usually that
     is its neighbour.
     """
-    found = place - 1
-    far = np.flatnonzero((found < first) | (arrival[found] >= came))
-    found[far] = last_below(arrival, first[far], place[far], came[far])
-    return found
+    earlier = index - 1
+    far = np.flatnonzero((earlier < first) | (arrival[earlier] >= record_arrival))
+    earlier[far] = last_below(arrival, first[far], index[far], record_arrival[far])
+    return earlier
 
 
 def _behind(
@@ -248,38 +252,38 @@ def _behind(
     some = some[np.lexsort((arrival[some], session[some]))]
     start = np.full(int(session.max(initial=0)) + 1, _NEVER)
     for block in range(0, len(some), _BLOCK):
-        left = some[block : block + _BLOCK]
-        while len(left):
-            of, time = session[left], time_us[left]
+        pending = some[block : block + _BLOCK]
+        while len(pending):
+            of, time = session[pending], time_us[pending]
             new = np.append(True, of[1:] != of[:-1])
             begins = np.flatnonzero(new)
-            number = np.cumsum(new) - 1
-            known = np.minimum(line.time_us[low[left]], start[of])
+            block_session = np.cumsum(new) - 1
+            session_start = np.minimum(line.time_us[low[pending]], start[of])
             moved = np.append(_NEVER, time)[: len(time)]
             moved[begins] = _NEVER
-            moved = _lowest(moved, number)
-            ends = np.append(begins, len(left))[1:]
-            stop = _first(np.minimum(known, moved) > time + gap_us, begins, ends)
-            taken = np.arange(len(left)) < stop[number]
-            joins[left[taken]] = True
+            moved = _lowest(moved, block_session)
+            ends = np.append(begins, len(pending))[1:]
+            stop = _first(np.minimum(session_start, moved) > time + gap_us, begins, ends)
+            taken = np.arange(len(pending)) < stop[block_session]
+            joins[pending[taken]] = True
             np.minimum.at(start, of[taken], time[taken])
-            known = np.minimum(line.time_us[low[left]], start[of])
-            stop = _first((known <= time + gap_us) & ~taken, begins, ends)
-            left = left[np.arange(len(left)) >= stop[number]]
+            session_start = np.minimum(line.time_us[low[pending]], start[of])
+            stop = _first((session_start <= time + gap_us) & ~taken, begins, ends)
+            pending = pending[np.arange(len(pending)) >= stop[block_session]]
     return joins, low, high
 
 
-def _lowest(values: Ints, number: Ints) -> Ints:
-    """Return the smallest value so far within each run of equal ``number``. ``number`` is
+def _lowest(values: Ints, segment: Ints) -> Ints:
+    """Return the smallest value so far within each segment of equal neighbours. ``segment`` is
     non-decreasing.
     """
     distinct, rank = np.unique(values, return_inverse=True)
-    shift = -number * len(distinct)
+    shift = -segment * len(distinct)
     return distinct[np.minimum.accumulate(rank + shift) - shift]
 
 
 def _first(flags: Mask, begins: Ints, ends: Ints) -> Ints:
     """Return the first place in each range whose flag is set, or the range's end."""
     at = np.flatnonzero(flags)
-    found: Ints = np.append(at, len(flags))[np.searchsorted(at, begins)]
-    return np.minimum(found, ends)
+    next_flagged: Ints = np.append(at, len(flags))[np.searchsorted(at, begins)]
+    return np.minimum(next_flagged, ends)

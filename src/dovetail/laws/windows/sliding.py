@@ -128,11 +128,11 @@ class ChangedWindows:
         records, since = self.records, self.since[window]
         low, high = records.within(self.group[window], self.start_us[window], self.size_us)
         fresh = np.flatnonzero(records.arrival != STORED)
-        known = since == STORED
+        is_stored = since == STORED
         begin, stop = np.searchsorted(fresh, low), np.searchsorted(fresh, high)
-        old, place = expand(np.where(known, begin, 0), np.where(known, stop, 0))
-        new, record = expand(np.where(known, 0, low), np.where(known, 0, high))
-        window, record = window[np.append(old, new)], np.append(fresh[place], record)
+        old, fresh_index = expand(np.where(is_stored, begin, 0), np.where(is_stored, stop, 0))
+        new, record = expand(np.where(is_stored, 0, low), np.where(is_stored, 0, high))
+        window, record = window[np.append(old, new)], np.append(fresh[fresh_index], record)
         open_ = self.start_us[window] + self.size_us >= records.closing_us[record]
         return self._arranged(window[open_], record[open_])
 
@@ -148,13 +148,13 @@ class ChangedWindows:
         of one arrival.
         """
         records = self.records
-        made = np.flatnonzero(self.since != STORED)
-        low, high = records.within(self.group[made], self.start_us[made], self.size_us)
+        new_window = np.flatnonzero(self.since != STORED)
+        low, high = records.within(self.group[new_window], self.start_us[new_window], self.size_us)
         arrival = records.arrival[self.record]
-        came = arrival != STORED
+        is_fresh = arrival != STORED
         count = np.zeros(int(records.arrival.max(initial=-1)) + 1, np.int64)
-        np.add.at(count, arrival[came], (self.end - self.first)[came])
-        np.add.at(count, self.since[made], high - low)
+        np.add.at(count, arrival[is_fresh], (self.end - self.first)[is_fresh])
+        np.add.at(count, self.since[new_window], high - low)
         return list(pieces(count, self.pairs_max))
 
     def updates(self, start: int, stop: int) -> WindowUpdates:
@@ -163,13 +163,13 @@ class ChangedWindows:
         pairs with earlier records.
         """
         arrival = self.records.arrival
-        came = arrival[self.record]
-        own = np.flatnonzero((came >= start) & (came < stop))
-        which, window = expand(self.first[own], self.end[own])
-        record = self.record[own][which]
+        record_arrival = arrival[self.record]
+        record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
+        which, window = expand(self.first[record_index], self.end[record_index])
+        record = self.record[record_index][which]
         there = self.since[window] <= arrival[record]
-        made = np.flatnonzero((self.since >= start) & (self.since < stop))
-        fresh, before = self.members(made)
+        new_window = np.flatnonzero((self.since >= start) & (self.since < stop))
+        fresh, before = self.members(new_window)
         silent = arrival[before] < self.since[fresh]
         window, record = self._arranged(
             np.append(window[there], fresh[silent]), np.append(record[there], before[silent])
@@ -187,12 +187,12 @@ class ChangedWindows:
         """Count the emissions of the pairs that arrivals from ``start`` to the exclusive ``stop``
         make.
         """
-        came = self.records.arrival[self.record]
-        own = np.flatnonzero((came >= start) & (came < stop))
-        which, window = expand(self.first[own], self.end[own])
-        there = np.count_nonzero(self.since[window] <= came[own][which])
-        made = (self.since >= start) & (self.since < stop)
-        return int(there) + int(np.count_nonzero(made & self.apart))
+        record_arrival = self.records.arrival[self.record]
+        record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
+        which, window = expand(self.first[record_index], self.end[record_index])
+        there = np.count_nonzero(self.since[window] <= record_arrival[record_index][which])
+        is_new = (self.since >= start) & (self.since < stop)
+        return int(there) + int(np.count_nonzero(is_new & self.apart))
 
     def _arranged(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
         """Order pairs by window, then by the order of the records."""
@@ -209,30 +209,30 @@ def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedW
     first = np.ones(len(group), np.bool_)
     first[1:] = (group[1:] != group[:-1]) | (time_us[1:] != time_us[:-1])
     at = np.flatnonzero(first)
-    own = np.minimum.reduceat(arrival, at) if len(at) else at
+    first_arrival = np.minimum.reduceat(arrival, at) if len(at) else at
     owner, moment = group[at], time_us[at]
     low, high = records.within(owner, moment + 1, size_us)
     seen = least(arrival, low, high)
     holds = low < high
     owner = np.append(owner, owner[holds])
     start = np.append(moment - size_us, moment[holds] + 1)
-    since = np.append(own, np.maximum(own, seen)[holds])
+    since = np.append(first_arrival, np.maximum(first_arrival, seen)[holds])
     order = np.lexsort((since, start, owner))
     owner, start, since = owner[order], start[order], since[order]
-    kept = np.ones(len(order), np.bool_)
-    kept[1:] = (owner[1:] != owner[:-1]) | (start[1:] != start[:-1])
-    kept &= start + size_us >= np.append(closing_us, NO_TIME)[since]
-    order = np.flatnonzero(kept)
+    selected = np.ones(len(order), np.bool_)
+    selected[1:] = (owner[1:] != owner[:-1]) | (start[1:] != start[:-1])
+    selected &= start + size_us >= np.append(closing_us, NO_TIME)[since]
+    order = np.flatnonzero(selected)
     order = order[np.argsort(since[order] != STORED, kind="stable")]
     owner, start, since = owner[order], start[order], since[order]
     record, low, high = _ranges(records, owner, start, since, size_us)
     maker = np.zeros(len(closing_us) + 1, np.int64)
     maker[arrival] = time_us
     apart = (since != STORED) & ((maker[since] < start) | (maker[since] > start + size_us))
-    came = arrival[record] != STORED
-    updated = apart | (_coverings(low[came], high[came], len(start)) > 0)
-    place = np.append(0, np.cumsum(updated))
-    low, high = place[low], place[high]
+    is_fresh = arrival[record] != STORED
+    updated = apart | (_coverings(low[is_fresh], high[is_fresh], len(start)) > 0)
+    updated_before = np.append(0, np.cumsum(updated))
+    low, high = updated_before[low], updated_before[high]
     some = low < high
     return ChangedWindows(
         records,
@@ -259,12 +259,12 @@ def _ranges(
     bounds = np.searchsorted(kind, np.arange(2 * groups + 1))
     fresh = np.flatnonzero(records.arrival != STORED)
     record = np.append(fresh, np.arange(len(records.group)))
-    own = records.group[record]
-    own[len(fresh) :] += groups
+    record_group = records.group[record]
+    record_group[len(fresh) :] += groups
     time_us = records.time_us[record]
     least = np.maximum(time_us, records.closing_us[record]) - size_us
-    first = bisect(start_us, bounds[own], bounds[own + 1], least, right=False)
-    return record, first, bisect(start_us, first, bounds[own + 1], time_us, right=True)
+    first = bisect(start_us, bounds[record_group], bounds[record_group + 1], least, right=False)
+    return record, first, bisect(start_us, first, bounds[record_group + 1], time_us, right=True)
 
 
 def _coverings(first: Ints, end: Ints, places: int) -> Ints:
