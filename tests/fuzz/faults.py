@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "expire: a key that has waited is looked after no more",
         "operators.expire",
-        "known = stood & ~self.waited &",
-        "known = stood &",
+        "is_queued = stood & ~self.waited &",
+        "is_queued = stood &",
     ),
     Fault(
         "tables: outer does not keep the right side",
@@ -227,7 +227,7 @@ FAULTS = [
     Fault(
         "groups: the net of a batch leaves out rows that go",
         "operators.groups.aggregate",
-        "differs = present | known",
+        "differs = present | was_present",
         "differs = present.copy()",
     ),
     Fault(
@@ -317,8 +317,8 @@ FAULTS = [
     Fault(
         "changes: the row before is said to be the one after",
         "operators.to_changes",
-        "np.where(is_new, found.kind_after[change], found.kind_before[change])",
-        "np.where(is_new, found.kind_before[change], found.kind_after[change])",
+        "np.where(is_new, emissions.kind_after[change], emissions.kind_before[change])",
+        "np.where(is_new, emissions.kind_before[change], emissions.kind_after[change])",
     ),
     Fault(
         "changes: a row that goes is said to be replaced",
@@ -347,7 +347,7 @@ FAULTS = [
     Fault(
         "look-ups: answers go to the records that have a value",
         "operators.joins.look_up",
-        "place[record[part]]",
+        "live_row[record[part]]",
         "record[part]",
     ),
     Fault(
@@ -359,8 +359,8 @@ FAULTS = [
     Fault(
         "delta joins: a row that was replaced stays",
         "operators.joins.delta_join",
-        "last[row_of[: len(fresh.table)]] = ABSENT",
-        "last[row_of[:0]] = ABSENT",
+        "last[primary_rank[: len(fresh.table)]] = ABSENT",
+        "last[primary_rank[:0]] = ABSENT",
     ),
     Fault(
         "delta joins: a row that loses its match does not appear alone",
@@ -389,7 +389,7 @@ FAULTS = [
     Fault(
         "foreign keys: a row that stays refers once more",
         "operators.joins.subscribe",
-        "np.where(begun & said.fresh[change], FRESH, 0)",
+        "np.where(begun & sent.fresh[change], FRESH, 0)",
         "np.where(begun, FRESH, 0)",
     ),
     Fault(
@@ -413,14 +413,14 @@ FAULTS = [
     Fault(
         "time: that of a micro-batch's records is forgotten",
         "operators.job",
-        "return np.maximum(found, self.initial_us[source])",
-        "return np.minimum(found, self.initial_us[source])",
+        "return np.maximum(clock_us, self.initial_us[source])",
+        "return np.minimum(clock_us, self.initial_us[source])",
     ),
     Fault(
         "tables: of a micro-batch the last key's row is not stored",
         "operators.joins.table_join",
-        "kept = last_of_source(events, source)",
-        "kept = last_of_source(events, source)[:-1]",
+        "stored_event = last_of_source(events, source)",
+        "stored_event = last_of_source(events, source)[:-1]",
     ),
     Fault(
         "look-ups in tables: of two versions of one time the older",
@@ -431,20 +431,20 @@ FAULTS = [
     Fault(
         "streams: the right side never comes out alone",
         "operators.joins.stream_join",
-        "np.flatnonzero(own.alone))",
-        "np.flatnonzero(own.alone & (own.side == 0)))",
+        "np.flatnonzero(this_side.alone))",
+        "np.flatnonzero(this_side.alone & (this_side.side == 0)))",
     ),
     Fault(
         "streams: what is joined at once comes out alone, too",
         "operators.joins.stream_join_side",
-        "own.unpaired[pairs.row] = False",
-        "own.unpaired[pairs.row[:0]] = False",
+        "this_side.unpaired[pairs.row] = False",
+        "this_side.unpaired[pairs.row[:0]] = False",
     ),
     Fault(
         "sessions: one that grows leaves the row before",
         "operators.groups.sessions",
-        "made.end_us[was] != made.end_us[own]",
-        "made.end_us[was] < made.start_us[was]",
+        "session_forest.end_us[was] != session_forest.end_us[parent]",
+        "session_forest.end_us[was] < session_forest.start_us[was]",
     ),
     Fault(
         "sliding windows: records of earlier micro-batches are in none",
@@ -455,8 +455,8 @@ FAULTS = [
     Fault(
         "groups: a row that stays in its group gives two results",
         "operators.groups.retract",
-        "np.where(said.silent[change] & ~enters, SILENT, 0)",
-        "np.where(said.silent[change] & enters, SILENT, 0)",
+        "np.where(group_moves.silent[change] & ~enters, SILENT, 0)",
+        "np.where(group_moves.silent[change] & enters, SILENT, 0)",
     ),
     Fault(
         "align: rows that waited come out with others' times",
@@ -609,7 +609,7 @@ FAULTS = [
     Fault(
         "counts: a loss is not counted",
         "operators.counts",
-        "self.number[metric] += number",
+        "self.number[metric] += count",
         "self.number[metric] += 0",
     ),
     Fault(
@@ -639,8 +639,8 @@ FAULTS = [
     Fault(
         "commits: a row goes at its own time, which is before the one that it ends",
         "operators.histories",
-        "highest = np.maximum.accumulate(np.maximum(own, stored[group]) + first) - first",
-        "highest = own",
+        "highest = np.maximum.accumulate(np.maximum(event_rank, stored[group]) + first) - first",
+        "highest = event_rank",
     ),
     Fault(
         "commits: a row that is written as it was has changed",

@@ -25,9 +25,9 @@ class Counts:
     examples: dict[str, str] = field(default_factory=dict)
     """The first row of each metric in words: its key and its time."""
 
-    def add(self, metric: str, number: int, example: str | None = None) -> None:
-        """Add ``number`` rows to a metric. ``example`` counts only if the metric has none."""
-        self.number[metric] += number
+    def add(self, metric: str, count: int, example: str | None = None) -> None:
+        """Add ``count`` rows to a metric. ``example`` counts only if the metric has none."""
+        self.number[metric] += count
         if example is not None:
             self.examples.setdefault(metric, example)
 
@@ -62,6 +62,6 @@ def example_of(rows: pa.Table, source: SourceSpec) -> str:
 
 def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
     """Return the first row's values of some columns, under the user's names."""
-    values = (repr(rows.column(number)[0].as_py()) for number in columns)
-    own = names or [rows.schema.names[number] for number in columns]
-    return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(own, values, strict=True))
+    values = (repr(rows.column(column)[0].as_py()) for column in columns)
+    labels = names or [rows.schema.names[column] for column in columns]
+    return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(labels, values, strict=True))

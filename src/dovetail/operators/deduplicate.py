@@ -67,9 +67,9 @@ def run(job: Job, law: Deduplicate) -> Done:
 def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
     """Return the store of emitted records: ``_hash``, ``_event_time``, keys."""
     source = job.sources[0]
-    own = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
-    schema = pa.schema([*own, *source.fields(source.key_columns)])
-    keys = range(len(own), len(schema))
+    system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
+    schema = pa.schema([*system_fields, *source.fields(source.key_columns)])
+    keys = range(len(system_fields), len(schema))
     horizon_us = minus(job.final_us[0], 2 * law.within_us)
     return HistoryState(
         schema,
@@ -92,8 +92,8 @@ def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -
     )
     groups = group[start]
     keys = [key.take(pa.array(groups)) for key in events.keys]
-    found = store.between(events.hash[groups], keys, low - within_us, high + within_us)
-    return groups[found.query], found.rows.column(EVENT_TIME).to_numpy()[found.row]
+    matches = store.between(events.hash[groups], keys, low - within_us, high + within_us)
+    return groups[matches.query], matches.rows.column(EVENT_TIME).to_numpy()[matches.row]
 
 
 def _keep(store: HistoryState, events: Timeline, event: Ints) -> None:

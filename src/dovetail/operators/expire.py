@@ -64,15 +64,15 @@ def run(job: Job, law: Expire) -> Done:
         until_us = read_us if job.operator.emit == "batch" else final_us
         versions = _Versions.of(job, law, store, waiting, until_us, final_us)
         changes = versions.net() if job.operator.emit == "batch" else versions.changes()
-        made, late = versions.output(changes), versions.late
+        table, late = versions.output(changes), versions.late
         versions.keep(store, queue)
     else:
-        made, late = None, np.zeros(0, np.int64)
+        table, late = None, np.zeros(0, np.int64)
         store.expire(store.horizon_us)
     stores = {name: store.runs, expiry(name): queue.runs}
     counts, source = Counts(), job.sources[0]
     counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
-    return Done(made, stores, counts=counts)
+    return Done(table, stores, counts=counts)
 
 
 def _read_us(job: Job) -> int:
@@ -103,8 +103,8 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
         horizon_us=NO_TIME if final_us == NO_TIME else final_us + 1,
         expiry=DUE,
     )
-    own = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
-    schema = pa.schema([*own, *source.fields(source.key_columns)])
+    system_fields = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
+    schema = pa.schema([*system_fields, *source.fields(source.key_columns)])
     runs, taken_us = job.runs(expiry(name)), job.initial_us[0]
     return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
 
@@ -178,17 +178,17 @@ class _Versions:
         """Build the versions of a batch. ``until_us``: stream time after the last records of these
         keys. ``final_us``: stream time with which the next batch begins.
         """
-        own, batch = job.rows(0), job.batches[0]
-        order = np.append(arrival_order([own]), len(own) + np.arange(len(waiting)))
-        events = timeline([own, waiting], order)
+        records, batch = job.rows(0), job.batches[0]
+        order = np.append(arrival_order([records]), len(records) + np.arange(len(waiting)))
+        events = timeline([records, waiting], order)
         located = store.locate(events.hash, events.keys)
         groups = events.groups
         record = np.flatnonzero(events.source == 0)
         arranged = np.argsort(np.append(np.arange(groups), events.group[record]), kind="stable")
 
         def beside(stored: Ints, of_records: Ints) -> Ints:
-            both: Ints = np.concatenate((stored, of_records))[arranged]
-            return both
+            merged: Ints = np.concatenate((stored, of_records))[arranged]
+            return merged
 
         row = events.row[record]
         stands = np.where(located.present, np.arange(groups), ABSENT)
@@ -228,10 +228,10 @@ class _Versions:
         its due time, even a record of another bucket. Of several, the one due first expires first;
         ties go by key.
 
-        Rows stay 3 behind stream time. A record has the place ``2 * arrival + 1``, so expiries fit
+        Rows stay 3 behind stream time. A record has the slot ``2 * arrival + 1``, so expiries fit
         between:
 
-        | change                                   | arrival | place |
+        | change                                   | arrival | slot  |
         |------------------------------------------|---------|-------|
         | k1 comes, time 1                         | 0       | 1     |
         | k1 expires: due at 5, reached by k2      | -       | 2     |
@@ -241,20 +241,20 @@ class _Versions:
         gone = np.flatnonzero(self.lives.expires)
         moves = _stairs(self.job).first(self.lives.due_us[gone])
         positions = np.sort(self.job.position(0))
-        place = np.maximum(2 * np.searchsorted(positions, moves), 2 * self.arrival[gone] + 1)
+        slot = np.maximum(2 * np.searchsorted(positions, moves), 2 * self.arrival[gone] + 1)
         zeros = np.zeros(len(record), np.int64)
         group = self.group[gone]
         keys = [key.take(pa.array(group)) for key in self.events.keys]
         rank = rank_of_keys(keys, self.events.hash[group])
-        made = _Changes(
+        unordered = _Changes(
             np.append(record, gone),
             np.append(zeros, np.ones(len(gone), np.int64)).astype(np.bool_),
             np.append(zeros, moves),
         )
         due_us = np.append(zeros, self.lives.due_us[gone])
-        place = np.append(2 * self.arrival[record] + 1, place)
-        return made.of(
-            np.lexsort((np.append(zeros, rank), due_us, made.moves, made.expires, place))
+        slot = np.append(2 * self.arrival[record] + 1, slot)
+        return unordered.of(
+            np.lexsort((np.append(zeros, rank), due_us, unordered.moves, unordered.expires, slot))
         )
 
     def net(self) -> _Changes:
@@ -269,11 +269,11 @@ class _Versions:
         first = self.first[group]
         then = np.where(self.lives.stands[first], self.reference[first], ABSENT)
         same = (now == ABSENT) == (then == ABSENT)
-        both = np.flatnonzero(same & (now != ABSENT))
+        compared = np.flatnonzero(same & (now != ABSENT))
         columns = self.job.sources[0].value_columns
         if columns:
-            values = (self.pool.values(refs[both], columns) for refs in (now, then))
-            same[both] = rows_equal(*values)
+            values = (self.pool.values(refs[compared], columns) for refs in (now, then))
+            same[compared] = rows_equal(*values)
         return changes.of(~same)
 
     def _references(self, changes: _Changes) -> Ints:
@@ -311,9 +311,9 @@ class _Versions:
         caused = self.job.causes_of_rows(row[of_record])
         order = as_due(due_us)
         if ORDER in caused.columns:
-            own = np.flatnonzero(of_record)
-            beside = self.job.position(0)[row[own]] == changes.moves[own]
-            order[own[beside]] = caused.columns[ORDER][beside]
+            record_change = np.flatnonzero(of_record)
+            beside = self.job.position(0)[row[record_change]] == changes.moves[record_change]
+            order[record_change[beside]] = caused.columns[ORDER][beside]
         early = {
             SEQUENCE: changes.moves,
             CLOCK: changes.moves,
@@ -322,9 +322,9 @@ class _Versions:
             STREAM_TIME: due_us,
         }
         columns = {feed: early[feed].copy() for feed in self.job.operator.feeds}
-        comes = ~changes.expires
+        is_record = ~changes.expires
         for feed, column in columns.items():
-            column[comes] = caused.columns[feed][comes[of_record]]
+            column[is_record] = caused.columns[feed][is_record[of_record]]
         return Cause(columns)
 
     def keep(self, store: TableState, queue: QueueState) -> None:
@@ -335,15 +335,17 @@ class _Versions:
         lives, last = self.lives, np.append(self.first[1:], len(self.group)) - 1
         due_us, there = lives.due_us[last], lives.stands[last] & ~lives.expires[last]
         until_us = np.maximum(self.stored_due_us, np.where(there, due_us, NO_TIME))
-        kept = np.flatnonzero((self.row[last] != ABSENT) & (until_us > self.final_us))
+        stored_group = np.flatnonzero((self.row[last] != ABSENT) & (until_us > self.final_us))
         rows = self.job.batches[0].rows.select(range(len(store.schema) - 1))
-        rows = rows.take(pa.array(self.row[last[kept]]))
-        number = rows.schema.get_field_index(DELETED)
-        rows = rows.set_column(number, store.schema.field(DELETED), pa.array(~there[kept]))
-        store.store(rows.append_column(store.schema.field(DUE), pa.array(until_us[kept])))
+        rows = rows.take(pa.array(self.row[last[stored_group]]))
+        deleted_column = rows.schema.get_field_index(DELETED)
+        rows = rows.set_column(
+            deleted_column, store.schema.field(DELETED), pa.array(~there[stored_group])
+        )
+        store.store(rows.append_column(store.schema.field(DUE), pa.array(until_us[stored_group])))
         stood = lives.stands[self.first]
-        known = stood & ~self.waited & (lives.due_us[self.first] <= due_us)
-        fresh = np.flatnonzero(there & ~known)
+        is_queued = stood & ~self.waited & (lives.due_us[self.first] <= due_us)
+        fresh = np.flatnonzero(there & ~is_queued)
         fresh = fresh[np.argsort(due_us[fresh], kind="stable")]
         columns = [due_us[fresh], due_us[fresh], self.events.hash[fresh]]
         keys = [key.take(pa.array(fresh)) for key in self.events.keys]
@@ -353,7 +355,7 @@ class _Versions:
 def _due_us(located: Located) -> Ints:
     """Return the stored ``_due`` of each row, ``NO_TIME`` for none."""
     due_us = np.full(len(located.segment), NO_TIME)
-    found = np.flatnonzero(located.segment >= 0)
-    rows, place = located.gathered(found, [len(located.schema) - 1])
-    due_us[found] = rows.column(DUE).to_numpy()[place]
+    stored_query = np.flatnonzero(located.segment >= 0)
+    rows, gathered_row = located.gathered(stored_query, [len(located.schema) - 1])
+    due_us[stored_query] = rows.column(DUE).to_numpy()[gathered_row]
     return due_us

@@ -33,30 +33,32 @@ def run(job: Job, law: Fill) -> Done:
     pool = Pool(rows, located, events.groups)
     filled, missing = _filled(job, law, events, pool, located.present)
     last = last_of_source(events, 0)
-    kept = rows.select(range(len(store.schema))).take(pa.array(events.row[last]))
-    for number, values in zip(columns, filled, strict=True):
-        kept = kept.set_column(number, store.schema.field(number), values.take(pa.array(last)))
-    store.store(kept)
+    last_rows = rows.select(range(len(store.schema))).take(pa.array(events.row[last]))
+    for column_index, values in zip(columns, filled, strict=True):
+        last_rows = last_rows.set_column(
+            column_index, store.schema.field(column_index), values.take(pa.array(last))
+        )
+    store.store(last_rows)
     before = versions(events, 0, located.present)[0]
     event = np.flatnonzero(~(events.deleted & (before == ABSENT)) | (not job.sources[0].loose))
-    others = [number for number in range(len(columns)) if number != law.column]
+    others = [column_index for column_index in range(len(columns)) if column_index != law.column]
     if job.operator.emit == "batch":
         stored = np.where(located.present[events.group], events.group, ABSENT)[last]
-        then = pool.values(stored, [columns[number] for number in others])
-        now = [filled[number].take(pa.array(last)) for number in others]
-        both = (stored != ABSENT) & ~events.deleted[last]
+        then = pool.values(stored, [columns[column_index] for column_index in others])
+        now = [filled[column_index].take(pa.array(last)) for column_index in others]
+        has_both = (stored != ABSENT) & ~events.deleted[last]
         differs = (stored != ABSENT) | ~events.deleted[last]
         if others:
-            differs &= ~(both & rows_equal(then, now))
+            differs &= ~(has_both & rows_equal(then, now))
         else:
-            differs &= ~both
+            differs &= ~has_both
         event = last[differs]
     event = event[np.argsort(events.arrival[event])]
     group = pa.array(events.group[event])
-    made = output(
+    table = output(
         job.operator,
         [key.take(group) for key in events.keys],
-        [[filled[number].take(pa.array(event)) for number in others]],
+        [[filled[column_index].take(pa.array(event)) for column_index in others]],
         [np.where(events.deleted[event], ABSENT, event)],
         deleted=events.deleted[event],
         event_time_us=events.event_time_us[event],
@@ -66,7 +68,7 @@ def run(job: Job, law: Fill) -> Done:
     counts = Counts()
     counts.add(metric(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
-    return Done(made if len(event) else None, stores, counts=counts)
+    return Done(table if len(event) else None, stores, counts=counts)
 
 
 def _filled(
@@ -74,22 +76,22 @@ def _filled(
 ) -> tuple[list[pa.Array], int]:
     """Return the completed value columns of each event, and the number of missing values."""
     columns = job.sources[0].value_columns
-    own = np.where(events.deleted, ABSENT, events.groups + events.row)
-    filled = pool.values(own, columns)
+    event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
+    filled = pool.values(event_ref, columns)
     row, name = elements(filled[law.column])
-    filled[law.column] = pa.nulls(len(own), filled[law.column].type)
+    filled[law.column] = pa.nulls(len(event_ref), filled[law.column].type)
     missing = 0
-    for number, column in enumerate(law.names):
+    for column_index, column in enumerate(law.names):
         named = pc.equal(name, column).fill_null(False).to_numpy(zero_copy_only=False)
-        if number == law.column or not named.any():
+        if column_index == law.column or not named.any():
             continue
-        unsent = np.zeros(len(own), np.bool_)
+        unsent = np.zeros(len(event_ref), np.bool_)
         unsent[row[named]] = True
-        found = former(events, stored, unsent)
-        if law.fails and found.missing.any():
-            _refuse(job, law, column, events, int(np.argmax(found.missing)))
-        missing += int(np.count_nonzero(found.missing))
-        filled[number] = pool.values(found.reference, [columns[number]])[0]
+        former_values = former(events, stored, unsent)
+        if law.fails and former_values.missing.any():
+            _refuse(job, law, column, events, int(np.argmax(former_values.missing)))
+        missing += int(np.count_nonzero(former_values.missing))
+        filled[column_index] = pool.values(former_values.reference, [columns[column_index]])[0]
     return filled, missing
 
 

@@ -43,14 +43,14 @@ def _in_order(job: Job, source: int) -> Batch:
     time_us = np.empty(len(events.row), np.int64)
     time_us[events.row] = _highest(events.event_time_us, events.group, stored_us)
     batch = job.batches[source]
-    number = batch.rows.schema.get_field_index(EVENT_TIME)
-    return replace(batch, rows=batch.rows.set_column(number, EVENT_TIME, pa.array(time_us)))
+    time_column = batch.rows.schema.get_field_index(EVENT_TIME)
+    return replace(batch, rows=batch.rows.set_column(time_column, EVENT_TIME, pa.array(time_us)))
 
 
 def _highest(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
     """Return the largest time up to each event in its group, ``stored_us`` included."""
     times, rank = np.unique(np.append(time_us, stored_us), return_inverse=True)
-    own, stored = rank[: len(time_us)], rank[len(time_us) :]
+    event_rank, stored = rank[: len(time_us)], rank[len(time_us) :]
     first = group * len(times)
-    highest = np.maximum.accumulate(np.maximum(own, stored[group]) + first) - first
+    highest = np.maximum.accumulate(np.maximum(event_rank, stored[group]) + first) - first
     return times[highest]

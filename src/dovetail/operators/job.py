@@ -130,12 +130,12 @@ class BucketBatch:
         """
         batch = self.batches[source]
         if source == asking:
-            found = batch.stream_us
+            clock_us = batch.stream_us
         elif batch.stairs is None:
-            found = self.position(asking)
+            clock_us = self.position(asking)
         else:
-            found = batch.stairs.at(self.position(asking), inclusive=source < asking)
-        return np.maximum(found, self.initial_us[source])
+            clock_us = batch.stairs.at(self.position(asking), inclusive=source < asking)
+        return np.maximum(clock_us, self.initial_us[source])
 
     def said(self, name: str, source: int) -> Ints:
         """Return a column of ``Fragment.feeds`` for each row of a source; stream time is not among
@@ -179,8 +179,8 @@ class Job(BucketBatch):
         """Return a source's stream time at each event, like ``clock_of``: int64[events]."""
         clock_us = np.empty(len(events.row), np.int64)
         for asking in range(len(self.batches)):
-            own = events.source == asking
-            clock_us[own] = self.clock_of(source, asking)[events.row[own]]
+            of_source = events.source == asking
+            clock_us[of_source] = self.clock_of(source, asking)[events.row[of_source]]
         return clock_us
 
     def stream_us(self, events: Timeline) -> Ints:
@@ -194,27 +194,27 @@ class Job(BucketBatch):
 
     def causes(self, events: Timeline) -> Cause:
         """Return the columns ``Operator.feeds`` for each event, from the record that causes it."""
-        found: dict[str, Ints] = {}
+        columns: dict[str, Ints] = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
-                found[name] = minus_each(self.stream_us(events), self.operator.law.holds_us)
+                columns[name] = minus_each(self.stream_us(events), self.operator.law.holds_us)
                 continue
             column = np.empty(len(events.row), np.int64)
             for source in range(len(self.batches)):
-                own = events.source == source
-                column[own] = self.said(name, source)[events.row[own]]
-            found[name] = column
-        return Cause(found)
+                of_source = events.source == source
+                column[of_source] = self.said(name, source)[events.row[of_source]]
+            columns[name] = column
+        return Cause(columns)
 
     def causes_of_rows(self, row: Ints) -> Cause:
         """Return the columns ``Operator.feeds`` for rows of the only source."""
-        found = {}
+        columns = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
-                found[name] = minus_each(self.clock_of(0, 0)[row], self.operator.law.holds_us)
+                columns[name] = minus_each(self.clock_of(0, 0)[row], self.operator.law.holds_us)
             else:
-                found[name] = self.said(name, 0)[row]
-        return Cause(found)
+                columns[name] = self.said(name, 0)[row]
+        return Cause(columns)
 
     def horizon_us(self, source: int) -> int:
         """Return the time before which rows of a windowed source are no longer needed, ``NO_TIME``

@@ -22,15 +22,15 @@ def run(job: Job, law: ToChangesLaw) -> Done:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
     refs, columns = (changes.old, changes.new), job.sources[0].value_columns
-    former, present = (changes.pool.values(one, columns) for one in refs)
+    former, present = (changes.pool.values(side_refs, columns) for side_refs in refs)
     same = rows_equal(former, present) if columns else np.ones(len(changes.event), np.bool_)
-    found = said(changes.old != ABSENT, changes.new != ABSENT, same)
-    change, is_new = changes.in_order(found.before, found.after)
-    kind = np.where(is_new, found.kind_after[change], found.kind_before[change])
+    emissions = said(changes.old != ABSENT, changes.new != ABSENT, same)
+    change, is_new = changes.in_order(emissions.before, emissions.after)
+    kind = np.where(is_new, emissions.kind_after[change], emissions.kind_before[change])
     event = changes.event[change]
     group = pa.array(changes.events.group[event])
     values = emitted(former, present, change, is_new) if columns else []
-    made = output(
+    table = output(
         job.operator,
         [key.take(group) for key in changes.events.keys],
         [[*values, pa.array(law.kinds, pa.string()).take(pa.array(kind))]],
@@ -42,4 +42,4 @@ def run(job: Job, law: ToChangesLaw) -> Done:
     )
     ignored = changes.keep(job, store)
     stores = {job.operator.names[0]: store.runs}
-    return Done(made if len(event) else None, stores, counts=ignored)
+    return Done(table if len(event) else None, stores, counts=ignored)

@@ -22,14 +22,14 @@ def run(job: Job, _: UnionLaw) -> Done:
     """Emit each row at its arrival."""
     if not job.any_rows:
         return Done(None, job.stores)
-    numbers = range(len(job.sources))
-    events = timeline([job.rows(number) for number in numbers])
+    sources = range(len(job.sources))
+    events = timeline([job.rows(index) for index in sources])
     event = np.argsort(events.arrival)
-    parts = [job.batches[n].rows.select(job.sources[n].value_columns) for n in numbers]
+    parts = [job.batches[n].rows.select(job.sources[n].value_columns) for n in sources]
     first = np.array([0, *accumulate(len(part) for part in parts)])
     row = first[events.source[event]] + events.row[event]
     row = np.where(events.deleted[event], ABSENT, row)
-    names = [value_name(0, number) for number in range(parts[0].num_columns)]
+    names = [value_name(0, index) for index in range(parts[0].num_columns)]
     values = pa.concat_tables(part.rename_columns(names) for part in parts).columns
     changes = Changes(
         event=event,

@@ -99,8 +99,8 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
         events = timeline([rows])
         emits = np.ones(len(events.row), np.bool_)
         if law.retracts:
-            said = table.column(INSTRUCTION).to_numpy()[events.row]
-            emits = (said & SILENT) == 0
+            instruction = table.column(INSTRUCTION).to_numpy()[events.row]
+            emits = (instruction & SILENT) == 0
         values = values_of(job, law, table, events.row)
         return _each_emitted(events, values, events.row, emits)
     windows = law.windows
@@ -121,8 +121,8 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
     )
     row = row[events.row]
     values = values_of(job, law, table, row)
-    made = _each_emitted(events, values, row, np.ones(len(row), np.bool_))
-    return replace(made, late=late)
+    updated = _each_emitted(events, values, row, np.ones(len(row), np.bool_))
+    return replace(updated, late=late)
 
 
 def timeline_of_windows(
@@ -176,9 +176,9 @@ class Before:
     def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> Before:
         """Read the state of the groups of some events."""
         located = store.locate(events.hash, events.keys)
-        held = Pool(store.schema.empty_table(), located, events.groups)
+        pool = Pool(store.schema.empty_table(), located, events.groups)
         refs = np.where(located.present, np.arange(events.groups), ABSENT)
-        columns = iter(held.values(refs, store.value_columns))
+        columns = iter(pool.values(refs, store.value_columns))
         time = next(columns).fill_null(NO_TIME).to_numpy()
         count = next(columns).fill_null(0).to_numpy()
         state = [[next(columns) for _ in column.kernel.state] for column in law.columns]
@@ -221,12 +221,12 @@ class UpdatedGroups:
         before = Before.of(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
-            stored, came = initial[part.column], values[part.column]
-            read = part.read(events, before.known, stored, updates, came)
+            stored, part_values = initial[part.column], values[part.column]
+            read = part.read(events, before.known, stored, updates, part_values)
             initial[part.column] = read.initial
             reads.append(read)
-        made: list[Traced] = aggregated(law, "traced", updates, initial, values)
-        _refuse_several(law, events, made)
+        accumulators: list[Traced] = aggregated(law, "traced", updates, initial, values)
+        _refuse_several(law, events, accumulators)
         total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
         total += (before.count - np.append(0, total)[events.start])[events.group]
         return cls(
@@ -234,12 +234,13 @@ class UpdatedGroups:
             law=law,
             updated=updated,
             before=replace(before, state=initial),
-            state=[traced.columns for traced in made],
+            state=[traced.columns for traced in accumulators],
             time_us=_times(events, before.time_us, total, updated.emitted),
             count=total,
             last=last_of_source(events, 0),
             lists=[
-                (part, read, made[part.column]) for part, read in zip(parts, reads, strict=True)
+                (part, read, accumulators[part.column])
+                for part, read in zip(parts, reads, strict=True)
             ],
         )
 
@@ -257,30 +258,32 @@ class UpdatedGroups:
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
-        known = self.before.known
+        was_present = self.before.known
         now, then = (self._results(state) for state in (self.state, self.before.state))
-        both = np.flatnonzero(present & known)
-        differs = present | known
-        differs[both] = ~rows_equal(
-            *([column.take(pa.array(both)) for column in columns] for columns in (now, then))
+        compared = np.flatnonzero(present & was_present)
+        differs = present | was_present
+        differs[compared] = ~rows_equal(
+            *([column.take(pa.array(compared)) for column in columns] for columns in (now, then))
         )
         if self.law.timed:
-            differs[both] |= self.time_us[self.last[both]] != self.before.time_us[both]
+            differs[compared] |= self.time_us[self.last[compared]] != self.before.time_us[compared]
         group = groups[differs]
-        place = np.full(len(groups), -1)
-        place[self.updated.events.group[self.updated.emitted]] = np.arange(
+        emission_index = np.full(len(groups), -1)
+        emission_index[self.updated.events.group[self.updated.emitted]] = np.arange(
             len(self.updated.emitted)
         )
-        group = group[np.argsort(place[group])]
+        group = group[np.argsort(emission_index[group])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(self.last[group], picked(now, refs), self.updated.cause[place[group]])
+        return self._output(
+            self.last[group], picked(now, refs), self.updated.cause[emission_index[group]]
+        )
 
     def keep(self, store: TableState) -> None:
         """Store each group's accumulators."""
         events, last, state = self.updated.events, self.last, list(self.state)
         time_us = self.time_us[last]
-        for part, read, made in self.lists:
-            state[part.column] = part.keep(read, events, made, time_us)
+        for part, read, traced in self.lists:
+            state[part.column] = part.keep(read, events, traced, time_us)
         expiry = time_us
         if self.law.windows is not None:
             expiry = events.keys[-1].cast(pa.int64()).to_numpy()
@@ -297,7 +300,7 @@ class UpdatedGroups:
 
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
         """Return the results of accumulators, per column."""
-        return by_column(self.law, lambda kernel, number: kernel.results(state[number]))
+        return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
 
     def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
         """Return updates as changes, a tombstone where the group has no rows."""
@@ -318,11 +321,11 @@ class UpdatedGroups:
         )
 
 
-def _refuse_several(law: AggregationLaw, events: Timeline, made: Sequence[Traced]) -> None:
+def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequence[Traced]) -> None:
     """Raise ``DataError`` if a batch leaves several rows in a group that may have one. Rows in
     between do not matter.
     """
-    for column, traced in zip(law.columns, made, strict=True):
+    for column, traced in zip(law.columns, accumulators, strict=True):
         kernel, lists = column.kernel, traced.columns[0]
         if not (isinstance(kernel, LastRow) and kernel.unique):
             continue
@@ -357,24 +360,24 @@ def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[
     """Return the values that each column aggregates, taken at the rows ``row``."""
     first = job.sources[0].value_columns.start
     return [
-        picked([rows.column(first + number) for number in column.values], row)
+        picked([rows.column(first + value_index) for value_index in column.values], row)
         for column in law.columns
     ]
 
 
 def aggregated(
     law: AggregationLaw,
-    what: Literal["scan", "fold", "traced"],
+    method: Literal["scan", "fold", "traced"],
     updates: GroupUpdates,
     initial: Sequence[Columns],
     values: Sequence[Columns],
 ) -> list[Any]:
-    """Call the method ``what`` of each column's kernel on the updates: results or accumulators, per
+    """Call ``method`` of each column's kernel on the updates. Returns results or accumulators, per
     column.
     """
 
-    def run(kernel: Aggregate, number: int) -> Any:
-        return getattr(kernel, what)(updates, initial[number], values[number])
+    def run(kernel: Aggregate, column_index: int) -> Any:
+        return getattr(kernel, method)(updates, initial[column_index], values[column_index])
 
     return by_column(law, run)
 
@@ -385,13 +388,13 @@ def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list
     """
     name = ""
     try:
-        made = []
-        for number, column in enumerate(law.columns):
+        results = []
+        for column_index, column in enumerate(law.columns):
             name = column.name
-            made.append(run(column.kernel, number))
+            results.append(run(column.kernel, column_index))
     except AggregateError as error:
         raise DataError(law.name, f"{name}: {error.problem}", error.remedy) from error
-    return made
+    return results
 
 
 def state_store(job: Job, law: AggregationLaw) -> TableState:
@@ -410,8 +413,8 @@ def state_store(job: Job, law: AggregationLaw) -> TableState:
             (GROUP_TIME, pa.int64()),
             (_COUNT, pa.int64()),
             *(
-                (accumulator_name(number, part), type_)
-                for number, column in enumerate(law.columns)
+                (accumulator_name(column_index, part), type_)
+                for column_index, column in enumerate(law.columns)
                 for part, type_ in enumerate(column.kernel.state)
             ),
         ]

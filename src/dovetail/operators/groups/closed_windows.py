@@ -91,9 +91,9 @@ def _sequence(job: Job, events: Timeline) -> Ints:
     """Return the place of the record that caused each event, after all others for a window that
     only waits.
     """
-    own = events.source == 0
+    is_record = events.source == 0
     sequence = np.full(len(events.row), len(job.clock_us))
-    sequence[own] = job.batches[0].rows.column(SEQUENCE).to_numpy()[events.row[own]]
+    sequence[is_record] = job.batches[0].rows.column(SEQUENCE).to_numpy()[events.row[is_record]]
     return sequence
 
 
@@ -101,11 +101,15 @@ def _standing(events: Timeline, stored: Mask, group: Ints, sequence: Ints, closi
     """Return the row of each group when the record arrives that closes its window: a reference, or
     ABSENT.
     """
-    own = np.flatnonzero(events.source == 0)
+    record_event = np.flatnonzero(events.source == 0)
     after = versions(events, 0, stored)[1]
     span = int(sequence.max(initial=0)) + 2
-    place = events.group[own] * span + sequence[own]
-    last = np.searchsorted(place, group * span + np.minimum(closing, span - 1)) - 1
-    heard = (last >= 0) & (events.group[own[last]] == group) if len(own) else last >= 0
+    sort_key = events.group[record_event] * span + sequence[record_event]
+    last = np.searchsorted(sort_key, group * span + np.minimum(closing, span - 1)) - 1
+    heard = (
+        (last >= 0) & (events.group[record_event[last]] == group)
+        if len(record_event)
+        else last >= 0
+    )
     before = np.where(stored[group], group, ABSENT)
-    return np.where(heard, after[own[last]], before) if len(own) else before
+    return np.where(heard, after[record_event[last]], before) if len(record_event) else before

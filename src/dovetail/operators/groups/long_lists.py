@@ -88,17 +88,17 @@ class Parts:
         """Open both stores. ``column``: the column's number. ``key``: the group's columns.
         ``runs``: the runs of both stores by name, the index first.
         """
-        own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
-        own.append((_PART, pa.int64()))
+        key_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
+        key_fields.append((_PART, pa.int64()))
         first = [(_FIRST, kernel.state[0].value_type)] * kernel.ordered
         lists = [type_ for type_ in kernel.state if pa.types.is_list(type_)]
-        state = [(f"_a{number}", type_) for number, type_ in enumerate(lists)]
+        state = [(f"_a{list_index}", type_) for list_index, type_ in enumerate(lists)]
         self.column, self.kernel = column, kernel
         self._names = tuple(runs)
-        held = ([(_SIZE, pa.int64()), *first], state)
+        value_fields = ([(_SIZE, pa.int64()), *first], state)
         self.index, self.lists = (
-            TableState(pa.schema([*own, *values]), len(key) + 1, given, blobs, cache)
-            for given, values in zip(runs.values(), held, strict=True)
+            TableState(pa.schema([*key_fields, *values]), len(key) + 1, store_runs, blobs, cache)
+            for store_runs, values in zip(runs.values(), value_fields, strict=True)
         )
 
     @property
@@ -114,13 +114,13 @@ class Parts:
         if not len(large):
             return stored
         group, rows = self._parts(groups, large)
-        number, size = (rows.column(name).to_numpy() for name in (_PART, _SIZE))
-        place = number
+        part_number, size = (rows.column(name).to_numpy() for name in (_PART, _SIZE))
+        order_key = part_number
         if self.kernel.ordered:
-            (place,) = self.kernel.keys([whole(rows.column(_FIRST))])
-        order = np.lexsort((place, group))
+            (order_key,) = self.kernel.keys([whole(rows.column(_FIRST))])
+        order = np.lexsort((order_key, group))
         layout = PartLayout.of(group[order], size[order], len(groups.hash))
-        lists = self._fetch(groups, layout.group, number[order])
+        lists = self._fetch(groups, layout.group, part_number[order])
         return _spliced(stored, large, layout, np.arange(len(order)), lists)
 
     def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
@@ -129,25 +129,30 @@ class Parts:
         """
         low, high = combined_range(groups.hash[large])
         asked = pa.array(large)
-        found = self.index.scan(low, high, [key.take(asked) for key in groups.keys])
+        scan = self.index.scan(low, high, [key.take(asked) for key in groups.keys])
         columns = [self.index.key_columns[-1], *self.index.value_columns]
-        return large[found.query], found.located.fetch(np.arange(len(found.query)), columns)
+        return large[scan.query], scan.located.fetch(np.arange(len(scan.query)), columns)
 
     def read(
-        self, events: Timeline, known: Mask, stored: Columns, updates: GroupUpdates, values: Columns
+        self,
+        events: Timeline,
+        is_stored: Mask,
+        stored: Columns,
+        updates: GroupUpdates,
+        values: Columns,
     ) -> ListsRead:
-        """Read the lists that the updates by ``values`` need. ``known``: the groups that are
+        """Read the lists that the updates by ``values`` need. ``is_stored``: the groups that are
         stored. ``stored``: the accumulators in the groups' rows.
         """
-        large = np.flatnonzero(known & ~valid(stored[0]))
+        large = np.flatnonzero(is_stored & ~valid(stored[0]))
         if not len(large):
             none = np.zeros(0, np.int64)
             layout = PartLayout.of(none, none, updates.groups)
             nowhere = np.zeros(updates.groups, np.bool_)
             return ListsRead(stored, nowhere, layout, none, nowhere[:0], none)
         group, part_rows = self._parts(events, large)
-        number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
-        order = np.lexsort((number, group))
+        part_number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
+        order = np.lexsort((part_number, group))
         layout = PartLayout.of(group[order], size[order], updates.groups)
         taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
         apart = layout.apart(np.diff(updates.bounds), taken)
@@ -156,12 +161,12 @@ class Parts:
         sought = np.flatnonzero(apart[updates.group[update]])
         asking = updates.group[update[sought]]
         if self.kernel.ordered:
-            first, came = self.kernel.keys(
+            first, sought_key = self.kernel.keys(
                 [whole(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
             )
             order = np.lexsort((first, group))
             layout = PartLayout.of(group[order], size[order], updates.groups)
-            homes = layout.homes(first[order], asking, came)
+            homes = layout.homes(first[order], asking, sought_key)
         else:
             homes = layout.last(asking)
 
@@ -172,27 +177,29 @@ class Parts:
                 read |= layout.at_end(self.kernel.reads, taken + self.kernel.reach)
             read[homes] = True
         part = np.flatnonzero(read)
-        lists = self._fetch(events, layout.group[part], number[order[part]])
+        lists = self._fetch(events, layout.group[part], part_number[order[part]])
         initial = _spliced(stored, large, layout, part, lists)
         home = np.full(len(update), ABSENT)
         home[sought] = homes
         of_stored = _homes_of_stored(initial[0], layout, apart, part)
-        return ListsRead(initial, apart, layout, number[order], read, np.append(of_stored, home))
+        return ListsRead(
+            initial, apart, layout, part_number[order], read, np.append(of_stored, home)
+        )
 
-    def _fetch(self, groups: Groups, group: Ints, number: Ints) -> Columns:
+    def _fetch(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
         """Return the lists of parts, by group and number."""
-        hash_ = combined(groups.hash[group], number)
+        hash_ = combined(groups.hash[group], part_number)
         order = np.argsort(hash_)
         owner = pa.array(group[order])
-        keys = [*(key.take(owner) for key in groups.keys), pa.array(number[order])]
-        found = self.lists.locate(hash_[order], keys)
-        assert found.present.all(), "a part is in the index but not in the store"
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        parts = found.fetch(place, self.lists.value_columns)
+        keys = [*(key.take(owner) for key in groups.keys), pa.array(part_number[order])]
+        located = self.lists.locate(hash_[order], keys)
+        assert located.present.all(), "a part is in the index but not in the store"
+        sorted_index = np.empty(len(order), np.int64)
+        sorted_index[order] = np.arange(len(order))
+        parts = located.fetch(sorted_index, self.lists.value_columns)
         return [whole(column) for column in parts.columns]
 
-    def keep(self, read: ListsRead, events: Timeline, made: Traced, time_us: Ints) -> Columns:
+    def keep(self, read: ListsRead, events: Timeline, traced: Traced, time_us: Ints) -> Columns:
         """Store the changed parts of long lists, and return the accumulators for the groups' rows,
         null for a long list. ``time_us``: the groups' times.
 
@@ -207,17 +214,17 @@ class Parts:
 
         New numbers are above the group's highest, and may have gaps.
         """
-        size = sizes(made.columns[0])
+        size = sizes(traced.columns[0])
         large = read.apart | is_long(size)
         if not len(read.number) and not large.any():
-            return made.columns
+            return traced.columns
         layout, parts, groups = read.layout, len(read.number), np.arange(len(size))
 
         # A run is cut as a whole: one part or, of a group that is not apart, the whole list.
         run = np.repeat(parts + groups, size)
         by_part = np.repeat(read.apart, size)
-        run[by_part] = read.home[made.since[by_part]]
-        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged(read, made, run))
+        run[by_part] = read.home[traced.since[by_part]]
+        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged(read, traced, run))
         written = np.append(replaced & read.apart[layout.group], large & ~read.apart)
         element = np.flatnonzero(written[run])
         run = run[element]
@@ -231,27 +238,27 @@ class Parts:
         group[is_part] = layout.group[run[is_part]]
         former = np.where(is_part, run, layout.start[group]) + ordinal
         again = ordinal < np.where(is_part, 1, layout.parts[group])
-        number = _fresh(read, group)
-        number[again] = read.number[former[again]]
+        part_number = _fresh(read, group)
+        part_number[again] = read.number[former[again]]
         gone = replaced
         gone[former[again]] = False
         self._store(
             events,
             np.append(group, layout.group[gone]),
-            np.append(number, read.number[gone]),
+            np.append(part_number, read.number[gone]),
             length,
-            [column.flatten().take(pa.array(element)) for column in self._lists(made.columns)],
+            [column.flatten().take(pa.array(element)) for column in self._lists(traced.columns)],
             time_us,
         )
-        kept = pa.array(groups, mask=large)
-        lists = self._lists(made.columns)
-        return [*(column.take(kept) for column in lists), *made.columns[len(lists) :]]
+        small_group = pa.array(groups, mask=large)
+        lists = self._lists(traced.columns)
+        return [*(column.take(small_group) for column in lists), *traced.columns[len(lists) :]]
 
     def _store(
         self,
         events: Timeline,
         group: Ints,
-        number: Ints,
+        part_number: Ints,
         size: Ints,
         lists: Columns,
         time_us: Ints,
@@ -259,23 +266,23 @@ class Parts:
         """Store parts by group and number: first those with a ``size``, then tombstones of those
         that are gone.
         """
-        hash_ = combined(events.hash[group], number)
+        hash_ = combined(events.hash[group], part_number)
         order = np.argsort(hash_)
         there = order < len(size)
         row, owner = pa.array(order, mask=~there), pa.array(group[order])
-        own = [
+        shared_columns = [
             pa.array(hash_[order]),
             pa.array(time_us[group[order]]),
             pa.array(~there),
             *(key.take(owner) for key in events.keys),
-            pa.array(number[order]),
+            pa.array(part_number[order]),
         ]
         index = [pa.array(size)]
         if self.kernel.ordered:
             index.append(lists[0].take(pa.array(np.cumsum(size) - size)))
         parts = [lists_of(size, column) for column in lists]
         for store, columns in ((self.index, index), (self.lists, parts)):
-            rows = [*own, *(column.take(row) for column in columns)]
+            rows = [*shared_columns, *(column.take(row) for column in columns)]
             store.store(pa.table(rows, schema=store.schema))
 
     def _lists(self, accumulators: Columns) -> Columns:
@@ -285,13 +292,13 @@ class Parts:
 
 def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
     """Return the parts of all columns that may have them."""
-    found = []
+    parts = []
     for column in law.listed:
         kernel = law.columns[column].kernel
         assert isinstance(kernel, Listing)
         runs = {name: job.runs(name) for name in law.lists(column)}
-        found.append(Parts(column, kernel, job.operator.key, runs, job.blobs, job.cache))
-    return found
+        parts.append(Parts(column, kernel, job.operator.key, runs, job.blobs, job.cache))
+    return parts
 
 
 def _spliced(
@@ -314,10 +321,10 @@ def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Int
     return home
 
 
-def _unchanged(read: ListsRead, made: Traced, run: Ints) -> Mask:
+def _unchanged(read: ListsRead, traced: Traced, run: Ints) -> Mask:
     """Find the parts that hold the elements that they held before, untouched: bool[p]."""
     parts, old = len(read.number), len(read.initial[0].flatten())
-    stood = made.latest < old
+    stood = traced.latest < old
     now, same = (np.bincount(which, minlength=parts)[:parts] for which in (run, run[stood]))
     unchanged: Mask = (now == read.layout.size) & (same == now)
     return unchanged

@@ -28,28 +28,28 @@ def run(job: Job, _: Retract) -> Done:
     if not job.any_rows:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
-    held = range(source.foreign_columns.start, len(source.schema))
-    former = changes.pool.values(changes.old, held)
-    present = changes.pool.values(changes.new, held)
+    row_columns = range(source.foreign_columns.start, len(source.schema))
+    former = changes.pool.values(changes.old, row_columns)
+    present = changes.pool.values(changes.new, row_columns)
     group = slice(1, 1 + source.foreign)
     nowhere = any_null(present[group], len(changes.event))
-    said = moves(
+    group_moves = moves(
         changes.old != ABSENT,
         changes.new != ABSENT,
         any_null(former[group], len(changes.event)),
         nowhere,
         rows_equal(former[group], present[group]),
     )
-    change, enters = changes.in_order(said.leaves, said.enters)
+    change, enters = changes.in_order(group_moves.leaves, group_moves.enters)
     event = changes.event[change]
     hash_, *columns = emitted(former, present, change, enters)
-    names = [field.name for field in source.fields(held)][1:]
+    names = [field.name for field in source.fields(row_columns)][1:]
     rows: dict[str, pa.Array] = {
         HASH: hash_,
         EVENT_TIME: pa.array(changes.events.event_time_us[event]),
         DELETED: pa.array(~enters),
         **dict(zip(names, columns, strict=True)),
-        INSTRUCTION: pa.array(np.where(said.silent[change] & ~enters, SILENT, 0)),
+        INSTRUCTION: pa.array(np.where(group_moves.silent[change] & ~enters, SILENT, 0)),
     }
     rows |= job.causes(changes.events).of(event).arrays
     counts = changes.keep(job, store)

@@ -47,7 +47,7 @@ def run(job: Job, law: AggregationLaw) -> Done:
     events = timeline([job.rows(0)])
     closing_us = job.clocks_of(0, events) - law.windows.wait_us
     stored = _Stored.of(store, events, law)
-    made = forest(
+    session_forest = forest(
         events.group,
         events.event_time_us,
         events.arrival,
@@ -55,11 +55,13 @@ def run(job: Job, law: AggregationLaw) -> Done:
         stored.sessions,
         law.windows.size_us,
     )
-    batch = _SessionBatch(job, law, events, stored, made)
+    batch = _SessionBatch(job, law, events, stored, session_forest)
     changed = batch.changed()
     emitted = batch.net(changed) if job.operator.emit == "batch" else batch.each()
     batch.keep(store, changed)
-    return Done(emitted, {law.GROUPS: store.runs}, counts=counted(job, law, events.row[made.late]))
+    return Done(
+        emitted, {law.GROUPS: store.runs}, counts=counted(job, law, events.row[session_forest.late])
+    )
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,13 @@ class _Stored:
     @classmethod
     def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _Stored:
         """Read all stored sessions of the keys, closed ones included."""
-        found = store.scan(*combined_range(events.hash), events.keys)
-        rows = np.arange(len(found.query))
-        held = found.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
-        columns = [whole(column) for column in held.columns]
+        scanned = store.scan(*combined_range(events.hash), events.keys)
+        rows = np.arange(len(scanned.query))
+        session_rows = scanned.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
+        columns = [whole(column) for column in session_rows.columns]
         start, end = (column.cast(pa.int64()).to_numpy() for column in columns[:2])
-        order = np.lexsort((end, found.query))
-        query, start, end = found.query[order], start[order], end[order]
+        order = np.lexsort((end, scanned.query))
+        query, start, end = scanned.query[order], start[order], end[order]
         arranged = iter(column.take(pa.array(order)) for column in columns[3:])
         count = next(arranged).to_numpy()
         state = [[next(arranged) for _ in column.kernel.state] for column in law.columns]
@@ -113,8 +115,8 @@ class _SessionBatch:
         """The segment of each session. For the sessions a, b made of a, c, and d made of b and c
         the segments are 0, 0, 1 and 2.
         """
-        one, two = self.made.below
-        begins = (self.made.event == ABSENT) | (one == ABSENT) | (two != ABSENT)
+        first_child, second_child = self.made.below
+        begins = (self.made.event == ABSENT) | (first_child == ABSENT) | (second_child != ABSENT)
         return np.cumsum(begins) - 1
 
     @cached_property
@@ -144,9 +146,9 @@ class _SessionBatch:
         """
         return aggregated(self.law, "fold", self._updates, self._begun, self._values)
 
-    def _merged(self, number: Ints, end: Ints) -> list[Columns]:
+    def _merged(self, session: Ints, end: Ints) -> list[Columns]:
         """Merge all segments below these sessions, up to the exclusive ``end``, per column."""
-        first = self._segment[self.made.low[number]]
+        first = self._segment[self.made.low[session]]
         return by_column(
             self.law, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
         )
@@ -162,17 +164,17 @@ class _SessionBatch:
     @cached_property
     def state(self) -> list[Columns]:
         """The accumulators of the stored sessions, then of those after the batch, per column."""
-        made = self._merged(self._last, self._segment[self._last] + 1)
+        merged = self._merged(self._last, self._segment[self._last] + 1)
         return [
             [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
-            for before, after in zip(self.stored.state, made, strict=True)
+            for before, after in zip(self.stored.state, merged, strict=True)
         ]
 
     @cached_property
     def count(self) -> Ints:
         """The number of records in each session of ``state``."""
-        own = np.append(self.stored.count, 1)[self.made.ref]
-        total = np.append(0, np.cumsum(own))
+        node_count = np.append(self.stored.count, 1)[self.made.ref]
+        total = np.append(0, np.cumsum(node_count))
         return np.append(
             self.stored.count, total[self._last + 1] - total[self.made.low[self._last]]
         )
@@ -181,11 +183,11 @@ class _SessionBatch:
         """Return the rows and tombstones of each record, in the order of the records; None for
         none.
         """
-        made, record = self.made, self._record
+        session_forest, record = self.made, self._record
         if len(record) == 0:
             return None
-        one, two = made.below
-        merges = np.flatnonzero(two != ABSENT)
+        first_child, second_child = session_forest.below
+        merges = np.flatnonzero(second_child != ABSENT)
         into = self._segment[merges]
         initial = [
             replaced(columns, into, others)
@@ -194,18 +196,18 @@ class _SessionBatch:
         results = aggregated(self.law, "scan", self._updates, initial, self._values)
         emitted = [record]
         by = [record]
-        for below in (one, two):
-            own = np.flatnonzero((made.event != ABSENT) & (below != ABSENT))
-            was = below[own]
-            moved = (made.start_us[was] != made.start_us[own]) | (
-                made.end_us[was] != made.end_us[own]
+        for below in (first_child, second_child):
+            parent = np.flatnonzero((session_forest.event != ABSENT) & (below != ABSENT))
+            was = below[parent]
+            moved = (session_forest.start_us[was] != session_forest.start_us[parent]) | (
+                session_forest.end_us[was] != session_forest.end_us[parent]
             )
             emitted.append(was[moved])
-            by.append(own[moved])
-        session, event = np.concatenate(emitted), made.event[np.concatenate(by)]
+            by.append(parent[moved])
+        session, event = np.concatenate(emitted), session_forest.event[np.concatenate(by)]
         result = np.full(len(session), ABSENT)
         result[: len(record)] = np.arange(len(record))
-        start, end = made.start_us[session], made.end_us[session]
+        start, end = session_forest.start_us[session], session_forest.end_us[session]
         order = np.lexsort((start, result != ABSENT, self.events.arrival[event]))
         result = result[order]
         return self._output(event[order], start[order], end[order], picked(results, result), result)
@@ -215,10 +217,14 @@ class _SessionBatch:
         for none.
         """
         gone, now, then = changed
-        both = np.flatnonzero(then != ABSENT)
+        compared = np.flatnonzero(then != ABSENT)
         differs = np.ones(len(now.group), np.bool_)
-        made = by_column(self.law, lambda kernel, number: kernel.results(self.state[number]))
-        differs[both] = ~rows_equal(picked(made, now.ref[both]), picked(made, then[both]))
+        results = by_column(
+            self.law, lambda kernel, column_index: kernel.results(self.state[column_index])
+        )
+        differs[compared] = ~rows_equal(
+            picked(results, now.ref[compared]), picked(results, then[compared])
+        )
         now = now.where(differs)
         group = np.append(gone.group, now.group)
         if len(group) == 0:
@@ -230,21 +236,21 @@ class _SessionBatch:
         ref = np.append(np.full(len(gone.group), ABSENT), now.ref)
         order = np.lexsort((start, ref != ABSENT, self.events.arrival[event]))
         ref = ref[order]
-        return self._output(event[order], start[order], end[order], picked(made, ref), ref)
+        return self._output(event[order], start[order], end[order], picked(results, ref), ref)
 
     def changed(self) -> _Changed:
         """Return (gone, now, twin): stored sessions that are gone, sessions that are new or
         changed, and a twin of each of these. The twin is the stored session with the same bounds,
         ABSENT for none.
         """
-        made, last = self.made, self._last
-        below = np.concatenate(made.below)
-        below = made.ref[below[below != ABSENT]]
+        session_forest, last = self.made, self._last
+        below = np.concatenate(session_forest.below)
+        below = session_forest.ref[below[below != ABSENT]]
         stored = self.stored.sessions.where(below[below != ABSENT])
         now = Sessions(
-            self.events.group[made.event[last]],
-            made.start_us[last],
-            made.end_us[last],
+            self.events.group[session_forest.event[last]],
+            session_forest.start_us[last],
+            session_forest.end_us[last],
             len(self.stored.count) + np.arange(len(last)),
         )
         everything = [
@@ -272,8 +278,8 @@ class _SessionBatch:
         start = np.append(gone.start_us, now.start_us)
         end = np.append(gone.end_us, now.end_us)
         ref = np.append(gone.ref, now.ref)
-        place = stable_hash([pa.array(start), pa.array(end)])
-        hash_ = combined(self.events.hash[group], low_half(place))
+        bounds_hash = stable_hash([pa.array(start), pa.array(end)])
+        hash_ = combined(self.events.hash[group], low_half(bounds_hash))
         order = np.argsort(hash_, kind="stable")
         group, start, end, ref = group[order], start[order], end[order], ref[order]
         deleted = (np.arange(len(order)) < len(gone.group))[order]

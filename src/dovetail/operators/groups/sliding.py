@@ -54,8 +54,10 @@ def run(job: Job, law: AggregationLaw) -> Done:
     closing_us = np.empty(len(events.row), np.int64)
     closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
-    held, values = _held(job, law, records, events, open_, closing_us)
-    batch = _WindowBatch(job, law, events, changed(held, closing_us, windows.size_us), values)
+    sliding_records, values = _held(job, law, records, events, open_, closing_us)
+    batch = _WindowBatch(
+        job, law, events, changed(sliding_records, closing_us, windows.size_us), values
+    )
     groups = batch.groups(store)
     emitted: Iterator[pa.Table | None]
     cuts: list[tuple[int, int]] = []
@@ -103,40 +105,47 @@ class _WindowBatch:
             np.arange(len(windows)),
         )
         before = Before.of(self.law, updates, store)
-        own = updates.row
-        moment = windows.moment[own]
-        emitted = np.lexsort((windows.start_us[own], moment))
+        window_row = updates.row
+        moment = windows.moment[window_row]
+        emitted = np.lexsort((windows.start_us[window_row], moment))
         return UpdatedGroups(
             job=self.job,
             law=self.law,
             updated=Updated(updates, [], emitted, self._rows_of(moment[emitted])),
             before=before,
             state=by_column(
-                self.law, lambda kernel, number: self._final(kernel, number, before, own)
+                self.law,
+                lambda kernel, column_index: self._final(kernel, column_index, before, window_row),
             ),
             time_us=np.maximum(before.time_us, updates.event_time_us),
-            count=before.count + windows.count[own],
-            last=np.arange(len(own)),
+            count=before.count + windows.count[window_row],
+            last=np.arange(len(window_row)),
         )
 
-    def _final(self, kernel: Aggregate, number: int, before: Before, own: Ints) -> Columns:
+    def _final(
+        self, kernel: Aggregate, column_index: int, before: Before, window_row: Ints
+    ) -> Columns:
         """Return a column's accumulators after the batch. If they depend on the order of records,
         they are computed from all pairs of a window and a record, in portions.
         """
-        windows, values, stored = self.windows, self.values[number], before.state[number]
+        windows, values, stored = (
+            self.windows,
+            self.values[column_index],
+            before.state[column_index],
+        )
         if kernel.commutes or isinstance(kernel, End):
-            made = picked(values, windows.record)
+            totals = picked(values, windows.record)
             ranges = windows.first, windows.end
             if isinstance(kernel, End):
                 order = windows.records.number[windows.record]
-                made = kernel.over(*ranges, order, made, len(windows))
+                totals = kernel.over(*ranges, order, totals, len(windows))
             else:
-                made = fold_over(kernel, *ranges, made, len(windows))
-            return kernel.merged(stored, picked(made, own))
-        window_of, count = np.argsort(own), windows.count[own]
+                totals = fold_over(kernel, *ranges, totals, len(windows))
+            return kernel.merged(stored, picked(totals, window_row))
+        window_of, count = np.argsort(window_row), windows.count[window_row]
         parts: list[Columns] = [[column.slice(0, 0) for column in stored]]
         for start, stop in pieces(count, windows.pairs_max):
-            group, record = windows.members(own[start:stop])
+            group, record = windows.members(window_row[start:stop])
             group = window_of[group] - start
             order = np.argsort(group, kind="stable")
             updates = GroupUpdates(group[order], stop - start, np.zeros(len(order), np.bool_))
@@ -210,31 +219,35 @@ def _held(
     low = np.minimum.reduceat(time, start) if len(start) else start
     high = np.maximum.reduceat(time, start) if len(start) else start
     keys = [key.take(pa.array(asked)) for key in events.keys]
-    found = records.between(events.hash[asked], keys, low - size_us - 1, high + size_us + 1)
-    stored = found.rows.take(pa.array(found.row))
+    matches = records.between(events.hash[asked], keys, low - size_us - 1, high + size_us + 1)
+    stored = matches.rows.take(pa.array(matches.row))
     rows = job.batches[0].rows.take(pa.array(events.row[event]))
     fresh = _stored_rows(rows, job.manifest.rows + events.arrival[event], records.schema)
     rows = pa.concat_tables([stored, fresh]).combine_chunks()
-    group = np.append(asked[found.query], group)
-    time, number = (rows.column(name).to_numpy() for name in (EVENT_TIME, ROW))
+    group = np.append(asked[matches.query], group)
+    time, row_number = (rows.column(name).to_numpy() for name in (EVENT_TIME, ROW))
     arrival = np.append(np.full(len(stored), STORED), events.arrival[event])
-    order = np.lexsort((number, time, group))
+    order = np.lexsort((row_number, time, group))
     arrival = arrival[order]
-    held = SlidingRecords(
-        group[order], time[order], arrival, number[order], np.append(closing_us, NO_TIME)[arrival]
+    sliding_records = SlidingRecords(
+        group[order],
+        time[order],
+        arrival,
+        row_number[order],
+        np.append(closing_us, NO_TIME)[arrival],
     )
-    return held, values_of(job, law, rows, order)
+    return sliding_records, values_of(job, law, rows, order)
 
 
 def _records(job: Job, law: AggregationLaw) -> HistoryState:
     """Return the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns."""
     assert law.windows is not None
     source = job.sources[0]
-    own = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
+    system_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
     reach_us = law.windows.grace_us + law.windows.size_us + 1
     return HistoryState(
-        pa.schema([*own, *source.fields(source.user_columns)]),
-        range(len(own), len(own) + source.keys),
+        pa.schema([*system_fields, *source.fields(source.user_columns)]),
+        range(len(system_fields), len(system_fields) + source.keys),
         job.runs(law.RECORDS),
         job.blobs,
         job.cache,
@@ -243,10 +256,10 @@ def _records(job: Job, law: AggregationLaw) -> HistoryState:
     )
 
 
-def _stored_rows(rows: pa.Table, number: Ints, schema: pa.Schema) -> pa.Table:
+def _stored_rows(rows: pa.Table, row_number: Ints, schema: pa.Schema) -> pa.Table:
     """Return rows in the schema of the store, with these numbers."""
-    own = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(number)]
-    return pa.table([*own, *rows.select(schema.names[3:]).columns], schema=schema)
+    system_columns = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(row_number)]
+    return pa.table([*system_columns, *rows.select(schema.names[3:]).columns], schema=schema)
 
 
 def _keep(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
@@ -255,6 +268,6 @@ def _keep(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> Non
     hash_ = events.hash[events.group[event]]
     event = event[by_group_and_time(hash_, events.event_time_us[event])]
     rows = job.batches[0].rows.take(pa.array(events.row[event]))
-    number = job.manifest.rows + events.arrival[event]
-    records.store(_stored_rows(rows, number, records.schema))
+    row_number = job.manifest.rows + events.arrival[event]
+    records.store(_stored_rows(rows, row_number, records.schema))
     records.expire(records.horizon_us)

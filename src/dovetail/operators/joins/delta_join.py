@@ -87,13 +87,20 @@ def join(
         _SideBatch(delta_join.SideRows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
         for group, c in zip(groups, changed, strict=True)
     ]
-    sides, kept, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
+    sides, next_caches, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
     if ask is not None:
         unique = (law.sides[0].unique, law.sides[1].unique)
         needed = delta_join.needed(count, (fresh[0].rows, fresh[1].rows), law.how, unique)
-        for number in (0, 1):
-            sides[number], kept[number], counts[number] = _with_others(
-                operator, number, fresh[number], keys, needed[number], caches[number], ask, batch
+        for side_index in (0, 1):
+            sides[side_index], next_caches[side_index], counts[side_index] = _with_others(
+                operator,
+                side_index,
+                fresh[side_index],
+                keys,
+                needed[side_index],
+                caches[side_index],
+                ask,
+                batch,
             )
     results = delta_join.delta_join(
         count,
@@ -102,7 +109,7 @@ def join(
         law.form,
         moving=law.moving,
     )
-    return Joined(_tables(operator, law, sides, keys, results, batch), kept, counts)
+    return Joined(_tables(operator, law, sides, keys, results, batch), next_caches, counts)
 
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
@@ -110,7 +117,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     ``primary``: the key columns, as indices among the user columns.
     """
     table = batch.rows
-    keys = [whole(table.column(source.user_columns[place])) for place in primary]
+    keys = [whole(table.column(source.user_columns[column_index])) for column_index in primary]
     events = timeline(
         [
             SourceRows(
@@ -148,18 +155,20 @@ def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _
     return _SideBatch(rows, _canonical(table.select(list(spec.user_columns)), side.key))
 
 
-def _canonical(table: pa.Table, places: Iterable[int]) -> pa.Table:
-    """Return the table with equal bits for equal keys, in the columns ``places``."""
-    for place in places:
-        field = table.schema.field(place)
+def _canonical(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
+    """Return the table with equal bits for equal keys, in the columns ``column_indices``."""
+    for column_index in column_indices:
+        field = table.schema.field(column_index)
         if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
-            table = table.set_column(place, field, canonical(whole(table.column(place))))
+            table = table.set_column(
+                column_index, field, canonical(whole(table.column(column_index)))
+            )
     return table
 
 
 def _with_others(
     operator: Operator,
-    number: int,
+    side_index: int,
     fresh: _SideBatch,
     keys: Sequence[pa.Array],
     needed: Mask,
@@ -172,7 +181,7 @@ def _with_others(
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
-    side, schema = law.sides[number], fresh.table.schema
+    side, schema = law.sides[side_index], fresh.table.schema
     groups = len(needed)
     names = schema.names[: operator.keys]
     asked = pa.table(list(keys), schema=pa.schema([schema.field(name) for name in names]))
@@ -181,18 +190,18 @@ def _with_others(
     in_cache[entry_group[entry_group != delta_join.NO_GROUP]] = True
     missing = np.flatnonzero(needed & ~in_cache)
     chunks = [missing[at : at + _KEYS_A_QUERY] for at in range(0, len(missing), _KEYS_A_QUERY)]
-    found = [ask(number, names, asked.take(pa.array(chunk))) for chunk in chunks]
-    unfit = sum(int(answer.unfit.sum()) for answer in found)
+    answers = [ask(side_index, names, asked.take(pa.array(chunk))) for chunk in chunks]
+    unfit = sum(int(answer.unfit.sum()) for answer in answers)
     counts = int((needed & in_cache).sum()), len(missing), unfit
     cached_group = entry_group[cache.entry]
     cached = cached_group != delta_join.NO_GROUP
-    tables = [cache.rows.filter(pa.array(cached)), *(answer.rows for answer in found)]
-    known = _canonical(pa.concat_tables(tables), [*range(operator.keys), *side.key])
-    own = (chunk[answer.key] for chunk, answer in zip(chunks, found, strict=True))
-    group = np.concatenate([cached_group[cached], *own])
+    tables = [cache.rows.filter(pa.array(cached)), *(answer.rows for answer in answers)]
+    other_rows = _canonical(pa.concat_tables(tables), [*range(operator.keys), *side.key])
+    looked_up_groups = (chunk[answer.key] for chunk, answer in zip(chunks, answers, strict=True))
+    group = np.concatenate([cached_group[cached], *looked_up_groups])
     answer = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    stays = _stays(operator.sources[number].title, side, fresh, known, group, answer)
-    joined = _joined(fresh, known.filter(pa.array(stays)), group[stays])
+    stays = _stays(operator.sources[side_index].title, side, fresh, other_rows, group, answer)
+    joined = _joined(fresh, other_rows.filter(pa.array(stays)), group[stays])
     if side.cache == 0:
         return joined, cache, counts
     complete = in_cache.copy()
@@ -205,7 +214,7 @@ def _with_others(
 
 
 def _stays(
-    title: str, side: LookedUp, fresh: _SideBatch, known: pa.Table, group: Ints, answer: Ints
+    title: str, side: LookedUp, fresh: _SideBatch, other_rows: pa.Table, group: Ints, answer: Ints
 ) -> Mask:
     """Find the known rows that stay: bool[rows]. A row leaves if a fresh row replaces it.
 
@@ -220,23 +229,23 @@ def _stays(
     | 3           | look-up 1    | none      | yes                     |
     """
     key = list(side.key)
-    both = pa.concat_tables([fresh.table.select(key), known.select(key)])
-    columns = [whole(column) for column in both.columns]
-    order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(both)))
-    row_of = np.empty(len(both), np.int64)
-    row_of[order] = np.cumsum(new) - 1
-    own = row_of[len(fresh.table) :]
-    refuse_twice(title, "its primary key", own * (answer.max(initial=0) + 1) + answer)
+    all_rows = pa.concat_tables([fresh.table.select(key), other_rows.select(key)])
+    columns = [whole(column) for column in all_rows.columns]
+    order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(all_rows)))
+    primary_rank = np.empty(len(all_rows), np.int64)
+    primary_rank[order] = np.cumsum(new) - 1
+    other_rank = primary_rank[len(fresh.table) :]
+    refuse_twice(title, "its primary key", other_rank * (answer.max(initial=0) + 1) + answer)
     if side.index.unique:
         refuse_twice(title, "a unique index", group)
     last = np.full(int(new.sum()), ABSENT)
-    last[own] = np.arange(len(own))
-    last[row_of[: len(fresh.table)]] = ABSENT
-    stays: Mask = last[own] == np.arange(len(own))
+    last[other_rank] = np.arange(len(other_rank))
+    last[primary_rank[: len(fresh.table)]] = ABSENT
+    stays: Mask = last[other_rank] == np.arange(len(other_rank))
     return stays
 
 
-def _joined(fresh: _SideBatch, known: pa.Table, group: Ints) -> _SideBatch:
+def _joined(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
     """Append known rows to the fresh rows of a side."""
     none = np.zeros(len(group), np.bool_)
     rows = delta_join.SideRows(
@@ -245,13 +254,13 @@ def _joined(fresh: _SideBatch, known: pa.Table, group: Ints) -> _SideBatch:
         gone=np.concatenate((fresh.rows.gone, none)),
         time_us=np.concatenate((fresh.rows.time_us, np.full(len(group), NO_TIME))),
     )
-    return _SideBatch(rows, pa.concat_tables([fresh.table, known]))
+    return _SideBatch(rows, pa.concat_tables([fresh.table, other_rows]))
 
 
 def _entries(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
     """Return cache entries of the groups whose rows are all known."""
-    number = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
-    entry = number[side.rows.group]
+    entry_of_group = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
+    entry = entry_of_group[side.rows.group]
     rows = np.flatnonzero((entry != delta_join.NO_GROUP) & side.rows.alive)
     return SideCache(
         keys=asked.filter(pa.array(complete)),
@@ -272,23 +281,23 @@ def _tables(
     """Return the results as changes, in tables of at most ``_RESULTS_A_TABLE`` rows."""
     for start in range(0, len(results), _RESULTS_A_TABLE):
         part = slice(start, start + _RESULTS_A_TABLE)
-        own = delta_join.Results(
+        part_results = delta_join.Results(
             row=(results.row[0][part], results.row[1][part]),
             group=results.group[part],
             deleted=results.deleted[part],
             time_us=results.time_us[part],
         )
-        references = [np.where(own.deleted, ABSENT, row) for row in own.row]
+        references = [np.where(part_results.deleted, ABSENT, row) for row in part_results.row]
         yield output(
             operator,
-            _keys(law, sides, keys, own),
+            _keys(law, sides, keys, part_results),
             [
-                picked([side.table.column(place) for place in declared.values], refs)
+                picked([side.table.column(column_index) for column_index in declared.values], refs)
                 for side, declared, refs in zip(sides, law.sides, references, strict=True)
             ],
             references,
-            deleted=own.deleted,
-            event_time_us=own.time_us,
+            deleted=part_results.deleted,
+            event_time_us=part_results.time_us,
             position=(batch << _BATCH_SHIFT) + start,
             cause=Cause({}),
         )
@@ -304,8 +313,10 @@ def _keys(
     if law.form == "key":
         return [column.take(pa.array(results.group)) for column in keys]
     columns = []
-    for number, refs in enumerate(delta_join.key_rows(results, law.form)):
-        if number == 0 or law.right_key:
-            table = sides[number].table
-            columns += picked([table.column(place) for place in law.sides[number].key], refs)
+    for side_index, refs in enumerate(delta_join.key_rows(results, law.form)):
+        if side_index == 0 or law.right_key:
+            table = sides[side_index].table
+            columns += picked(
+                [table.column(column_index) for column_index in law.sides[side_index].key], refs
+            )
     return columns

@@ -165,11 +165,11 @@ def _retained(
     retention_us = source.retention_us
     if retention_us is None:
         return results
-    number = source.schema.get_field_index(source.window)
+    window_column = source.schema.get_field_index(source.window)
     refs = subscriptions.reference[results.subscription]
-    (bound,) = subscriptions.pool.values(refs, [number])
-    place = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]
-    horizon_us = np.maximum(job.clock_us[place], NO_TIME + retention_us) - retention_us
+    (bound,) = subscriptions.pool.values(refs, [window_column])
+    sequence = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]
+    horizon_us = np.maximum(job.clock_us[sequence], NO_TIME + retention_us) - retention_us
     return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
@@ -224,9 +224,9 @@ def _net(
     then = _before(law, events, table, initial, group[last], stood[pair[last]], alone)
     moved = ends.epoch != SETTLED
     differs = moved | (ends.present != then.present)
-    both = np.flatnonzero(ends.present & then.present & ~moved)
-    for start in range(0, len(both), _ROWS_MAX):
-        at = both[start : start + _ROWS_MAX]
+    compared = np.flatnonzero(ends.present & then.present & ~moved)
+    for start in range(0, len(compared), _ROWS_MAX):
+        at = compared[start : start + _ROWS_MAX]
         rows = [_held(table, subscriptions, results.of(at)) for results in (ends, then)]
         differs[at] = ~rows_equal(*rows)
     leaving = stored[subscriptions.epoch[stored] != SETTLED]
@@ -284,12 +284,12 @@ def _chunks(
     Rows lie bucket by bucket, as they are partitioned.
     """
     causes = job.causes(events)
-    place = np.where(
+    place_hash = np.where(
         results.subscription == ABSENT,
         low_half(events.hash[events.group[results.event]]),
         np.append(subscriptions.place, 0)[results.subscription],
     )
-    by_bucket = np.argsort(bucket_of(place, job.operator.buckets), kind="stable")
+    by_bucket = np.argsort(bucket_of(place_hash, job.operator.buckets), kind="stable")
     for start in range(0, len(by_bucket), _ROWS_MAX):
         which = by_bucket[start : start + _ROWS_MAX]
         part = results.of(which)
@@ -297,20 +297,20 @@ def _chunks(
         group = events.group[part.event]
         keys = subscriptions.pool.values(left, subscriptions.primary)
         if preserved(law.how)[1]:
-            own = pa.array(group, mask=part.subscription != ABSENT)
-            keys += [key.take(own) for key in events.keys]
-        held = _held(table, subscriptions, part)
+            right_group = pa.array(group, mask=part.subscription != ABSENT)
+            keys += [key.take(right_group) for key in events.keys]
+        value_columns = _held(table, subscriptions, part)
         width = len(subscriptions.values)
         references = [np.where(part.present, refs, ABSENT) for refs in (left, part.right)]
         rows = output(
             job.operator,
             keys,
-            [held[:width], held[width:]],
+            [value_columns[:width], value_columns[width:]],
             references,
             deleted=~part.present,
             event_time_us=part.time_us,
             position=0,
-            cause=causes.of(part.event).tied(place[which]),
+            cause=causes.of(part.event).tied(place_hash[which]),
         )
-        rows = rows.append_column(PLACE, pa.array(place[which]))
+        rows = rows.append_column(PLACE, pa.array(place_hash[which]))
         yield rows.append_column(EPOCH, pa.array(part.epoch))

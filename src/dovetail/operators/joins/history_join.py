@@ -29,16 +29,16 @@ def run(job: Job, law: HistoryJoinLaw) -> Done:
     for source in law.leaves:
         store = job.table_store(source)
         assert isinstance(store, HistoryState)
-        pool, first, made = _points(job, source, store, events, counted[source], earliest)
+        pool, first, side_points = _points(job, source, store, events, counted[source], earliest)
         stores.append(store)
         pools.append(pool)
         firsts.append(first)
-        points.append(made)
+        points.append(side_points)
     parts = []
     for side in law.leaves:
         event = np.flatnonzero(counted[side])
         row = firsts[side] + events.row[event]
-        found = correct(
+        corrections = correct(
             law.how,
             side,
             events.group[event],
@@ -47,7 +47,7 @@ def run(job: Job, law: HistoryJoinLaw) -> Done:
             np.where(events.deleted[event], ABSENT, row),
             points,
         )
-        parts.append((event[found.record], found))
+        parts.append((event[corrections.record], corrections))
     emitted = _output(job, law, events, pools, parts)
     ignored = Counts()
     for source, store in enumerate(stores):
@@ -88,7 +88,7 @@ def _points(
     order = np.lexsort((arrival, time, group))
     horizon_us = np.empty(len(events.row), np.int64)
     horizon_us[events.arrival] = minus_each(job.clocks_of(source, events), retention_us)
-    made = Points(
+    points = Points(
         np.searchsorted(group[order], np.append(groups, events.groups)),
         time[order],
         arrival[order],
@@ -96,7 +96,7 @@ def _points(
         horizon_us,
     )
     pool = pa.concat_tables([rows.select(values), job.batches[source].rows.select(values)])
-    return pool, len(rows), made
+    return pool, len(rows), points
 
 
 def _output(
@@ -112,7 +112,8 @@ def _output(
         return None
     order = np.argsort(events.arrival[event], kind="stable")
     references = [
-        np.concatenate([found.reference[side] for _, found in parts])[order] for side in law.leaves
+        np.concatenate([corrections.reference[side] for _, corrections in parts])[order]
+        for side in law.leaves
     ]
     group = pa.array(events.group[event[order]])
     return output(
@@ -120,8 +121,8 @@ def _output(
         [key.take(group) for key in events.keys],
         [picked(pool.columns, refs) for pool, refs in zip(pools, references, strict=True)],
         references,
-        deleted=~np.concatenate([found.present for _, found in parts])[order],
-        event_time_us=np.concatenate([found.time_us for _, found in parts])[order],
+        deleted=~np.concatenate([corrections.present for _, corrections in parts])[order],
+        event_time_us=np.concatenate([corrections.time_us for _, corrections in parts])[order],
         position=job.manifest.position,
         cause=job.causes(events).of(event[order]),
     )

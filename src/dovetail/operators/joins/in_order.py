@@ -33,16 +33,16 @@ def merge(
     the merged output.
     """
     position = batch << _BATCH_SHIFT
-    held: list[pa.Table] = []
+    moved_tables: list[pa.Table] = []
     for table in tables:
         settled = table.column(EPOCH).to_numpy() == SETTLED
         if not settled.all():
-            held.append(table.filter(pa.array(~settled)))
+            moved_tables.append(table.filter(pa.array(~settled)))
             table = table.filter(pa.array(settled))
         yield _placed(table, columns, position)
         position += len(table)
-    if held:
-        moved = pa.concat_tables(held)
+    if moved_tables:
+        moved = pa.concat_tables(moved_tables)
         moved = moved.take(pa.array(np.argsort(moved.column(EPOCH).to_numpy(), kind="stable")))
         if law.net:
             moved = _net(moved.combine_chunks(), len(law.keys))
@@ -60,8 +60,8 @@ def run(job: Job, law: InOrder) -> Done:
 def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
     """Number the rows from ``position`` on, and select the columns."""
     positions = pa.array(np.arange(position, position + len(table)))
-    number = table.schema.get_field_index(POSITION)
-    placed = table.set_column(number, POSITION, positions)
+    position_column = table.schema.get_field_index(POSITION)
+    placed = table.set_column(position_column, POSITION, positions)
     return placed.select(columns)
 
 
@@ -77,18 +77,20 @@ def _net(rows: pa.Table, keys: int) -> pa.Table:
     | 2   | 6          | z         | yes                              |
     | 3   | 7          | tombstone | no: there was no row             |
     """
-    place = rows.column(PLACE).to_numpy()
-    key = [rows.column(number).combine_chunks() for number in range(keys)]
-    order, new, _ = by_key(place, key, np.arange(len(rows)))
+    place_hash = rows.column(PLACE).to_numpy()
+    key = [rows.column(column_index).combine_chunks() for column_index in range(keys)]
+    order, new, _ = by_key(place_hash, key, np.arange(len(rows)))
     first = order[new]
     last = order[np.append(np.flatnonzero(new)[1:], len(order)) - 1]
     epoch = rows.column(EPOCH).to_numpy()
     was = epoch[first] == BEFORE
     deleted = rows.column(DELETED).to_numpy()[last].astype(np.bool_)
     same = deleted & ~was
-    both = np.flatnonzero(~deleted & was)
+    compared = np.flatnonzero(~deleted & was)
     values = rows.select(range(keys, rows.schema.get_field_index(DELETED)))
-    now, then = (values.take(pa.array(side[both])).columns for side in (last, first))
-    same[both] = rows_equal([c.combine_chunks() for c in now], [c.combine_chunks() for c in then])
+    now, then = (values.take(pa.array(side[compared])).columns for side in (last, first))
+    same[compared] = rows_equal(
+        [c.combine_chunks() for c in now], [c.combine_chunks() for c in then]
+    )
     emitted = last[~same & (epoch[last] != BEFORE)]
     return rows.take(pa.array(np.sort(emitted)))

@@ -67,17 +67,17 @@ class Answering:
         order, once for each answer.
         """
         law = self.law
-        place = np.flatnonzero(live)
-        keys = records.select(law.on).take(pa.array(place)).rename_columns(list(law.by))
+        live_row = np.flatnonzero(live)
+        keys = records.select(law.on).take(pa.array(live_row)).rename_columns(list(law.by))
         key, sizes, rows = self._rows(keys.cast(law.key_schema))
         record, row = answered(key, sizes, law.how)
-        self.dropped += len(live) - len(place)
+        self.dropped += len(live) - len(live_row)
         if law.how == "inner":
             self.dropped += int((key == NO_GROUP).sum())
         for start in range(0, len(record), _RESULTS_A_TABLE):
             part = slice(start, start + _RESULTS_A_TABLE)
-            own = records.take(pa.array(place[record[part]]))
-            yield own, _values(law, own, rows, row[part])
+            part_records = records.take(pa.array(live_row[record[part]]))
+            yield part_records, _values(law, part_records, rows, row[part])
 
     def _rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
         """Return the key that each record asks for, the number of rows of each key, and the rows.
@@ -89,37 +89,37 @@ class Answering:
         cache = self._cached(now_us)
         key_of_entry = numbered(asked, cache.keys.select(law.by))
         wanted = key_of_entry != NO_GROUP
-        known = np.zeros(count, np.bool_)
-        known[key_of_entry[wanted]] = True
-        missing = np.flatnonzero(~known)
+        is_cached = np.zeros(count, np.bool_)
+        is_cached[key_of_entry[wanted]] = True
+        missing = np.flatnonzero(~is_cached)
         chunks = [missing[at : at + _KEYS_A_QUERY] for at in range(0, len(missing), _KEYS_A_QUERY)]
-        found = [self._ask(asked.take(pa.array(chunk))) for chunk in chunks]
+        answers = [self._ask(asked.take(pa.array(chunk))) for chunk in chunks]
         self.hits += count - len(missing)
         self.misses += len(missing)
-        self.unfit += sum(int(answer.unfit.sum()) for answer in found)
+        self.unfit += sum(int(answer.unfit.sum()) for answer in answers)
         from_cache = wanted[cache.entry]
         rows = pa.concat_tables(
-            [cache.rows.filter(pa.array(from_cache)), *(answer.rows for answer in found)]
+            [cache.rows.filter(pa.array(from_cache)), *(answer.rows for answer in answers)]
         )
         of_key = np.concatenate(
             [
                 key_of_entry[cache.entry[from_cache]],
-                *(chunk[answer.key] for chunk, answer in zip(chunks, found, strict=True)),
+                *(chunk[answer.key] for chunk, answer in zip(chunks, answers, strict=True)),
             ]
         )
         if law.index.unique:
             refuse_twice(law.lookup.title, "a unique index", of_key)
         used = replace(cache, used=np.where(wanted, now_us, cache.used))
-        self._keep(used, asked, missing, chunks, found, now_us)
+        self._keep(used, asked, missing, chunks, answers, now_us)
         order = np.lexsort((_rank(law, rows), of_key))
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
     def _ask(self, keys: pa.Table) -> Found:
         """Look up keys in the store. Raises if two rows of an answer have one primary key."""
         law = self.law
-        found = opened(law.lookup, law.schema).rows(law.by, keys)
-        refuse_twice(law.lookup.title, "its primary key", _rank(law, found.rows))
-        return found
+        answer = opened(law.lookup, law.schema).rows(law.by, keys)
+        refuse_twice(law.lookup.title, "its primary key", _rank(law, answer.rows))
+        return answer
 
     def _cached(self, now_us: int) -> SideCache:
         """Return the known answers without those that are too old."""
@@ -139,23 +139,23 @@ class Answering:
         asked: pa.Table,
         missing: Ints,
         chunks: Sequence[Ints],
-        found: Sequence[Found],
+        answers: Sequence[Found],
         now_us: int,
     ) -> None:
         """Add the answers found to the known ones."""
         law = self.law
         first = np.cumsum([0, *map(len, chunks)])
-        entries = [at + answer.key for at, answer in zip(first, found, strict=False)]
+        entries = [at + answer.key for at, answer in zip(first, answers, strict=False)]
         since = pa.array(np.full(len(missing), now_us), pa.int64())
         fresh = SideCache(
             keys=asked.take(pa.array(missing)).append_column(_SINCE, since),
             used=np.full(len(missing), now_us),
-            rows=pa.concat_tables([law.schema.empty_table(), *(answer.rows for answer in found)]),
+            rows=pa.concat_tables([law.schema.empty_table(), *(answer.rows for answer in answers)]),
             entry=np.concatenate([np.zeros(0, np.int64), *entries]),
         )
         if len(missing):
-            kept = np.ones(len(cache.used), np.bool_)
-            cache = cache.kept(kept, fresh, law.rows_max or _REMEMBERED)
+            every_entry = np.ones(len(cache.used), np.bool_)
+            cache = cache.kept(every_entry, fresh, law.rows_max or _REMEMBERED)
         if law.rows_max:
             self.caches[law] = cache
         else:
@@ -178,8 +178,8 @@ def _rank(law: StoreLookUp, rows: pa.Table) -> Ints:
 def _values(law: StoreLookUp, records: pa.Table, rows: pa.Table, row: Ints) -> list[pa.Array]:
     """Return the values of results, of records and of rows, null for a missing row."""
     absent = row == ABSENT
-    found = rows.take(pa.array(row, mask=absent))
-    sides = {"left": records, "right": found}
+    matched_rows = rows.take(pa.array(row, mask=absent))
+    sides = {"left": records, "right": matched_rows}
     missing = {"left": np.zeros(len(row), np.bool_), "right": absent}
     return [
         _struct(sides[side], missing[side]) if column is None else whole(sides[side].column(column))

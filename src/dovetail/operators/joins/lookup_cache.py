@@ -53,15 +53,15 @@ class SideCache:
         """Return the ``entries`` of this cache and those of ``fresh``, at most ``size`` rows. If
         there are more, the entries used last stay.
         """
-        number = np.cumsum(entries) - 1
+        entry_index = np.cumsum(entries) - 1
         rows = entries[self.entry]
-        both = SideCache(
+        merged = SideCache(
             keys=pa.concat_tables([self.keys.filter(pa.array(entries)), fresh.keys]),
             used=np.concatenate((self.used[entries], fresh.used)),
             rows=pa.concat_tables([self.rows.filter(pa.array(rows)), fresh.rows]),
-            entry=np.concatenate((number[self.entry[rows]], entries.sum() + fresh.entry)),
+            entry=np.concatenate((entry_index[self.entry[rows]], entries.sum() + fresh.entry)),
         )
-        return both._bounded(size)
+        return merged._bounded(size)
 
     def _weights(self) -> Ints:
         """Return the size of each entry: its number of rows, at least 1."""
@@ -77,13 +77,13 @@ class SideCache:
         fits = np.cumsum(weights[order]) <= size
         chosen = np.zeros(len(self.used), np.bool_)
         chosen[order[fits]] = True
-        number = np.cumsum(chosen) - 1
+        entry_index = np.cumsum(chosen) - 1
         rows = chosen[self.entry]
         return SideCache(
             keys=self.keys.filter(pa.array(chosen)),
             used=self.used[chosen],
             rows=self.rows.filter(pa.array(rows)),
-            entry=number[self.entry[rows]],
+            entry=entry_index[self.entry[rows]],
         )
 
 

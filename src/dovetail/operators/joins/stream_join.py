@@ -51,14 +51,14 @@ def run(job: Job, law: StreamJoinLaw) -> Done:
         sides[side].meet(events, sides[1 - side])
     meeting = Meeting(*sides)
     results = _PairResults()
-    for own in sides:
-        results.add_null_keys(own, events, null & valued, roles)
-        if own.waits:
-            results.add_closed(own, job)
+    for this_side in sides:
+        results.add_null_keys(this_side, events, null & valued, roles)
+        if this_side.waits:
+            results.add_closed(this_side, job)
         else:
-            results.add_at_once(own, np.flatnonzero(own.alone))
+            results.add_at_once(this_side, np.flatnonzero(this_side.alone))
         if law.unmatched == "retract":
-            results.add_withdrawn(own)
+            results.add_withdrawn(this_side)
     _keep(job, law, stores, events, valued & ~null, sides, window, stream_us)
     tables = results.tables(job, meeting, sides, events, roles)
     first = next(tables, None)
@@ -119,7 +119,7 @@ def _moved(job: Job, limit_us: Ints) -> Ints:
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
         return np.zeros(len(limit_us), np.int64)
-    return np.minimum.reduce([one.first(limit_us + 1) for one in stairs if one is not None])  # type: ignore[no-any-return]
+    return np.minimum.reduce([stair.first(limit_us + 1) for stair in stairs if stair is not None])  # type: ignore[no-any-return]
 
 
 class _PairResults:
@@ -147,10 +147,10 @@ class _PairResults:
 
     def _add(
         self,
-        own: Side,
+        side: Side,
         arrival: Ints,
         keys: Sequence[Ints | int],
-        number: Ints,
+        row_number: Ints,
         other: Ints | int,
         time: Ints,
         *,
@@ -159,58 +159,60 @@ class _PairResults:
         """Add results with their arrival and keys. ``other`` may be ABSENT; ``withdrawn`` marks
         tombstones.
         """
-        sides = (number, other) if own.side == 0 else (other, number)
+        sides = (row_number, other) if side.side == 0 else (other, row_number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
         self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
 
-    def add_pairs(self, own: Side, other: Side, pairs: Pairs) -> None:
+    def add_pairs(self, side: Side, other: Side, pairs: Pairs) -> None:
         """Add the pairs of some of a side's records."""
-        time = np.maximum(own.arrivals.time_us[pairs.row], pairs.other_time_us)
+        time = np.maximum(side.arrivals.time_us[pairs.row], pairs.other_time_us)
         order = (1, 0, pairs.other_time_us, other.identity[pairs.other], 1)
-        number = own.numbers[pairs.row]
-        self._add(own, own.arrivals.arrival[pairs.row], order, number, pairs.other, time)
+        row_number = side.numbers[pairs.row]
+        self._add(side, side.arrivals.arrival[pairs.row], order, row_number, pairs.other, time)
 
-    def add_null_keys(self, own: Side, events: Timeline, null: Mask, roles: int) -> None:
+    def add_null_keys(self, side: Side, events: Timeline, null: Mask, roles: int) -> None:
         """Add the records of a preserved side that have a null in their key, at their arrival."""
-        if own.preserved:
-            event = np.flatnonzero(null & (events.source == own.source))
-            arrival = _arrival(events, own.side, roles)[event]
-            number = own.base + events.row[event]
+        if side.preserved:
+            event = np.flatnonzero(null & (events.source == side.source))
+            arrival = _arrival(events, side.side, roles)[event]
+            row_number = side.base + events.row[event]
             time = events.event_time_us[event]
-            self._add(own, arrival, (1, 0, 0, 0, 0), number, ABSENT, time)
+            self._add(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
 
-    def add_at_once(self, own: Side, rows: Ints) -> None:
+    def add_at_once(self, side: Side, rows: Ints) -> None:
         """Add records of the side as unmatched, at their arrival."""
-        arrival, time = own.arrivals.arrival[rows], own.arrivals.time_us[rows]
-        self._add(own, arrival, (1, 0, 0, 0, 0), own.numbers[rows], ABSENT, time)
+        arrival, time = side.arrivals.arrival[rows], side.arrivals.time_us[rows]
+        self._add(side, arrival, (1, 0, 0, 0, 0), side.numbers[rows], ABSENT, time)
 
-    def add_closed(self, own: Side, job: Job) -> None:
+    def add_closed(self, side: Side, job: Job) -> None:
         """Add the side's unmatched rows that close in this batch. A row closes when it is due,
         before the arriving record acts. A row that arrives after that closes at its own arrival.
 
         Rows that close before one record of this bucket may be due by different records of other
         buckets.
         """
-        number = own.closing()
-        keys = picked(own.pool.columns[: own.keys], number)
-        rank = rank_of_keys(keys, own.identity[number])
-        came = np.full(own.base + len(own.batch), -1)
-        came[own.numbers] = own.arrivals.arrival
-        arrival = np.maximum(own.closes[number], came[number])
-        late = (arrival == came[number]).astype(np.int64)
-        time = own.time_us[number]
-        due = np.where(late, 0, _moved(job, own.window.limit(own.side, time)))
+        row_number = side.closing()
+        keys = picked(side.pool.columns[: side.keys], row_number)
+        rank = rank_of_keys(keys, side.identity[row_number])
+        row_arrival = np.full(side.base + len(side.batch), -1)
+        row_arrival[side.numbers] = side.arrivals.arrival
+        arrival = np.maximum(side.closes[row_number], row_arrival[row_number])
+        late = (arrival == row_arrival[row_number]).astype(np.int64)
+        time = side.time_us[row_number]
+        due = np.where(late, 0, _moved(job, side.window.limit(side.side, time)))
         # On a tie the right side comes first, as in Kafka Streams.
-        self._add(own, arrival, (late, due, time, 1 - own.side, rank), number, ABSENT, time)
+        self._add(side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time)
 
-    def add_withdrawn(self, own: Side) -> None:
+    def add_withdrawn(self, side: Side) -> None:
         """Add the withdrawal of rows that were emitted unmatched and are now joined for the first
         time.
         """
-        number = np.flatnonzero(own.was_alone() & (own.first_match != NEVER))
-        time = own.time_us[number]
-        order = (1, 0, time, own.identity[number], 0)
-        self._add(own, own.first_match[number], order, number, ABSENT, time, withdrawn=True)
+        row_number = np.flatnonzero(side.was_alone() & (side.first_match != NEVER))
+        time = side.time_us[row_number]
+        order = (1, 0, time, side.identity[row_number], 0)
+        self._add(
+            side, side.first_match[row_number], order, row_number, ABSENT, time, withdrawn=True
+        )
 
     def tables(
         self,
@@ -222,14 +224,14 @@ class _PairResults:
     ) -> Iterator[pa.Table]:
         """Return all results and the pairs as tables, in order, a range of arrivals at a time."""
         caused = _Caused.of(job, sides, events)
-        ours = self._whole()
-        ours = ours[:, np.argsort(ours[0], kind="stable")]
+        added = self._whole()
+        added = added[:, np.argsort(added[0], kind="stable")]
         position = job.manifest.position
         for cut in meeting.cuts:
             part = _PairResults()
-            part._parts.append([*ours[:, slice(*np.searchsorted(ours[0], cut))]])
-            for own, other, pairs in meeting.pairs(cut):
-                part.add_pairs(own, other, pairs)
+            part._parts.append([*added[:, slice(*np.searchsorted(added[0], cut))]])
+            for side, other, pairs in meeting.pairs(cut):
+                part.add_pairs(side, other, pairs)
             if part.count:
                 yield part._table(job, sides, caused, roles, position)
                 position += part.count
@@ -246,13 +248,16 @@ class _PairResults:
         order = np.lexsort((*reversed(keys), arrival))
         references = left[order], right[order]
         operator = job.operator
-        found = [
+        side_columns = [
             picked(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
         ]
         return output(
             operator,
-            [pc.coalesce(*both) for both in zip(*(f[: operator.keys] for f in found), strict=True)],
-            [values[operator.keys :] for values in found],
+            [
+                pc.coalesce(*key_pair)
+                for key_pair in zip(*(f[: operator.keys] for f in side_columns), strict=True)
+            ],
+            [values[operator.keys :] for values in side_columns],
             references,
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
@@ -290,18 +295,20 @@ class _Caused:
         else:
             cause = Cause(dict.fromkeys(operator.feeds, event))
         side = (references[0] == ABSENT).astype(np.int64)
-        number = np.where(side == 1, references[1], references[0])
-        due, hash_ = np.empty(len(number), np.int64), np.empty(len(number), np.int64)
-        for own in self.sides:
-            mine = side == own.side
-            keys = picked(own.pool.columns[: own.keys], number[mine])
-            due[mine] = own.window.limit(own.side, own.time_us[number[mine]]) + 1
-            hash_[mine] = stable_hash(keys)
+        row_number = np.where(side == 1, references[1], references[0])
+        due, hash_ = np.empty(len(row_number), np.int64), np.empty(len(row_number), np.int64)
+        for this_side in self.sides:
+            of_side = side == this_side.side
+            keys = picked(this_side.pool.columns[: this_side.keys], row_number[of_side])
+            due[of_side] = (
+                this_side.window.limit(this_side.side, this_side.time_us[row_number[of_side]]) + 1
+            )
+            hash_[of_side] = stable_hash(keys)
         cause = cause.due(order == 0, due, hash_, operator.law.holds_us)
         if SEQUENCE not in operator.feeds:
             return cause
-        place = np.where(order == 0, _moved(self.job, due - 1), cause.columns[SEQUENCE])
-        return Cause({**cause.columns, SEQUENCE: place})
+        sequence = np.where(order == 0, _moved(self.job, due - 1), cause.columns[SEQUENCE])
+        return Cause({**cause.columns, SEQUENCE: sequence})
 
 
 def _keep(

@@ -87,8 +87,8 @@ def _stored_schema(job: Job, source: int) -> pa.Schema:
     side), keys, values.
     """
     spec = job.sources[source]
-    own = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
-    return pa.schema([*own, *spec.fields(spec.user_columns)])
+    system_fields = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
+    return pa.schema([*system_fields, *spec.fields(spec.user_columns)])
 
 
 def _queue_schema(job: Job, source: int) -> pa.Schema:
@@ -96,8 +96,8 @@ def _queue_schema(job: Job, source: int) -> pa.Schema:
     values.
     """
     spec = job.sources[source]
-    own = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
-    return pa.schema([*own, *spec.fields(spec.user_columns)])
+    system_fields = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
+    return pa.schema([*system_fields, *spec.fields(spec.user_columns)])
 
 
 @dataclass(eq=False)
@@ -161,8 +161,8 @@ class Side:
         source = law.sides[side]
         none = np.zeros(0, np.int64)
         identity = np.zeros(job.batches[source].rows.num_rows, np.int64)
-        own = events.source == source
-        identity[events.row[own]] = job.manifest.rows + events.arrival[own]
+        of_source = events.source == source
+        identity[events.row[of_source]] = job.manifest.rows + events.arrival[of_source]
         return cls(
             side=side,
             source=source,
@@ -220,23 +220,23 @@ class Side:
         group, low = group[first], low[first]
         high = high[np.append(first[1:], len(high)) - 1] if len(first) else high
         keys = [key.take(pa.array(group)) for key in events.keys]
-        found = self.stores.histories[other.source].between(events.hash[group], keys, low, high)
-        other.met = found.rows
-        other.met_group = np.empty(len(found.rows), np.int64)
-        other.met_group[found.row] = group[found.query]
+        matches = self.stores.histories[other.source].between(events.hash[group], keys, low, high)
+        other.met = matches.rows
+        other.met_group = np.empty(len(matches.rows), np.int64)
+        other.met_group[matches.row] = group[matches.query]
 
     def reach(self, other: Side) -> Reach:
         """Return the rows of the other side that this side's records may join. Both sides must have
         met.
         """
-        met, own = len(other.met), other.arrivals
+        met, other_arrivals = len(other.met), other.arrivals
         rows = Arrivals(
-            np.append(other.met_group, own.group),
-            np.append(other.time_us[:met], own.time_us),
-            np.append(np.full(met, STORED), own.arrival),
+            np.append(other.met_group, other_arrivals.group),
+            np.append(other.time_us[:met], other_arrivals.time_us),
+            np.append(np.full(met, STORED), other_arrivals.arrival),
         )
-        number = np.append(np.arange(met), other.numbers)
-        return Reach.of(self.side, self.arrivals, rows, number, self.stream_us, self.window)
+        row_number = np.append(np.arange(met), other.numbers)
+        return Reach.of(self.side, self.arrivals, rows, row_number, self.stream_us, self.window)
 
     def await_closing(self) -> None:
         """Set when each row closes, and which rows were joined before this batch. No row counts as
@@ -282,12 +282,12 @@ class Side:
         """Return the numbers of the rows that close in this batch without having been joined. A
         record may have been due before it arrived.
         """
-        own: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
-        own = own[(self.closes[own] != NEVER) & ~self.joined[own]]
+        row_number: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
+        row_number = row_number[(self.closes[row_number] != NEVER) & ~self.joined[row_number]]
         if len(self.waiting) and len(self.met):
             joined = self.met.column(ROW).to_numpy()[self.joined[: len(self.met)]]
-            own = own[~np.isin(self.identity[own], joined)]
-        return own
+            row_number = row_number[~np.isin(self.identity[row_number], joined)]
+        return row_number
 
     def marked(self, identity: Ints) -> Mask:
         """Find the rows, by permanent number, that were joined in an earlier batch: bool[rows]."""
@@ -320,24 +320,24 @@ class Side:
         """Mark the stored rows that were unmatched and have been joined."""
         joined = self._pending() & (self.first_match[: len(self.met)] != NEVER)
         rows = self.met.filter(pa.array(joined)).sort_by(ROW)
-        number = rows.column(ROW)
+        identity = rows.column(ROW)
         none = pa.array(np.zeros(len(rows), np.bool_))
-        columns = [number, rows.column(EVENT_TIME), none, number]
+        columns = [identity, rows.column(EVENT_TIME), none, identity]
         self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
 
-    def wait(self, number: Ints) -> None:
+    def wait(self, row_number: Ints) -> None:
         """Queue these of the batch's rows until their window closes."""
-        rows = self.batch.take(pa.array(number - self.base))
+        rows = self.batch.take(pa.array(row_number - self.base))
         due = self.window.limit(self.side, rows.column(EVENT_TIME).to_numpy())
         queue = self.stores.queues[self.side]
         columns = [
             pa.array(due),
             rows.column(EVENT_TIME),
             rows.column(HASH),
-            pa.array(self.identity[number]),
+            pa.array(self.identity[row_number]),
             *rows.select(queue.schema.names[4:]).columns,
         ]
-        order = np.lexsort((self.identity[number], due))
+        order = np.lexsort((self.identity[row_number], due))
         queue.store(pa.table(columns, schema=queue.schema).take(pa.array(order)))
 
     def forget_marks(self) -> None:
@@ -377,17 +377,17 @@ class Meeting:
         if left.waits or right.waits:
             self._settle(left, right)
         for cut in self.cuts:
-            for own, other, possible in self._possible(cut):
-                pairs = self._made(own, other, possible)
-                own.unpaired[pairs.row] = False
-                np.minimum.at(other.first_match, pairs.other, own.arrivals.arrival[pairs.row])
+            for this_side, other, possible in self._possible(cut):
+                pairs = self._made(this_side, other, possible)
+                this_side.unpaired[pairs.row] = False
+                np.minimum.at(other.first_match, pairs.other, this_side.arrivals.arrival[pairs.row])
                 self.made += len(pairs.row)
                 self.too_late += len(possible.row) - len(pairs.row)
 
     def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
         """Return the pairs of a range of arrivals: (side, other side, pairs)."""
-        for own, other, possible in self._possible(cut):
-            yield own, other, self._made(own, other, possible)
+        for side, other, possible in self._possible(cut):
+            yield side, other, self._made(side, other, possible)
 
     def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
         """Return the pairs of a range of arrivals, without regard to closed rows."""
@@ -401,18 +401,18 @@ class Meeting:
         start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
         return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
 
-    def _made(self, own: Side, other: Side, possible: Pairs) -> Pairs:
+    def _made(self, side: Side, other: Side, possible: Pairs) -> Pairs:
         """Keep the pairs that are made: the other row is open, or has been joined."""
         if not self._closed:
             return possible
-        return possible.where(own.finds_open(other, possible) | other.joined[possible.other])
+        return possible.where(side.finds_open(other, possible) | other.joined[possible.other])
 
     def _settle(self, left: Side, right: Side) -> None:
         """Find the rows that are joined, if rows that have been emitted alone join nothing."""
         for cut in self.cuts:
-            for own, other, possible in self._possible(cut):
-                open_ = own.finds_open(other, possible)
-                own.joined[own.numbers[possible.row[open_]]] = True
+            for side, other, possible in self._possible(cut):
+                open_ = side.finds_open(other, possible)
+                side.joined[side.numbers[possible.row[open_]]] = True
                 other.joined[possible.other[open_]] = True
                 self._closed |= not open_.all()
         if not self._closed:
@@ -420,10 +420,10 @@ class Meeting:
         offsets = {left: 0, right: len(left.joined)}
         records, others = [], []
         for cut in self.cuts:
-            for own, other, possible in self._possible(cut):
-                late = possible.where(~own.finds_open(other, possible))
-                late = late.where(~own.joined[own.numbers[late.row]])
-                records.append(offsets[own] + own.numbers[late.row])
+            for side, other, possible in self._possible(cut):
+                late = possible.where(~side.finds_open(other, possible))
+                late = late.where(~side.joined[side.numbers[late.row]])
+                records.append(offsets[side] + side.numbers[late.row])
                 others.append(offsets[other] + late.other)
         joined = settled(
             np.concatenate(records),

@@ -66,9 +66,9 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
     stores = {source: job.table_store(source) for source in sources if source != stream}
     null = any_null(events.keys, events.groups)[events.group[asked]]
     for source, store in stores.items():
-        found, pools[source], gone = _find(job, source, store, events, asked)
-        past |= gone & (found == ABSENT)
-        reference[source] = np.where(null, ABSENT, found)
+        row_refs, pools[source], gone = _find(job, source, store, events, asked)
+        past |= gone & (row_refs == ABSENT)
+        reference[source] = np.where(null, ABSENT, row_refs)
     changes = look_up(law.tree, events, asked, reference)
     values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
     leaves = [
@@ -110,8 +110,8 @@ def _find(
     sought = np.where(past, LATEST, time)
     keys = [key.take(pa.array(group)) for key in events.keys]
     located = store.as_of(events.hash[group], keys, sought)
-    made = batch_versions(events, counts(job, events, source))
-    fresh = as_of(made, group, sought, arrival)
+    fresh_versions = batch_versions(events, counts(job, events, source))
+    fresh = as_of(fresh_versions, group, sought, arrival)
     fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
     newer = (fresh != ABSENT) & (fresh_time >= located.event_time_us)
     old = np.where(located.present, np.arange(len(asked)), ABSENT)
@@ -157,18 +157,18 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     its key, does not wait. Rows of tables keep their places.
     """
     sources = [job.rows(source) for source in range(len(job.sources))]
-    own, batch = sources[stream], job.batches[stream]
+    stream_rows, batch = sources[stream], job.batches[stream]
     arranged = arrival_order(sources)
-    place = 2 * np.argsort(arranged) + 1
+    slot = 2 * np.argsort(arranged) + 1
     first = np.cumsum([0, *(len(rows) for rows in sources)])
-    own_place = place[first[stream] : first[stream + 1]]
-    null = any_null(own.keys, len(own))
+    stream_slot = slot[first[stream] : first[stream + 1]]
+    null = any_null(stream_rows.keys, len(stream_rows))
     clock_us = job.clock_of(stream, stream)
-    at_once = null | (own.event_time_us < clock_us - grace_us)
+    at_once = null | (stream_rows.event_time_us < clock_us - grace_us)
     queue = _queue(job, stream)
     waiting = queue.take(job.final_us[stream])
-    numbers = job.manifest.rows + np.argsort(np.argsort(own_place))
-    fresh = _queued(batch.rows, queue.schema, own.event_time_us + grace_us, numbers)
+    numbers = job.manifest.rows + np.argsort(np.argsort(stream_slot))
+    fresh = _queued(batch.rows, queue.schema, stream_rows.event_time_us + grace_us, numbers)
     everything = pa.concat_tables([waiting, fresh]).combine_chunks()
     at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
     limit = everything.column(DUE).to_numpy()
@@ -178,23 +178,25 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
     trigger = 2 * np.searchsorted(positions, moves, side="left")
     trigger = np.where(limit <= job.final_us[stream], trigger, NEVER)
-    came_at = np.append(np.zeros(len(waiting), np.int64), own_place)
-    trigger = np.where(at_once, came_at, np.maximum(trigger, came_at))
-    came = np.append(np.full(len(waiting), NO_TIME), job.position(stream))
-    moves = np.where(at_once, came, np.maximum(moves, came))
-    rest = np.flatnonzero(trigger == NEVER)
-    queue.store(everything.take(pa.array(rest[np.argsort(limit[rest], kind="stable")])))
+    arrival_slot = np.append(np.zeros(len(waiting), np.int64), stream_slot)
+    trigger = np.where(at_once, arrival_slot, np.maximum(trigger, arrival_slot))
+    arrival_position = np.append(np.full(len(waiting), NO_TIME), job.position(stream))
+    moves = np.where(at_once, arrival_position, np.maximum(moves, arrival_position))
+    still_waiting = np.flatnonzero(trigger == NEVER)
+    queue.store(
+        everything.take(pa.array(still_waiting[np.argsort(limit[still_waiting], kind="stable")]))
+    )
     chosen = np.flatnonzero(trigger != NEVER)
     rank = rank_of_keys(
         [whole(everything.column(i)) for i in job.operator.key_columns],
         everything.column(HASH).to_numpy(),
     )
-    number = everything.column(ROW).to_numpy()
+    row_number = everything.column(ROW).to_numpy()
     event_time = everything.column(EVENT_TIME).to_numpy()
     chosen = chosen[
         np.lexsort(
             (
-                number[chosen],
+                row_number[chosen],
                 rank[chosen],
                 event_time[chosen],
                 ~at_once[chosen],
@@ -205,7 +207,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     ]
     batches, order = (
         list(job.batches),
-        [place[first[s] : first[s + 1]] for s in range(len(sources))],
+        [slot[first[s] : first[s + 1]] for s in range(len(sources))],
     )
     batches[stream] = Batch(
         _as_read(everything.take(pa.array(chosen)), batch.rows.schema, moves[chosen]),
@@ -215,19 +217,19 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
         ],
         order=np.where(
             at_once[chosen],
-            np.append(np.zeros(len(waiting), np.int64), own.order)[chosen],
+            np.append(np.zeros(len(waiting), np.int64), stream_rows.order)[chosen],
             before_all(everything.column(HASH).to_numpy()[chosen]),
         )
-        if own.order is not None
+        if stream_rows.order is not None
         else None,
-        tie=None if own.tie is None else everything.column(HASH).to_numpy()[chosen],
+        tie=None if stream_rows.tie is None else everything.column(HASH).to_numpy()[chosen],
     )
     order[stream] = trigger[chosen]
     return _Released(
         replace(job, batches=batches),
         np.argsort(np.concatenate(order), kind="stable"),
         queue,
-        job.manifest.rows + len(own),
+        job.manifest.rows + len(stream_rows),
     )
 
 

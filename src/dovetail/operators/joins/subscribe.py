@@ -32,7 +32,7 @@ def run(job: Job, law: Subscribe) -> Done:
     changes = RowChanges.of(job, store)
     former = changes.pool.values(changes.old, foreign)
     present = changes.pool.values(changes.new, foreign)
-    said = messages(
+    sent = messages(
         changes.old != ABSENT,
         changes.new != ABSENT,
         any_null(former[1:], len(changes.event)),
@@ -40,7 +40,7 @@ def run(job: Job, law: Subscribe) -> Done:
         rows_equal(former[1:], present[1:]),
         left_preserved=preserved(law.how)[0],
     )
-    rows = _table(job, changes, said, (former, present))
+    rows = _table(job, changes, sent, (former, present))
     ignored = changes.keep(job, store)
     stores = {job.operator.names[0]: store.runs}
     return Done(rows if len(rows) else None, stores, counts=ignored)
@@ -49,36 +49,36 @@ def run(job: Job, law: Subscribe) -> Done:
 def _table(
     job: Job,
     changes: RowChanges,
-    said: Messages,
+    sent: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
     """Return the messages as the second stage reads them. ``keys``: the former and the present
     foreign key of each change, the hash first.
     """
     operator, source, events = job.operator, job.sources[0], changes.events
-    change, begun = changes.in_order(said.ends, said.begins)
+    change, begun = changes.in_order(sent.ends, sent.begins)
     event = changes.event[change]
     group = events.group[event]
     hash_, *foreign = emitted(*keys, change, begun)
-    place = events.hash[group]
+    place_hash = events.hash[group]
     null = any_null(foreign, len(event))
-    route = np.where(null, place, hash_.fill_null(0).to_numpy())
+    route = np.where(null, place_hash, hash_.fill_null(0).to_numpy())
     rows = job.batches[0].rows
     values = [field.name for field in source.fields(source.value_columns)]
-    held = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
+    value_columns = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
     columns: dict[str, pa.Array] = {
         HASH: pa.array(route),
         EVENT_TIME: pa.array(events.event_time_us[event]),
         DELETED: pa.array(~begun),
-        **{foreign_name(number): column for number, column in enumerate(foreign)},
+        **{foreign_name(foreign_index): column for foreign_index, column in enumerate(foreign)},
     }
     primary = [field.name for field in source.fields(source.key_columns)]
     columns |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
-    columns |= zip(values, held, strict=True)
-    columns[PLACE] = pa.array(place)
+    columns |= zip(values, value_columns, strict=True)
+    columns[PLACE] = pa.array(place_hash)
     columns[EPOCH] = pa.array(1 + job.manifest.position + np.arange(len(event)))
-    instruction = np.where(begun, said.begin_emits[change], said.end_emits[change]) * EMIT
-    instruction |= np.where(begun & said.fresh[change], FRESH, 0)
+    instruction = np.where(begun, sent.begin_emits[change], sent.end_emits[change]) * EMIT
+    instruction |= np.where(begun & sent.fresh[change], FRESH, 0)
     if operator.emit == "batch":
         moves = _several(~begun, group)
     else:

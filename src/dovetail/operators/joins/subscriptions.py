@@ -58,8 +58,8 @@ class SubscriptionStores:
         )
         counts = None
         if preserved(law.how)[1]:
-            own = list(source.schema)[: source.key_columns.stop]
-            schema = pa.schema([*own, (_COUNT, pa.int64())])
+            key_fields = list(source.schema)[: source.key_columns.stop]
+            schema = pa.schema([*key_fields, (_COUNT, pa.int64())])
             runs = job.runs(law.REFERENCES)
             counts = TableState(schema, source.keys, runs, job.blobs, job.cache)
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
@@ -82,10 +82,10 @@ class SubscriptionStores:
         if self.counts is None:
             return None
         located = self.counts.locate(events.hash, events.keys)
-        known = np.flatnonzero(located.present)
+        counted_group = np.flatnonzero(located.present)
         count = np.zeros(events.groups, np.int64)
-        column = located.fetch(known, [len(located.schema) - 1]).column(0)
-        count[known] = column.to_numpy()
+        column = located.fetch(counted_group, [len(located.schema) - 1]).column(0)
+        count[counted_group] = column.to_numpy()
         return count
 
     def keep(
@@ -216,24 +216,24 @@ def subscriptions_of(
     message = np.flatnonzero(events.source == 0)
     row, group = events.row[message], events.group[message]
     primary = law.primary_columns(job.sources)
-    place = low_half(rows.column(PLACE).to_numpy()[row])
-    order = combined(events.hash[group], place)
+    place_hash = low_half(rows.column(PLACE).to_numpy()[row])
+    order = combined(events.hash[group], place_hash)
     keys = [whole(rows.column(column)).take(pa.array(row)) for column in primary]
     asked = np.unique(events.group[table.changes])
-    found = store.scan(
+    scanned = store.scan(
         *combined_range(events.hash[asked]), [key.take(pa.array(asked)) for key in events.keys]
     )
-    stored, located = asked[found.query], found.located
+    stored, located = asked[scanned.query], scanned.located
     if job.operator.emit == "batch":
         other = np.flatnonzero(~np.isin(group, asked))
-        own = [key.take(pa.array(group[other])) for key in events.keys]
-        own += [key.take(pa.array(other)) for key in keys]
-        arranged, new, distinct = by_key(order[other], own, np.arange(len(other)))
+        pair_keys = [key.take(pa.array(group[other])) for key in events.keys]
+        pair_keys += [key.take(pa.array(other)) for key in keys]
+        arranged, new, distinct = by_key(order[other], pair_keys, np.arange(len(other)))
         first = other[arranged[new]]
         alone = store.locate(order[first], [key.filter(pa.array(new)) for key in distinct])
-        known = np.flatnonzero(alone.present)
-        stored = np.concatenate((stored, group[first[known]]))
-        located = located.beside(alone.of(known))
+        stored_pair = np.flatnonzero(alone.present)
+        stored = np.concatenate((stored, group[first[stored_pair]]))
+        located = located.beside(alone.of(stored_pair))
     count = len(stored)
     stored_rows = located.fetch(np.arange(count), [0, *primary])
     stored_order = stored_rows.column(0).to_numpy()
@@ -261,7 +261,7 @@ def subscriptions_of(
         following=following,
         live=live[arranged],
         reference=np.concatenate((np.arange(count), count + row))[arranged],
-        place=np.concatenate((low_half(stored_order), place))[arranged],
+        place=np.concatenate((low_half(stored_order), place_hash))[arranged],
         pair=pair,
         epoch=np.where(moved[pair], epoch[arranged], SETTLED),
         pool=Pool(rows, located, count),

@@ -51,15 +51,15 @@ def run(job: Job, law: TableJoinLaw) -> Done:
         if job.sources[source].versioned_us is not None
     }
     stored = {
-        source: StoredRows(found.present, found.event_time_us)
-        for source, found in enumerate(located)
+        source: StoredRows(table_rows.present, table_rows.event_time_us)
+        for source, table_rows in enumerate(located)
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(law.tree, events, stored, times, current)
     for source in sources:
         if job.sources[source].loose:
-            said = ~_says_nothing(events, source, stored[source], current.get(source))
-            changes = changes.where(said[changes.event])
+            has_effect = ~_says_nothing(events, source, stored[source], current.get(source))
+            changes = changes.where(has_effect[changes.event])
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
     if operator.emit == "batch":
         changes, before = net_changes(law.tree, events, stored, changes)
@@ -113,24 +113,26 @@ def count_ignored(
     spec, rows = job.sources[source], job.batches[source].rows
     if spec.versioned_us is None:
         return
-    own = events.source == source
+    of_table = events.source == source
     if spec.loose:
-        own &= ~events.deleted
-    counts.add_rows(metric(spec.name, "too_old"), spec, rows, events.row[own & ~taken])
+        of_table &= ~events.deleted
+    counts.add_rows(metric(spec.name, "too_old"), spec, rows, events.row[of_table & ~taken])
     if current is not None:
-        counts.add_rows(metric(spec.name, "late"), spec, rows, events.row[own & taken & ~current])
+        counts.add_rows(
+            metric(spec.name, "late"), spec, rows, events.row[of_table & taken & ~current]
+        )
 
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
     """Store a table's last row per key or, if it is versioned, each version."""
     if isinstance(store, TableState):
-        kept = last_of_source(events, source)
+        stored_event = last_of_source(events, source)
     else:
-        kept = batch_versions(events, counted).event
-        hash_ = events.hash[events.group[kept]]
-        kept = kept[by_group_and_time(hash_, events.event_time_us[kept])]
+        stored_event = batch_versions(events, counted).event
+        hash_ = events.hash[events.group[stored_event]]
+        stored_event = stored_event[by_group_and_time(hash_, events.event_time_us[stored_event])]
     rows = job.batches[source].rows.select(range(len(store.schema)))
-    store.store(rows.take(pa.array(events.row[kept])))
+    store.store(rows.take(pa.array(events.row[stored_event])))
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,10 @@ class Pool:
         rows = self.rows.select(columns)
         index = refs - self.base
         if len(stored):
-            found, place = self.located.gathered(stored, columns)
-            index[~old] += len(found)
-            index[old] = np.append(place, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
-            rows = pa.concat_tables([found, rows])
+            stored_rows, gathered_row = self.located.gathered(stored, columns)
+            index[~old] += len(stored_rows)
+            index[old] = np.append(gathered_row, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
+            rows = pa.concat_tables([stored_rows, rows])
         index[refs == ABSENT] = ABSENT
         return picked(rows.columns, index)
 
