@@ -251,8 +251,8 @@ FAULTS = [
     Fault(
         "aggregates: a distinct value that goes still counts",
         "aggregates.distinct",
-        "change[found.first[own & found.went]] = -1",
-        "change[found.first[own & found.went]] = 0",
+        "change[value_spans.first[in_batch & value_spans.went]] = -1",
+        "change[value_spans.first[in_batch & value_spans.went]] = 0",
     ),
     Fault(
         "aggregates: a value that begins a part goes to the one before",

@@ -93,9 +93,9 @@ class GroupUpdates:
         """The sign of each update: 1 for a row that is added, -1 for one that is retracted."""
         return 1 - 2 * self.retracted.astype(np.int64)
 
-    def where(self, kept: Mask) -> GroupUpdates:
+    def where(self, selected: Mask) -> GroupUpdates:
         """Keep the selected updates, with the same groups."""
-        return GroupUpdates(self.group[kept], self.groups, self.retracted[kept])
+        return GroupUpdates(self.group[selected], self.groups, self.retracted[selected])
 
 
 @dataclass(frozen=True)

@@ -58,24 +58,24 @@ class CollectList(Listing):
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the list after each update."""
         listed = self.listed(values)
-        held = _held(updates, initial[0], listed)
+        entries = _held(updates, initial[0], listed)
         if updates.retracted.any():
-            which, update = expand(held.first, held.end)
-            which = which[stable_argsort(update)]
+            entry, update = expand(entries.first, entries.end)
+            entry = entry[stable_argsort(update)]
             size = np.bincount(update, minlength=len(updates))
         else:
             added = valid(listed).astype(np.int64)
             size = running_sum(updates, added, sizes(initial[0]))
-            start = np.searchsorted(held.group, np.arange(updates.groups))[updates.group]
-            which = expand(start, start + size)[1]
-        return lists_of(size, held.pool.take(pa.array(held.row[which])))
+            start = np.searchsorted(entries.group, np.arange(updates.groups))[updates.group]
+            entry = expand(start, start + size)[1]
+        return lists_of(size, entries.pool.take(pa.array(entries.row[entry])))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the lists after the last updates."""
-        held = _held(updates, initial[0], self.listed(values))
-        size = np.bincount(held.group[held.stays], minlength=updates.groups)
-        row = held.row[held.stays]
-        return Traced([lists_of(size, held.pool.take(pa.array(row)))], row, row)
+        entries = _held(updates, initial[0], self.listed(values))
+        size = np.bincount(entries.group[entries.stays], minlength=updates.groups)
+        row = entries.row[entries.stays]
+        return Traced([lists_of(size, entries.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Append the right list to the left one. A row that left the right side may have equalled a
@@ -164,8 +164,8 @@ def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
     stays = ~gone
     if gone.any():
         value = classes(canonical(pool))
-        place = group * (int(value.max(initial=0)) + 1) + value
-        added, taken = _pairs(place, gone)
+        group_value = group * (int(value.max(initial=0)) + 1) + value
+        added, taken = _pairs(group_value, gone)
         end[added] = first[taken]
         stays[added] = False
     row = np.flatnonzero(~gone)
@@ -173,17 +173,19 @@ def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
     return _Held(pool, row, group[row], first[row], end[row], stays[row])
 
 
-def _pairs(place: Ints, gone: Mask) -> tuple[Ints, Ints]:
-    """Pair the k-th row added at a place with the k-th row taken from that place: (added,
+def _pairs(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
+    """Pair the k-th row added with the k-th row taken of one group and value: (added,
     taken).
     """
     added, taken = np.flatnonzero(~gone), np.flatnonzero(gone)
-    added = added[stable_argsort(place[added])]
-    taken = taken[stable_argsort(place[taken])]
-    sought = place[taken]
+    added = added[stable_argsort(group_value[added])]
+    taken = taken[stable_argsort(group_value[taken])]
+    sought = group_value[taken]
     ordinal = np.arange(len(taken)) - np.searchsorted(sought, sought)
-    index = np.searchsorted(place[added], sought) + ordinal
-    assert np.all(index < np.searchsorted(place[added], sought, side="right")), "not in the group"
+    index = np.searchsorted(group_value[added], sought) + ordinal
+    assert np.all(index < np.searchsorted(group_value[added], sought, side="right")), (
+        "not in the group"
+    )
     return added[index], taken
 
 
@@ -234,14 +236,16 @@ class CollectSet(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the set after each update: the values whose spans cover the update."""
-        found = spans(updates, [initial], values[0])
-        found = found.where((found.count > 0) & (found.first < found.end))
+        value_spans = spans(updates, [initial], values[0])
+        value_spans = value_spans.where(
+            (value_spans.count > 0) & (value_spans.first < value_spans.end)
+        )
         if not self.ordered:
-            found = found.where(np.argsort(found.since, kind="stable"))
-        which, update = expand(found.first, found.end)
-        which = which[stable_argsort(update)]
+            value_spans = value_spans.where(np.argsort(value_spans.since, kind="stable"))
+        span, update = expand(value_spans.first, value_spans.end)
+        span = span[stable_argsort(update)]
         size = np.bincount(update, minlength=len(updates))
-        return lists_of(size, found.pool.take(pa.array(found.row[which])))
+        return lists_of(size, value_spans.pool.take(pa.array(value_spans.row[span])))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the sets after the last updates."""
@@ -257,8 +261,8 @@ class CollectSet(Listing):
         """Return the sets, empty for null."""
         return _no_nulls(state[0])
 
-    def _stored(self, found: Spans, groups: int) -> Traced:
-        traced = stored_lists(found, groups)
+    def _stored(self, value_spans: Spans, groups: int) -> Traced:
+        traced = stored_lists(value_spans, groups)
         return replace(traced, columns=traced.columns[: len(self.state)])
 
 

@@ -70,23 +70,25 @@ class CountDistinct(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the number after each update."""
-        found = self._spans(updates, initial, values)
-        return pa.array(_numbers(updates, initial, found))
+        value_spans = self._spans(updates, initial, values)
+        return pa.array(_numbers(updates, initial, value_spans))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the values after the last updates, and the last numbers."""
-        found = self._spans(updates, initial, values)
-        number = numbers(initial[-1])
-        number[updates.updated] = _numbers(updates, initial, found)[updates.last]
-        return self._stored(found, number)
+        value_spans = self._spans(updates, initial, values)
+        counts = numbers(initial[-1])
+        counts[updates.updated] = _numbers(updates, initial, value_spans)[updates.last]
+        return self._stored(value_spans, counts)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge the values of both sides and count them."""
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        found = spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
-        held = found.last & (found.count > 0)
-        return self._stored(found, np.bincount(found.group[held], minlength=rows)).columns
+        value_spans = spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
+        present = value_spans.last & (value_spans.count > 0)
+        return self._stored(
+            value_spans, np.bincount(value_spans.group[present], minlength=rows)
+        ).columns
 
     def results(self, state: Columns) -> pa.Array:
         """Return the numbers, 0 for null."""
@@ -95,18 +97,18 @@ class CountDistinct(Listing):
     def _spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
         return spans(updates, [initial[:-1]], self.listed(values))
 
-    def _stored(self, found: Spans, number: Ints) -> Traced:
-        traced = stored_lists(found, len(number))
+    def _stored(self, value_spans: Spans, counts: Ints) -> Traced:
+        traced = stored_lists(value_spans, len(counts))
         lists = traced.columns[: len(self.state) - 1]
-        return replace(traced, columns=[*lists, pa.array(number, pa.int64())])
+        return replace(traced, columns=[*lists, pa.array(counts, pa.int64())])
 
 
-def _numbers(updates: GroupUpdates, initial: Columns, found: Spans) -> Ints:
+def _numbers(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Ints:
     """Return the number of values in each group after each update: int64[n]. Only updates that
     bring or remove a value change it.
     """
     change = np.zeros(len(updates), np.int64)
-    own = found.row >= len(initial[0].flatten())
-    change[found.first[own & found.came]] = 1
-    change[found.first[own & found.went]] = -1
+    in_batch = value_spans.row >= len(initial[0].flatten())
+    change[value_spans.first[in_batch & value_spans.came]] = 1
+    change[value_spans.first[in_batch & value_spans.went]] = -1
     return running_sum(updates, change, numbers(initial[-1]))

@@ -104,20 +104,20 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
     A quotient of doubles is at most one off, and the remainder corrects it. Division of long
     integers would be several times slower.
     """
-    by = divisor.astype(np.float64)
+    float_divisor = divisor.astype(np.float64)
     remainder = np.zeros_like(divisor)
     quotient = []
     for limb in reversed(dividend):
         digits = np.zeros_like(divisor)
         for shift in range(_BITS - bits, -1, -bits):
             digit = (limb >> shift) & ((1 << bits) - 1)
-            near = (remainder * float(1 << bits) + digit) / by
+            near = (remainder * float(1 << bits) + digit) / float_divisor
             digit = (remainder << bits) + digit  # may overflow, the difference does not
-            found = near.astype(np.int64)
-            remainder = digit - found * divisor
+            estimate = near.astype(np.int64)
+            remainder = digit - estimate * divisor
             off = (remainder >= divisor).astype(np.int64) - (remainder < 0)
             remainder -= off * divisor
-            digits |= (found + off) << shift
+            digits |= (estimate + off) << shift
         quotient.append(digits)
     return quotient[::-1], remainder
 
@@ -150,8 +150,8 @@ def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
 def _below(magnitude: Limbs, bound: int) -> Mask:
     """Find the normal, non-negative numbers below ``bound``: bool[n]."""
     below = np.zeros(len(magnitude[0]), dtype=np.bool_)
-    for place, limb in enumerate(magnitude):
-        top = place == len(magnitude) - 1
-        digit = bound >> (_BITS * place) if top else (bound >> (_BITS * place)) & _LOW
+    for limb_index, limb in enumerate(magnitude):
+        top = limb_index == len(magnitude) - 1
+        digit = bound >> (_BITS * limb_index) if top else (bound >> (_BITS * limb_index)) & _LOW
         below = (limb < digit) | ((limb == digit) & below)
     return below

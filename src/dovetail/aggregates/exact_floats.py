@@ -76,18 +76,18 @@ def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) ->
     carried = None
     for block in _blocks(updates):
         start = block.initial(updates, stored, carried)
-        made = _split(summands[block.updates])
-        lowest, highest = _range(start, made)
+        limbs = _split(summands[block.updates])
+        lowest, highest = _range(start, limbs)
         sums = np.zeros((highest - lowest, len(block.group)), np.int64)
-        for base, total, number in zip(start.within(lowest, highest), sums, count(lowest)):
-            if made.lowest <= number < made.highest:
-                np.cumsum(made.rows[number - made.lowest], out=total)
+        for base, total, limb_number in zip(start.within(lowest, highest), sums, count(lowest)):
+            if limbs.lowest <= limb_number < limbs.highest:
+                np.cumsum(limbs.rows[limb_number - limbs.lowest], out=total)
                 base[1:] -= total[block.first[1:] - 1]
             if base.any():
                 total += base[0] if block.groups == 1 else base[block.group]
-        made = Limbs(lowest, sums)
-        carried = made.last()
-        yield made
+        limbs = Limbs(lowest, sums)
+        carried = limbs.last()
+        yield limbs
 
 
 def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) -> list[pa.Array]:
@@ -96,9 +96,9 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
     carried = None
     for block in _blocks(updates):
         start = block.initial(updates, stored, carried)
-        made = _split(summands[block.updates])
-        made = Limbs(made.lowest, np.add.reduceat(made.rows, block.first, axis=1))
-        ended = _added(start, made)
+        limbs = _split(summands[block.updates])
+        limbs = Limbs(limbs.lowest, np.add.reduceat(limbs.rows, block.first, axis=1))
+        ended = _added(start, limbs)
         carried = ended.last()
         if block.ends:
             parts.append(_store(Limbs(ended.lowest, ended.rows[:, : block.ends])))
@@ -170,62 +170,64 @@ class _Block:
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1
         if end - begin == len(updated):
-            own = _load(*(column.slice(begin, len(updated)) for column in stored))
+            stored_sums = _load(*(column.slice(begin, len(updated)) for column in stored))
         else:
-            own = _load(*(column.take(pa.array(updated)) for column in stored))
+            stored_sums = _load(*(column.take(pa.array(updated)) for column in stored))
         if not self.began:
-            return own
+            return stored_sums
         assert carried is not None
-        lowest, highest = _range(own, carried)
-        rows = own.within(lowest, highest)
+        lowest, highest = _range(stored_sums, carried)
+        rows = stored_sums.within(lowest, highest)
         rows[:, :1] = carried.within(lowest, highest)
         return Limbs(lowest, rows)
 
 
 def _blocks(updates: GroupUpdates) -> Iterator[_Block]:
     """Cut the updates into blocks."""
-    number = -1
+    group_index = -1
     for start in range(0, len(updates), _BLOCK):
         stop = min(start + _BLOCK, len(updates))
         group = updates.group[start:stop]
         new = group[1:] != group[:-1]
         began = start > 0 and bool(updates.group[start - 1] == group[0])
-        number += not began
+        group_index += not began
         first = np.append(0, np.flatnonzero(new) + 1)
         goes_on = stop < len(updates) and bool(updates.group[stop] == group[-1])
         yield _Block(
             updates=slice(start, stop),
             group=np.append(0, np.cumsum(new)),
             first=first,
-            number=number,
+            number=group_index,
             began=began,
             ends=len(first) - goes_on,
         )
-        number += len(first) - 1
+        group_index += len(first) - 1
 
 
 def _split(values: Floats) -> Limbs:
     """Split finite doubles into limbs with the sign of their double, from the largest limb down."""
-    rest = values.copy()
-    taken: dict[int, Ints] = {}
+    remainder = values.copy()
+    digits: dict[int, Ints] = {}
     scaled = 0
     while True:
-        largest = max(float(rest.max(initial=0.0)), -float(rest.min(initial=0.0)))
+        largest = max(float(remainder.max(initial=0.0)), -float(remainder.min(initial=0.0)))
         if largest == 0.0:
             break
-        number = (int(np.frexp(largest)[1]) - 1) // _BITS
-        if number < _TINY:
-            rest *= 2.0 ** (_BITS * _TINY_SCALE)
-            number, scaled = number + _TINY_SCALE, _TINY_SCALE
-        digit = np.trunc(rest * 2.0 ** (-_BITS * number))
-        taken[number - scaled] = digit.astype(np.int64)
-        digit *= 2.0 ** (_BITS * number)
-        rest -= digit
-    if not taken:
+        limb_number = (int(np.frexp(largest)[1]) - 1) // _BITS
+        if limb_number < _TINY:
+            remainder *= 2.0 ** (_BITS * _TINY_SCALE)
+            limb_number, scaled = limb_number + _TINY_SCALE, _TINY_SCALE
+        digit = np.trunc(remainder * 2.0 ** (-_BITS * limb_number))
+        digits[limb_number - scaled] = digit.astype(np.int64)
+        digit *= 2.0 ** (_BITS * limb_number)
+        remainder -= digit
+    if not digits:
         return Limbs(0, np.zeros((0, len(values)), np.int64))
     none = np.zeros(len(values), np.int64)
-    numbered = range(min(taken), max(taken) + 1)
-    return Limbs(numbered.start, np.array([taken.get(number, none) for number in numbered]))
+    numbered = range(min(digits), max(digits) + 1)
+    return Limbs(
+        numbered.start, np.array([digits.get(limb_number, none) for limb_number in numbered])
+    )
 
 
 def _range(left: Limbs, right: Limbs) -> tuple[int, int]:
@@ -247,9 +249,9 @@ def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
     count, n = limbs.rows.shape
     normal = np.empty((count + 1, n), np.int64)
     carry = np.zeros(n, np.int64)
-    for row, own in zip(limbs.rows, normal, strict=False):
+    for row, normal_row in zip(limbs.rows, normal, strict=False):
         carry += row
-        np.bitwise_and(carry, _LOW, out=own)
+        np.bitwise_and(carry, _LOW, out=normal_row)
         carry >>= _BITS
     np.bitwise_and(carry, _LOW, out=normal[-1])
     return normal, carry < 0
@@ -281,10 +283,10 @@ def _load(position: pa.Array, words: pa.Array) -> Limbs:
     limbs = stored & _LOW
     last = np.cumsum(size)[some] - 1
     limbs[last] = stored[last]
-    which, place = expand(first, first + size)
+    sum_index, limb_number = expand(first, first + size)
     lowest = int(first[some].min())
     rows = np.zeros((int((first + size)[some].max()) - lowest, len(size)), np.int64)
-    rows[place - lowest, which] = limbs
+    rows[limb_number - lowest, sum_index] = limbs
     return Limbs(lowest, rows)
 
 
@@ -295,17 +297,17 @@ def _store(limbs: Limbs) -> list[pa.Array]:
     n = len(negative)
     low, high = np.full(n, len(rows)), np.full(n, -1)
     sign = negative
-    for number, row in enumerate(rows):
-        np.copyto(low, np.minimum(low, number), where=row != 0)
+    for row_index, row in enumerate(rows):
+        np.copyto(low, np.minimum(low, row_index), where=row != 0)
         differs = row != beyond
-        np.copyto(high, number, where=differs)
+        np.copyto(high, row_index, where=differs)
         sign = np.where(differs, row >> (_BITS - 1) != 0, sign)
     # One word more if the sign bit of the last word is not the number's sign.
     end = np.where(high < low, low, high + (sign != negative)) + 1
     empty = low == len(rows)
     low[empty] = end[empty] = 0
-    which, place = expand(low, end)
-    words = rows[place, which].astype(np.uint32).view(np.int32)
+    sum_index, limb_row = expand(low, end)
+    words = rows[limb_row, sum_index].astype(np.uint32).view(np.int32)
     position = np.where(empty, 0, low + limbs.lowest).astype(np.int16)
     return [pa.array(position), lists_of(end - low, pa.array(words))]
 
@@ -316,24 +318,25 @@ def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
     """
     limbs, n = magnitude.shape
     top, bottom = np.zeros(n, np.int64), np.full(n, limbs)
-    for number in range(limbs):
-        some = magnitude[number] != 0
-        np.copyto(top, number, where=some)
-        if number < limbs - size:
-            np.copyto(bottom, np.minimum(bottom, number), where=some)
+    for limb_row in range(limbs):
+        some = magnitude[limb_row] != 0
+        np.copyto(top, limb_row, where=some)
+        if limb_row < limbs - size:
+            np.copyto(bottom, np.minimum(bottom, limb_row), where=some)
     padded = np.zeros((limbs + size - 1, n), np.int64)
     padded[size - 1 :] = magnitude
     if top.min(initial=limbs) == top.max(initial=0):  # as mostly
         rows = list(padded[int(top[0]) :][:size])
     else:
-        flat, at = padded.ravel(), top * n + np.arange(n)
-        rows = [flat[at + number * n] for number in range(size)]
+        flat, top_index = padded.ravel(), top * n + np.arange(n)
+        rows = [flat[top_index + limb_row * n] for limb_row in range(size)]
     return rows, top, bottom <= top - size
 
 
-def _rounded(rows: list[Ints], number: Ints, sticky: Mask) -> Floats:
+def _rounded(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
     """Round three limbs each to a double. ``rows`` has the lowest first, and the last is not zero
-    unless all are. ``number`` is the number of the last limb; ``sticky`` marks a rest below them.
+    unless all are. ``limb_number`` is the number of the last limb; ``sticky`` marks a rest below
+    them.
 
     The first 64 bits, with the last bit set if any rest follows, round as the whole number does.
     """
@@ -344,7 +347,7 @@ def _rounded(rows: list[Ints], number: Ints, sticky: Mask) -> Floats:
     first |= low >> length
     below = low & ((np.uint64(1) << length) - np.uint64(1))
     first |= sticky | (below != 0)
-    exponent = _BITS * number - 64 + bits
+    exponent = _BITS * limb_number - 64 + bits
     half = exponent >> 1
     with np.errstate(over="ignore"):
         result: Floats = first.astype(np.float64) * _power(half) * _power(exponent - half)
@@ -360,8 +363,8 @@ def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
     first = (first >> np.uint64(8)) | ((first & np.uint64(255)) != 0)
     whole = first >> shift
     half = np.uint64(1) << (shift - np.uint64(1))
-    rest = first & ((half << np.uint64(1)) - np.uint64(1))
-    whole += (rest > half) | ((rest == half) & (whole & np.uint64(1) == 1))
+    remainder = first & ((half << np.uint64(1)) - np.uint64(1))
+    whole += (remainder > half) | ((remainder == half) & (whole & np.uint64(1) == 1))
     return whole.astype(np.float64) * 2.0**_LEAST_EXPONENT
 
 

@@ -66,9 +66,9 @@ class End(Accumulating):
         row = row[np.argsort(order[row], kind="stable")]
         rank = np.arange(len(row))[:: -1 if self.last else 1]
         nothing = len(row)
-        found = lowest_over(first[row], end[row], rank, places, nothing)
-        present = found != nothing
-        index = np.append(row[:: -1 if self.last else 1], 0)[found]
+        lowest_rank = lowest_over(first[row], end[row], rank, places, nothing)
+        present = lowest_rank != nothing
+        index = np.append(row[:: -1 if self.last else 1], 0)[lowest_rank]
         return [values[0].take(pa.array(index, mask=~present)), pa.array(present)]
 
     def _chosen(
@@ -79,13 +79,13 @@ class End(Accumulating):
         """
         stored = _flags(initial[1])
         present = any_so_far(updates, eligible, stored)
-        found = _latest(eligible) if self.last else _first(updates, eligible)
+        chosen_update = _latest(eligible) if self.last else _first(updates, eligible)
         use_stored = ~any_so_far(updates, eligible, np.zeros_like(stored))
         if not self.last:
             use_stored |= stored[updates.group]
-        index = np.where(use_stored, updates.group, found + updates.groups)
-        both = pa.concat_arrays([initial[0], values])
-        return [both.take(pa.array(index, mask=~present)), pa.array(present)]
+        index = np.where(use_stored, updates.group, chosen_update + updates.groups)
+        candidates = pa.concat_arrays([initial[0], values])
+        return [candidates.take(pa.array(index, mask=~present)), pa.array(present)]
 
 
 def _latest(eligible: Mask) -> Ints:
@@ -96,9 +96,9 @@ def _latest(eligible: Mask) -> Ints:
 
 def _first(updates: GroupUpdates, eligible: Mask) -> Ints:
     """Return the first eligible update of each update's group, valid if the group has one."""
-    at = np.flatnonzero(eligible)
+    eligible_update = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)
-    first[updates.group[at][::-1]] = at[::-1]
+    first[updates.group[eligible_update][::-1]] = eligible_update[::-1]
     return first[updates.group]
 
 

@@ -59,29 +59,33 @@ class ApproxCountDistinct(Aggregate):
         along in whole numbers, and no registers are copied.
         """
         update, register, rank = _ranked(values[0])
-        place = updates.group[update] * _REGISTERS + register
-        order = stable_argsort(place)
-        place = place[order]
-        first = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
-        stored = _places(initial[0], place[first])
+        register_index = updates.group[update] * _REGISTERS + register
+        order = stable_argsort(register_index)
+        register_index = register_index[order]
+        first = np.flatnonzero(
+            np.append(True, register_index[1:] != register_index[:-1])[: len(register_index)]
+        )
+        stored = _places(initial[0], register_index[first])
         after = rank[order]
         after[first] = np.maximum(after[first], stored)
         after = scan(np.maximum, first, after)
         before = np.append(0, after)[: len(after)]
         before[first] = stored
-        rest = np.zeros(len(updates), dtype=np.int64)
+        weights = np.zeros(len(updates), dtype=np.int64)
         empty = np.zeros(len(updates), dtype=np.int64)
-        rest[update[order]] = _WEIGHT[after] - _WEIGHT[before]
+        weights[update[order]] = _WEIGHT[after] - _WEIGHT[before]
         empty[update[order]] = -((before == 0) & (after > 0)).astype(np.int64)
-        rest_0, empty_0 = _sums(initial[0])
-        return _estimate(running_sum(updates, rest, rest_0), running_sum(updates, empty, empty_0))
+        weights_0, empty_0 = _sums(initial[0])
+        return _estimate(
+            running_sum(updates, weights, weights_0), running_sum(updates, empty, empty_0)
+        )
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the registers after the last updates."""
         registers = _registers(initial[0])
         update, register, rank = _ranked(values[0])
-        place = updates.group[update] * _REGISTERS + register
-        np.maximum.at(registers.reshape(-1), place, rank.astype(np.uint8))
+        register_index = updates.group[update] * _REGISTERS + register
+        np.maximum.at(registers.reshape(-1), register_index, rank.astype(np.uint8))
         return [_stored(registers)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
@@ -110,8 +114,8 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
 def _registers(stored: pa.Array) -> _Registers:
     """Return a copy of the registers per group, zeros for a new group."""
     registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
-    known = valid(stored)
-    registers[known] = _bytes(stored)[known]
+    present = valid(stored)
+    registers[present] = _bytes(stored)[present]
     return registers
 
 
@@ -119,14 +123,16 @@ def _bytes(stored: pa.Array) -> _Registers:
     """Return the stored bytes without a copy, arbitrary for null: uint8[groups, registers]."""
     if stored.null_count == len(stored):
         return np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
-    kept = np.frombuffer(stored.buffers()[1], np.uint8)
-    kept = kept[stored.offset * _REGISTERS : (stored.offset + len(stored)) * _REGISTERS]
-    return kept.reshape(-1, _REGISTERS)
+    stored_bytes = np.frombuffer(stored.buffers()[1], np.uint8)
+    stored_bytes = stored_bytes[
+        stored.offset * _REGISTERS : (stored.offset + len(stored)) * _REGISTERS
+    ]
+    return stored_bytes.reshape(-1, _REGISTERS)
 
 
-def _places(stored: pa.Array, place: Ints) -> Ints:
+def _places(stored: pa.Array, register_index: Ints) -> Ints:
     """Return registers by their index among those of all groups, 0 for a new group."""
-    row, register = place // _REGISTERS, place % _REGISTERS
+    row, register = register_index // _REGISTERS, register_index % _REGISTERS
     return np.where(valid(stored)[row], _bytes(stored)[row, register], 0).astype(np.int64)
 
 
@@ -144,12 +150,12 @@ def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
     """Return each group's sum of weights and number of empty registers: int64[groups] each."""
     weights = np.zeros(len(stored), dtype=np.int64)
     empty = np.full(len(stored), _REGISTERS)
-    known = np.flatnonzero(valid(stored))
-    kept = _bytes(stored)
-    for first in range(0, len(known), _CHUNK_GROUPS):
-        at = known[first : first + _CHUNK_GROUPS]
-        weights[at] = _WEIGHT[kept[at]].sum(axis=1)
-        empty[at] = (kept[at] == 0).sum(axis=1)
+    present_row = np.flatnonzero(valid(stored))
+    registers = _bytes(stored)
+    for first in range(0, len(present_row), _CHUNK_GROUPS):
+        chunk_row = present_row[first : first + _CHUNK_GROUPS]
+        weights[chunk_row] = _WEIGHT[registers[chunk_row]].sum(axis=1)
+        empty[chunk_row] = (registers[chunk_row] == 0).sum(axis=1)
     return weights, empty
 
 

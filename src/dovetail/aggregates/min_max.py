@@ -41,15 +41,15 @@ class Extreme(Accumulating):
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
         """Return the extreme after each update."""
-        both = keyed([initial[0], values[0]])
+        comparable = keyed([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
         neutral = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         before, now = (
             np.where(present, keys, neutral)
-            for keys, present in zip(both.keys, (had, has), strict=True)
+            for keys, present in zip(comparable.keys, (had, has), strict=True)
         )
         present = any_so_far(updates, has, had)
-        return [both.values(self._scan(updates, before, now), present)]
+        return [comparable.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the extremes of both sides together."""
@@ -100,16 +100,20 @@ class ChangingExtreme(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the extreme after each update, over the values whose spans cover the update."""
-        found = spans(updates, [initial], values[0])
-        found = found.where((found.count > 0) & (found.first < found.end))
+        value_spans = spans(updates, [initial], values[0])
+        value_spans = value_spans.where(
+            (value_spans.count > 0) & (value_spans.first < value_spans.end)
+        )
         nothing = np.iinfo(np.int64).max
-        rank = -found.value if self.largest else found.value
-        lowest = lowest_over(found.first, found.end, rank, len(updates), nothing)
+        rank = -value_spans.value if self.largest else value_spans.value
+        lowest = lowest_over(value_spans.first, value_spans.end, rank, len(updates), nothing)
         absent = lowest == nothing
-        row = np.zeros(int(found.value.max(initial=0)) + 1, dtype=np.int64)
-        row[found.value] = found.row
+        row = np.zeros(int(value_spans.value.max(initial=0)) + 1, dtype=np.int64)
+        row[value_spans.value] = value_spans.row
         lowest[absent] = 0
-        return found.pool.take(pa.array(row[-lowest if self.largest else lowest], mask=absent))
+        return value_spans.pool.take(
+            pa.array(row[-lowest if self.largest else lowest], mask=absent)
+        )
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the multisets after the last updates."""

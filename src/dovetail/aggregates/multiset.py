@@ -121,20 +121,20 @@ class Spans:
     """bool[m]: the span is the last one of its value in the group."""
     ordered: bool
 
-    def where(self, kept: Mask | Ints) -> Spans:
+    def where(self, selected: Mask | Ints) -> Spans:
         """Keep the selected spans."""
         return Spans(
             self.pool,
-            self.row[kept],
-            self.since[kept],
-            self.group[kept],
-            self.value[kept],
-            self.first[kept],
-            self.end[kept],
-            self.count[kept],
-            self.came[kept],
-            self.went[kept],
-            self.last[kept],
+            self.row[selected],
+            self.since[selected],
+            self.group[selected],
+            self.value[selected],
+            self.first[selected],
+            self.end[selected],
+            self.count[selected],
+            self.came[selected],
+            self.went[selected],
+            self.last[selected],
             self.ordered,
         )
 
@@ -143,12 +143,12 @@ def spans(
     updates: GroupUpdates,
     stored: Sequence[Columns],
     values: pa.Array,
-    number: Callable[[pa.Array, Ints], Ints] | None = None,
+    numbering: Callable[[pa.Array, Ints], Ints] | None = None,
 ) -> Spans:
     """Return the spans of stored values and of those of a batch. Null is no value.
 
     ``stored``: multisets, one row per group each, which are added up. Without counts each value
-    counts once. ``values``: one per update. ``number``: computes a number per group and distinct
+    counts once. ``values``: one per update. ``numbering``: computes a number per group and distinct
     value, from 0 and in their order; None for the order of the type.
     """
     members = [elements(lists[0]) for lists in stored]
@@ -162,34 +162,34 @@ def spans(
         for lists, (_, member) in zip(stored, members, strict=True)
     ]
     change = np.concatenate([*counts, updates.sign[update]])
-    old = len(group) - len(update)
-    first = np.concatenate([updates.bounds[group[:old]], update])
-    value = classes(pool) if number is None else number(pool, group)
-    place = group * (int(value.max(initial=0)) + 1) + value
-    order = stable_argsort(place)
+    stored_count = len(group) - len(update)
+    first = np.concatenate([updates.bounds[group[:stored_count]], update])
+    value = classes(pool) if numbering is None else numbering(pool, group)
+    group_value = group * (int(value.max(initial=0)) + 1) + value
+    order = stable_argsort(group_value)
     group, value, first = group[order], value[order], first[order]
-    new, count = _counts(place[order], change[order])
+    new, count = _counts(group_value[order], change[order])
     last = np.append(new[1:], True)[: len(new)]
     end = np.where(last, updates.bounds[group + 1], np.append(first[1:], 0)[: len(first)])
     had = ~new & (np.append(0, count)[:-1] > 0)
-    came, went = (count > 0) & ~had, (count <= 0) & had
-    at = np.where(came, np.arange(len(order)), 0)
-    since = order[np.maximum.accumulate(at)] if len(at) else order
-    ordered = number is not None or is_ordered(pool.type)
-    return Spans(pool, order, since, group, value, first, end, count, came, went, last, ordered)
+    enters, leaves = (count > 0) & ~had, (count <= 0) & had
+    entered_at = np.where(enters, np.arange(len(order)), 0)
+    since = order[np.maximum.accumulate(entered_at)] if len(entered_at) else order
+    ordered = numbering is not None or is_ordered(pool.type)
+    return Spans(pool, order, since, group, value, first, end, count, enters, leaves, last, ordered)
 
 
-def stored_lists(found: Spans, groups: int) -> Traced:
+def stored_lists(value_spans: Spans, groups: int) -> Traced:
     """Return the multisets after the last update. Values are in the order of their type, or else of
     arrival.
     """
-    kept = found.where(found.last & (found.count > 0))
-    if not found.ordered:
-        kept = kept.where(np.lexsort((kept.since, kept.group)))
-    size = np.bincount(kept.group, minlength=groups)
-    values = found.pool.take(pa.array(kept.row))
-    columns = [lists_of(size, values), lists_of(size, pa.array(kept.count))]
-    return Traced(columns, kept.since, kept.row)
+    present = value_spans.where(value_spans.last & (value_spans.count > 0))
+    if not value_spans.ordered:
+        present = present.where(np.lexsort((present.since, present.group)))
+    size = np.bincount(present.group, minlength=groups)
+    values = value_spans.pool.take(pa.array(present.row))
+    columns = [lists_of(size, values), lists_of(size, pa.array(present.count))]
+    return Traced(columns, present.since, present.row)
 
 
 def classes(values: pa.Array) -> Ints:
@@ -204,9 +204,9 @@ def classes(values: pa.Array) -> Ints:
             return keys.keys[0]
         return np.unique(keys.keys[0], return_inverse=True)[1]
     order, new, _ = by_key(stable_hash([values]), [values], np.arange(len(values)))
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.cumsum(new) - 1
-    return number
+    class_index = np.empty(len(order), dtype=np.int64)
+    class_index[order] = np.cumsum(new) - 1
+    return class_index
 
 
 def elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
@@ -236,10 +236,10 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_of(values.type))
 
 
-def _counts(place: Ints, change: Ints) -> tuple[Mask, Ints]:
-    """Mark the first entry of each place, and sum the changes of each place so far."""
-    new = np.ones(len(place), dtype=np.bool_)
-    new[1:] = place[1:] != place[:-1]
+def _counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
+    """Mark the first entry of each group's value, and sum the changes of the value so far."""
+    new = np.ones(len(group_value), dtype=np.bool_)
+    new[1:] = group_value[1:] != group_value[:-1]
     start = np.flatnonzero(new)
     total = np.append(0, np.cumsum(change))
-    return new, total[1:] - np.repeat(total[start], np.diff(start, append=len(place)))
+    return new, total[1:] - np.repeat(total[start], np.diff(start, append=len(group_value)))

@@ -77,8 +77,8 @@ class PartLayout:
             between = rows[:-1] - rows[self.start[self.group]]
         else:
             between = rows[self.start[self.group + 1]] - rows[1:]
-        found: Mask = between < wanted[self.group]
-        return found
+        needed: Mask = between < wanted[self.group]
+        return needed
 
 
 def is_long(size: Ints) -> Mask:

@@ -44,14 +44,14 @@ def scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
     scanned: Ints = values.copy()
     length = np.diff(start, append=len(values))
     for segment in np.flatnonzero(length > _SHORT):
-        own = slice(start[segment], start[segment] + length[segment])
-        operation.accumulate(values[own], out=scanned[own])
+        in_segment = slice(start[segment], start[segment] + length[segment])
+        operation.accumulate(values[in_segment], out=scanned[in_segment])
     by_length = np.flatnonzero(length <= _SHORT)
     by_length = by_length[np.argsort(-length[by_length], kind="stable")]
     first, length = start[by_length], length[by_length]
     for step in range(1, int(length[0]) if len(length) else 0):
-        at = first[: np.searchsorted(-length, -step)] + step
-        scanned[at] = operation(scanned[at - 1], scanned[at])
+        index = first[: np.searchsorted(-length, -step)] + step
+        scanned[index] = operation(scanned[index - 1], scanned[index])
     return scanned
 
 
@@ -75,9 +75,9 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
     cut = np.searchsorted(level[by_level], np.arange(int(level.max(initial=-1)) + 2))
     lowest = np.full(places, nothing, dtype=np.int64)
     for power in range(len(cut) - 2, -1, -1):
-        at = by_level[cut[power] : cut[power + 1]]
-        np.minimum.at(lowest, first[at], values[at])
-        np.minimum.at(lowest, end[at] - (1 << power), values[at])
+        range_index = by_level[cut[power] : cut[power + 1]]
+        np.minimum.at(lowest, first[range_index], values[range_index])
+        np.minimum.at(lowest, end[range_index] - (1 << power), values[range_index])
         half = (1 << power) >> 1
         if half:
             halved = lowest.copy()
@@ -98,18 +98,22 @@ def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]
     """
     nothing = len(first)
     levels = int((end - first).max(initial=1)).bit_length()
-    found = np.full(((places >> levels) + 1, n), nothing, dtype=np.int64)
+    first_ranges = np.full(((places >> levels) + 1, n), nothing, dtype=np.int64)
     for level in reversed(range(levels)):
-        found = found[np.arange((places >> level) + 1) >> 1]
-        node, own = _topmost(first, end, level)
+        first_ranges = first_ranges[np.arange((places >> level) + 1) >> 1]
+        node, range_index = _topmost(first, end, level)
         ordinal = np.arange(len(node)) - np.searchsorted(node, node)
-        node, own, ordinal = (column[ordinal < n] for column in (node, own, ordinal))
-        at, row = np.unique(node, return_inverse=True)
-        added = np.full((len(at), n), nothing, dtype=np.int64)
-        added[row, ordinal] = own
-        found[at] = np.sort(np.append(found[at], added, axis=1), axis=1)[:, :n]
-    place, slot = np.nonzero(found[:places] < nothing)
-    return place, found[place, slot]
+        node, range_index, ordinal = (
+            column[ordinal < n] for column in (node, range_index, ordinal)
+        )
+        touched_node, row = np.unique(node, return_inverse=True)
+        added = np.full((len(touched_node), n), nothing, dtype=np.int64)
+        added[row, ordinal] = range_index
+        first_ranges[touched_node] = np.sort(
+            np.append(first_ranges[touched_node], added, axis=1), axis=1
+        )[:, :n]
+    place_index, slot = np.nonzero(first_ranges[:places] < nothing)
+    return place_index, first_ranges[place_index, slot]
 
 
 def fold_over(
@@ -130,8 +134,8 @@ def fold_over(
         state = [column.take(parent) for column in state]
         node, row = _topmost(first, end, level)
         updates = GroupUpdates(node, nodes, np.zeros(len(node), np.bool_))
-        own = pa.array(row)
-        state = kernel.fold(updates, state, [column.take(own) for column in values])
+        row_index = pa.array(row)
+        state = kernel.fold(updates, state, [column.take(row_index) for column in values])
     return [column.slice(0, places) for column in state]
 
 
@@ -184,5 +188,5 @@ def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
         return state
     index = np.arange(len(state[0]))
     index[at] = len(index) + np.arange(len(at))
-    both = zip(state, others, strict=True)
-    return _rows([pa.concat_arrays(columns) for columns in both], index)
+    pairs = zip(state, others, strict=True)
+    return _rows([pa.concat_arrays(columns) for columns in pairs], index)

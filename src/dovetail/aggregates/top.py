@@ -100,28 +100,30 @@ class Top(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the first rows after each update, over the rows whose spans cover the update."""
-        found = self._spans(updates, [initial], self.listed(values))
-        found = found.where((found.count > 0) & (found.first < found.end))
-        found = found.where(self._in_reach(updates, found))
-        update, which = _first_over(updates, found, self.n)
-        copies = self._copies(update, found.count[which])
+        value_spans = self._spans(updates, [initial], self.listed(values))
+        value_spans = value_spans.where(
+            (value_spans.count > 0) & (value_spans.first < value_spans.end)
+        )
+        value_spans = value_spans.where(self._in_reach(updates, value_spans))
+        update, span = _first_over(updates, value_spans, self.n)
+        copies = self._copies(update, value_spans.count[span])
         return self._lists(
             np.bincount(update, copies, len(updates)).astype(np.int64),
-            found.pool,
-            np.repeat(found.row[which], copies),
+            value_spans.pool,
+            np.repeat(value_spans.row[span], copies),
         )
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
         """Return the rows after the last updates."""
-        found = self._spans(updates, [initial], self.listed(values))
-        return self._stored(found, updates.groups)
+        value_spans = self._spans(updates, [initial], self.listed(values))
+        return self._stored(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge the rows of both sides."""
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        found = self._spans(none, [left, right], pa.nulls(0, self.listing))
-        return self._stored(found, rows).columns
+        value_spans = self._spans(none, [left, right], pa.nulls(0, self.listing))
+        return self._stored(value_spans, rows).columns
 
     def results(self, state: Columns) -> pa.Array:
         """Return the first rows of each list."""
@@ -132,15 +134,15 @@ class Top(Listing):
     def _spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
         return spans(updates, stored, values, self._numbers)
 
-    def _stored(self, found: Spans, groups: int) -> Traced:
-        traced = stored_lists(found, groups)
+    def _stored(self, value_spans: Spans, groups: int) -> Traced:
+        traced = stored_lists(value_spans, groups)
         if self.retractable:
             return traced
         group, index, copies = self._first(traced.columns)
-        kept = np.flatnonzero(copies)
-        size = np.bincount(group[kept], minlength=groups)
-        values = traced.columns[0].flatten().take(pa.array(index[kept]))
-        return Traced([lists_of(size, values), lists_of(size, pa.array(copies[kept]))])
+        chosen = np.flatnonzero(copies)
+        size = np.bincount(group[chosen], minlength=groups)
+        values = traced.columns[0].flatten().take(pa.array(index[chosen]))
+        return Traced([lists_of(size, values), lists_of(size, pa.array(copies[chosen]))])
 
     def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
         """Return (list, index among all elements, copies) of the first elements of each list.
@@ -161,13 +163,13 @@ class Top(Listing):
         copies: Ints = np.clip(self.n - before, 0, count)
         return copies
 
-    def _in_reach(self, updates: GroupUpdates, found: Spans) -> Mask:
+    def _in_reach(self, updates: GroupUpdates, value_spans: Spans) -> Mask:
         """Find the spans with fewer than ``n`` spans before them that last for the whole batch:
         bool[m].
         """
-        group = found.group
-        whole = found.first == updates.bounds[group]
-        whole &= found.end == updates.bounds[group + 1]
+        group = value_spans.group
+        whole = value_spans.first == updates.bounds[group]
+        whole &= value_spans.end == updates.bounds[group + 1]
         total = np.append(0, np.cumsum(whole))
         in_reach: Mask = total[:-1] - total[np.searchsorted(group, group)] < self.n
         return in_reach
@@ -212,13 +214,13 @@ def _ranks(keys: Iterable[Ints]) -> Ints:
         if len(tied) == 0:
             break
         minor = _dense(key[tied])
-        both = rank[tied] * (int(minor.max()) + 1) + minor
-        found, among = np.unique(both, return_inverse=True)
-        major = found // (int(minor.max()) + 1)
+        combined = rank[tied] * (int(minor.max()) + 1) + minor
+        distinct, among = np.unique(combined, return_inverse=True)
+        major = distinct // (int(minor.max()) + 1)
         many = np.ones(int(rank.max()) + 1, np.int64)
         many[major] = np.bincount(major, minlength=len(many))[major]
         begin = np.cumsum(many) - many
-        ordinal = np.arange(len(found)) - np.searchsorted(major, major)
+        ordinal = np.arange(len(distinct)) - np.searchsorted(major, major)
         rank = begin[rank]
         rank[tied] += ordinal[among]
     return rank
@@ -238,22 +240,22 @@ def _one_nan(values: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
 
 
-def _first_over(updates: GroupUpdates, found: Spans, n: int) -> tuple[Ints, Ints]:
+def _first_over(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
     """Find the first ``n`` spans at each update: pairs (update, span), updates non-decreasing.
     Groups with about as many spans are worked on together.
     """
-    spans = np.bincount(found.group, minlength=updates.groups)
-    width = np.minimum(spans, n)
-    kind = np.frexp(width.astype(np.float64))[1]
+    span_counts = np.bincount(value_spans.group, minlength=updates.groups)
+    width = np.minimum(span_counts, n)
+    width_class = np.frexp(width.astype(np.float64))[1]
     pairs = [(np.zeros(0, np.int64),) * 2]
-    for one in np.unique(kind[width > 0]).tolist():
-        here = kind == one
-        update = np.flatnonzero(here[updates.group])
-        which = np.flatnonzero(here[found.group])
-        place = np.append(0, np.cumsum(here[updates.group]))
-        first, end = place[found.first[which]], place[found.end[which]]
-        at, own = first_over(first, end, len(update), int(width[here].max()))
-        pairs.append((update[at], which[own]))
-    update, which = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    for class_number in np.unique(width_class[width > 0]).tolist():
+        in_class = width_class == class_number
+        update = np.flatnonzero(in_class[updates.group])
+        span = np.flatnonzero(in_class[value_spans.group])
+        index_in_class = np.append(0, np.cumsum(in_class[updates.group]))
+        first, end = index_in_class[value_spans.first[span]], index_in_class[value_spans.end[span]]
+        update_index, span_index = first_over(first, end, len(update), int(width[in_class].max()))
+        pairs.append((update[update_index], span[span_index]))
+    update, span = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     order = stable_argsort(update)
-    return update[order], which[order]
+    return update[order], span[order]

@@ -103,13 +103,13 @@ class UserDefined(Aggregate):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge the accumulators of both sides; the only one if one side has none, or none."""
         in_left, in_right = _begun(left), _begun(right)
-        both = pa.array(np.flatnonzero(in_left & in_right))
+        in_both = pa.array(np.flatnonzero(in_left & in_right))
         merged = self._combined(
-            "merge", [c.take(both) for c in left[1:]], [c.take(both) for c in right[1:]]
+            "merge", [c.take(in_both) for c in left[1:]], [c.take(in_both) for c in right[1:]]
         )
         n = len(in_left)
         index = np.where(in_left, np.arange(n), np.arange(n) + n)
-        index[in_left & in_right] = 2 * n + np.arange(len(both))
+        index[in_left & in_right] = 2 * n + np.arange(len(in_both))
         chosen = pa.array(index)
         columns = [
             pa.concat_arrays(parts).take(chosen)
@@ -154,10 +154,11 @@ class UserDefined(Aggregate):
         return _taken([state, left], index)
 
     def _prefix(
-        self, updates: GroupUpdates, values: Columns, kept: Mask, *, every: bool
+        self, updates: GroupUpdates, values: Columns, included: Mask, *, every: bool
     ) -> list[pa.Array]:
-        """Return the accumulators of a group's ``kept`` rows up to each of them. If not ``every``,
-        only the last of each group is complete. The order of merging is the same in both cases.
+        """Return the accumulators of a group's ``included`` rows up to each of them. If not
+        ``every``, only the last of each group is complete. The order of merging is the same in both
+        cases.
 
         A group of five rows::
 
@@ -165,7 +166,7 @@ class UserDefined(Aggregate):
             step 2   a   ab   abc   abcd   bcde
             step 4   a   ab   abc   abcd   abcde
         """
-        chosen = np.flatnonzero(kept)
+        chosen = np.flatnonzero(included)
         group = updates.group[chosen]
         start = np.searchsorted(group, group)
         offset = np.arange(len(group)) - start
@@ -198,8 +199,8 @@ class UserDefined(Aggregate):
         rows = len(left[0])
         if rows == 0:
             return self._none()
-        made = self._called(name, self._named(left), self._named(right))
-        return self._checked(name, made, rows)
+        returned = self._called(name, self._named(left), self._named(right))
+        return self._checked(name, returned, rows)
 
     def _finished(self, state: Columns) -> pa.Array:
         """Return the results of accumulators that have begun."""
@@ -210,10 +211,10 @@ class UserDefined(Aggregate):
         finished = self._called("finish", self._named(state))
         return _array("finish", "its result", finished, self.result, len(state[0]))
 
-    def _called(self, function: str, *given: Any) -> Any:
+    def _called(self, function: str, *arguments: Any) -> Any:
         """Call a function of the user. Raises ``AggregateError`` if the function raises."""
         try:
-            return getattr(self.functions, function)(*given)
+            return getattr(self.functions, function)(*arguments)
         except Exception as error:
             raise AggregateError(
                 f"{function} of a user-defined aggregate raised {line_of(error)}",
@@ -235,9 +236,11 @@ class UserDefined(Aggregate):
         """
         names = [name for name, _ in self.functions.columns]
         if not isinstance(state, Mapping) or set(state) != set(names):
-            found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            returned = (
+                sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            )
             raise AggregateError(
-                f"{function} of a user-defined aggregate returned {found}",
+                f"{function} of a user-defined aggregate returned {returned}",
                 f"Return a mapping with an Arrow array for each of {', '.join(names)}",
             )
         return [
@@ -246,20 +249,24 @@ class UserDefined(Aggregate):
         ]
 
 
-def _array(function: str, what: str, found: Any, type_: pa.DataType, rows: int) -> pa.Array:
+def _array(function: str, what: str, returned: Any, type_: pa.DataType, rows: int) -> pa.Array:
     """Return a function's array with the type asked for. Raises ``AggregateError`` if type or
     length differ.
     """
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
-    shown = f"{found.type}[{len(found)}]" if isinstance(found, pa.Array) else type(found).__name__
-    fits = isinstance(found, pa.Array) and _nullable(found.type) == _nullable(type_)
-    if not fits or len(found) != rows:
+    if isinstance(returned, pa.ChunkedArray):
+        returned = returned.combine_chunks()
+    shown = (
+        f"{returned.type}[{len(returned)}]"
+        if isinstance(returned, pa.Array)
+        else type(returned).__name__
+    )
+    fits = isinstance(returned, pa.Array) and _nullable(returned.type) == _nullable(type_)
+    if not fits or len(returned) != rows:
         raise AggregateError(
             f"{function} of a user-defined aggregate returned {shown} for {what}",
             f"Return an Arrow array of type {type_} with as many elements as it was given, {rows}",
         )
-    return found if found.type == type_ else found.cast(type_)
+    return returned if returned.type == type_ else returned.cast(type_)
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
@@ -284,10 +291,10 @@ def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
     ]
 
 
-def _latest(updates: GroupUpdates, kept: Mask, wanted: Ints) -> Ints:
-    """Return the last ``kept`` update up to each ``wanted`` one, as its index among the kept ones.
+def _latest(updates: GroupUpdates, included: Mask, wanted: Ints) -> Ints:
+    """Return the last ``included`` update up to each ``wanted`` one, as its index among the included.
     It is -1 if the group has none so far.
     """
-    upto = np.cumsum(kept)
+    upto = np.cumsum(included)
     before = np.append(0, upto)[updates.bounds[updates.group[wanted]]]
     return np.where(upto[wanted] > before, upto[wanted] - 1, -1)
