@@ -38,12 +38,16 @@ def as_began(
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
         return same, []
-    former = [one for one in sources_in(dict(then)) if "values" in one]
+    former = [described for described in sources_in(dict(then)) if "values" in described]
     narrowed, new = dict[Node, Node](), list[str]()
     for source in origins_of(nodes):
         kind = "stream" if source.stream else "table"
-        known = [one for one in former if one.get(kind) == source.name] if source.grows else []
-        values = _former(source.values, known[0]["values"]) if len(known) == 1 else None
+        matching = (
+            [described for described in former if described.get(kind) == source.name]
+            if source.grows
+            else []
+        )
+        values = _former(source.values, matching[0]["values"]) if len(matching) == 1 else None
         if values is not None and values != source.values:
             narrowed[source] = _source(source, values)
             new += [f"{source.name}.{name}" for name in _added(source.values, values)]
@@ -51,11 +55,11 @@ def as_began(
         return same, []
     narrowing = _Narrowing(narrowed)
     try:
-        made = {node: narrowing(node) for node in nodes}
-        fits = _ordered(made.values()) == topology
+        rebuilt = {node: narrowing(node) for node in nodes}
+        fits = _ordered(rebuilt.values()) == topology
     except (PlanError, AnalysisException):
         fits = False
-    return (made, new) if fits else (same, [])
+    return (rebuilt, new) if fits else (same, [])
 
 
 def _ordered(nodes: Any) -> str:
@@ -69,21 +73,21 @@ def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None
 
     ``then``: names and types of the former columns.
     """
-    found = []
+    former_fields = []
     for name, text in then:
         if name not in now.names:
             return None
-        own = now[name].dataType
-        if own.simpleString() != text:
+        data_type = now[name].dataType
+        if data_type.simpleString() != text:
             try:
                 was = DataType.fromDDL(text)
             except Exception:
                 return None
-            if not _has_more(own, was):
+            if not _has_more(data_type, was):
                 return None
-            own = was
-        found.append(StructField(name, own, now[name].nullable))
-    return StructType(found)
+            data_type = was
+        former_fields.append(StructField(name, data_type, now[name].nullable))
+    return StructType(former_fields)
 
 
 def _has_more(now: DataType, then: DataType) -> bool:
@@ -111,9 +115,9 @@ def _source(source: Source, values: StructType) -> Source:
         if frame is None:
             return None
         for field in values:
-            own = source.values[field.name].dataType
-            if own.simpleString() != field.dataType.simpleString():
-                column = _narrowed(F.col(quoted(field.name)), own, field.dataType)
+            data_type = source.values[field.name].dataType
+            if data_type.simpleString() != field.dataType.simpleString():
+                column = _narrowed(F.col(quoted(field.name)), data_type, field.dataType)
                 frame = frame.withColumn(field.name, column)
         return frame
 
@@ -125,19 +129,19 @@ def _source(source: Source, values: StructType) -> Source:
     )
 
 
-def _narrowed(own: Column, now: DataType, then: DataType) -> Column:
+def _narrowed(value: Column, now: DataType, then: DataType) -> Column:
     """Return a value without the fields that its former type lacks."""
     if isinstance(now, StructType) and isinstance(then, StructType):
-        made = (_narrowed(own[f.name], now[f.name].dataType, f.dataType) for f in then)
-        named = (field.alias(name) for field, name in zip(made, then.names, strict=True))
-        return F.when(own.isNotNull(), F.struct(*named))
+        parts = (_narrowed(value[f.name], now[f.name].dataType, f.dataType) for f in then)
+        named = (field.alias(name) for field, name in zip(parts, then.names, strict=True))
+        return F.when(value.isNotNull(), F.struct(*named))
     if isinstance(now, ArrayType) and isinstance(then, ArrayType):
         inner = (now.elementType, then.elementType)
-        return F.transform(own, lambda one: _narrowed(one, *inner))
+        return F.transform(value, lambda item: _narrowed(item, *inner))
     if isinstance(now, MapType) and isinstance(then, MapType):
         of_values = (now.valueType, then.valueType)
-        return F.transform_values(own, lambda _, one: _narrowed(one, *of_values))
-    return own
+        return F.transform_values(value, lambda _, item: _narrowed(item, *of_values))
+    return value
 
 
 class _Narrowing:
@@ -147,7 +151,7 @@ class _Narrowing:
     """
 
     def __init__(self, narrowed: Mapping[Node, Node]) -> None:
-        self._made = {id(node): made for node, made in narrowed.items()}
+        self._made = {id(node): rebuilt for node, rebuilt in narrowed.items()}
 
     def __call__(self, node: Node) -> Node:
         if id(node) not in self._made:
@@ -157,9 +161,9 @@ class _Narrowing:
     def _narrowed(self, node: Node) -> Node:
         parts = {field.name: self._part(getattr(node, field.name)) for field in fields(node)}
         changed = {
-            name: made
-            for name, made in parts.items()
-            if isinstance(made, (Node, tuple)) and made != getattr(node, name)
+            name: part
+            for name, part in parts.items()
+            if isinstance(part, (Node, tuple)) and part != getattr(node, name)
         }
         if not changed:
             return node
@@ -178,8 +182,8 @@ class _Narrowing:
         """Return a field of a node, with nodes in it rebuilt over narrowed sources."""
         if isinstance(value, Node):
             return self(value)
-        if isinstance(value, tuple) and any(isinstance(one, Node) for one in value):
-            return tuple(self(one) for one in value)
+        if isinstance(value, tuple) and any(isinstance(item, Node) for item in value):
+            return tuple(self(item) for item in value)
         return value
 
 
@@ -207,37 +211,39 @@ def _columns(before: Node, over: Any) -> Node:
     keys = len(over.key)
     chosen = isinstance(over, View) and over.chosen
     exploded = over.exploded if isinstance(over, View) else None
-    key, values, place = list[Any](), list[Any](), None
-    for number, (field, item) in enumerate(zip(over.row, over.columns, strict=True)):
-        own = field
+    key, values, exploded_index = list[Any](), list[Any](), None
+    for column_index, (field, item) in enumerate(zip(over.row, over.columns, strict=True)):
+        narrowed_field = field
         if not isinstance(item, str):
             seen = seen_by(source) if isinstance(over, View) else source.row
-            found = computed_field(over.name, "columns", seen, item.alias(field.name), "")
-            own = StructField(field.name, found.dataType, field.nullable)
+            computed = computed_field(over.name, "columns", seen, item.alias(field.name), "")
+            narrowed_field = StructField(field.name, computed.dataType, field.nullable)
         elif item not in source.row.names:
-            if chosen or number < keys or field.name != item:
+            if chosen or column_index < keys or field.name != item:
                 _refuse_missing(over, [item])
             continue
-        elif number != exploded:
-            own = StructField(field.name, source.fields[item].dataType, field.nullable)
+        elif column_index != exploded:
+            narrowed_field = StructField(field.name, source.fields[item].dataType, field.nullable)
         elif source.fields[item].dataType != was[item].dataType:
             element = source.fields[item].dataType.elementType
-            own = StructField(field.name, element, field.nullable)
-        if number == exploded:
-            place = len(key) + len(values)
-        (key if number < keys else values).append((own, item))
+            narrowed_field = StructField(field.name, element, field.nullable)
+        if column_index == exploded:
+            exploded_index = len(key) + len(values)
+        (key if column_index < keys else values).append((narrowed_field, item))
     made_of = {
         "key": StructType([field for field, _ in key]),
         "values": StructType([field for field, _ in values]),
         "columns": tuple(item for _, item in (*key, *values)),
     }
-    made: Node = replace(over, **made_of, **({} if exploded is None else {"exploded": place}))
-    return made
+    view: Node = replace(
+        over, **made_of, **({} if exploded is None else {"exploded": exploded_index})
+    )
+    return view
 
 
 def _look_up(over: LookUp) -> LookUp:
     """Return a look-up without the columns of the stream that are gone."""
-    kept = [
+    columns = [
         (StructField(field.name, _side_type(over, field, ref)), ref)
         for field, ref in zip(over.values, over.refs, strict=True)
         if ref[0] != SIDES[0] or ref[1] is None or ref[1] in over.node.row.names
@@ -245,8 +251,8 @@ def _look_up(over: LookUp) -> LookUp:
     return replace(
         over,
         key=over.node.key,
-        values=StructType([field for field, _ in kept]),
-        refs=tuple(ref for _, ref in kept),
+        values=StructType([field for field, _ in columns]),
+        refs=tuple(ref for _, ref in columns),
     )
 
 
@@ -264,20 +270,20 @@ def _join(before: Any, over: Any) -> Node:
     """
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
     every = [*before.left.values.names, *before.right.values.names]
-    whole = [one.name for one in before.select if one.ref is not None] == every
+    whole = [selected.name for selected in before.select if selected.ref is not None] == every
     row, _ = row_columns(over.left, over.right)
     select, values = list[Selected](), list[StructField]()
-    for one, field in zip(over.select, over.values, strict=True):
-        if one.column is not None:
-            computed = computed_field(over.name, "select=", row, one.column, "")
+    for selected, field in zip(over.select, over.values, strict=True):
+        if selected.column is not None:
+            computed = computed_field(over.name, "select=", row, selected.column, "")
             values.append(StructField(field.name, computed.dataType, field.nullable))
-        elif one.ref[1] in sides[one.ref[0]].row.names:
-            found = sides[one.ref[0]].fields[one.ref[1]].dataType
-            values.append(StructField(field.name, found, field.nullable))
+        elif selected.ref[1] in sides[selected.ref[0]].row.names:
+            data_type = sides[selected.ref[0]].fields[selected.ref[1]].dataType
+            values.append(StructField(field.name, data_type, field.nullable))
         elif whole:
             continue
         else:
-            raise PlanError(over.name, f"{one.name!r} is new", "Go on in a new checkpoint")
-        select.append(one)
-    made: Node = replace(over, select=tuple(select), values=StructType(values))
-    return made
+            raise PlanError(over.name, f"{selected.name!r} is new", "Go on in a new checkpoint")
+        select.append(selected)
+    joined: Node = replace(over, select=tuple(select), values=StructType(values))
+    return joined

@@ -37,7 +37,8 @@ Given: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark
 """A column that has a role in a row, such as the event time."""
 
 Session: TypeAlias = Annotated[
-    SparkSession, Rule("a SparkSession that was not stopped", lambda given: not is_stopped(given))
+    SparkSession,
+    Rule("a SparkSession that was not stopped", lambda session: not is_stopped(session)),
 ]
 
 _WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
@@ -72,8 +73,8 @@ def source_of(
     refuse_duplicates(operator, keys, "Name it once in key=")
     sequence, log_partition = roles["sequence="], roles["log_partition="]
     logs = {"log_partition=": log_partition is not None, "shared_log=": shared_log}
-    for argument, given in logs.items():
-        if given and sequence is None:
+    for argument, is_given in logs.items():
+        if is_given and sequence is None:
             raise PlanError(
                 operator,
                 f"{argument} is given without sequence=",
@@ -125,15 +126,15 @@ def source_of(
 
 
 def expression_of(
-    operator: str, frame: DataFrame, given: str | Column, argument: str, *types: type[DataType]
+    operator: str, frame: DataFrame, value: str | Column, argument: str, *types: type[DataType]
 ) -> Column:
     """Return the column of a frame that a reader's argument names or computes.
 
     Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
     """
-    found = _Columns(operator, frame).expression(given, argument, *types)
-    assert found is not None
-    return found
+    column = _Columns(operator, frame).expression(value, argument, *types)
+    assert column is not None
+    return column
 
 
 def _is_of_files(frame: DataFrame) -> bool:
@@ -162,29 +163,29 @@ class _Columns:
         known_field(self._operator, argument, name, self._frame.schema)
 
     def expression(
-        self, given: str | Column | None, argument: str, *types: type[DataType]
+        self, value: str | Column | None, argument: str, *types: type[DataType]
     ) -> Column | None:
         """Return the column that an argument means, or None if the argument is None.
 
         Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
         """
-        if given is None:
+        if value is None:
             return None
-        if isinstance(given, str):
-            self.require(given, argument)
-            column = F.col(quoted(given))
+        if isinstance(value, str):
+            self.require(value, argument)
+            column = F.col(quoted(value))
         else:
-            column = given
-        known = f"Known columns are {', '.join(self._frame.columns)}"
-        field = field_of(self._operator, argument, self._frame, column, known)
+            column = value
+        remedy = f"Known columns are {', '.join(self._frame.columns)}"
+        field = field_of(self._operator, argument, self._frame, column, remedy)
         refuse_random(self._operator, argument, field)
-        found = field.dataType
-        if not isinstance(found, types):
+        data_type = field.dataType
+        if not isinstance(data_type, types):
             wanted = " or ".join(t.typeName() for t in types)
-            shown = given if isinstance(given, str) else "the expression"
+            shown = value if isinstance(value, str) else "the expression"
             raise PlanError(
                 self._operator,
-                f"{argument} {shown} is of type {found.simpleString()}, not {wanted}",
+                f"{argument} {shown} is of type {data_type.simpleString()}, not {wanted}",
                 f"Cast it, for instance with .cast('{types[-1]().simpleString()}')",
             )
         return column

@@ -43,8 +43,8 @@ def describe(*nodes: Node) -> dict[str, Any]:
     """
     description = _Description(origins_of(nodes))
     described = [description(at_rest(node)[0]) for node in nodes]
-    made = described[0] if len(described) == 1 else {"results": described}
-    return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+    data = described[0] if len(described) == 1 else {"results": described}
+    return json.loads(json.dumps(data))  # type: ignore[no-any-return]
 
 
 def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
@@ -167,8 +167,8 @@ def refuse_alike(*nodes: Node) -> None:
     sources = origins_of(nodes)
     description = _Description(sources)
     described = [{**description(source)} | {"input": 0} for source in sources]
-    for number, source in enumerate(sources):
-        if described[number] in described[:number]:
+    for source_index, source in enumerate(sources):
+        if described[source_index] in described[:source_index]:
             raise PlanError(
                 source.title,
                 "another one has the same name and the same columns, so a checkpoint could not "
@@ -211,8 +211,8 @@ class _Description:
         if isinstance(node, View):
             return node.described(self, whole=whole, needed=needed)
         if isinstance(node, Derived):
-            made = self(node.node, whole=True)
-            return {"result": made, "key": _columns(node.key), "values": _columns(node.values)}
+            result = self(node.node, whole=True)
+            return {"result": result, "key": _columns(node.key), "values": _columns(node.values)}
         return (
             self._join(node, whole)
             if isinstance(node, JoinNode)
@@ -307,7 +307,7 @@ def _short(part: Any) -> str:
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for made, said in _MADE.items():
-        if made in part:
-            return said.format(_short(part[made]))
+    for entry, template in _MADE.items():
+        if entry in part:
+            return template.format(_short(part[entry]))
     return json.dumps(part)

@@ -497,14 +497,14 @@ class JoinNode(Node):
         """Say whether a selection in the join's own stage has expressions. Expressions see which
         sides are present.
         """
-        own = any(s.column is not None for s in self.select)
-        return own or any(node.computes for node in self.inputs)
+        computed_here = any(s.column is not None for s in self.select)
+        return computed_here or any(node.computes for node in self.inputs)
 
     def keeps(self, entry: Entry) -> bool:
         """Say whether records of ``entry`` appear in the result even if nothing matches them."""
         return any(
-            kept and entry in side.entries and side.keeps(entry)
-            for kept, side in zip(preserved(self.how), self.inputs, strict=True)
+            is_preserved and entry in side.entries and side.keeps(entry)
+            for is_preserved, side in zip(preserved(self.how), self.inputs, strict=True)
         )
 
     def options(self, text: Text) -> Mapping[str, Any]:

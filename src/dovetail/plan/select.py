@@ -35,9 +35,9 @@ def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
 
     Raises ``PlanError`` if a name is on both sides, or is a name of a key column.
     """
-    both = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
-    if both:
-        name = next(n for n in left.values.names if n.lower() in both)
+    shared = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
+    if shared:
+        name = next(n for n in left.values.names if n.lower() in shared)
         raise PlanError(
             operator,
             f"both sides have a value column {name!r}",
@@ -104,8 +104,8 @@ def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bo
     side, column = selected.ref
     if side == "left":
         return column == selected.name
-    number = left.key.names.index(selected.name)
-    return one_key and number < len(right.key) and column == right.key.names[number]
+    key_index = left.key.names.index(selected.name)
+    return one_key and key_index < len(right.key) and column == right.key.names[key_index]
 
 
 def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
@@ -136,9 +136,9 @@ def _named(
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
     if dot and side in nodes:
-        known = nodes[side].row.names
-        if column not in known:
-            raise _unknown(operator, text, [f"{side}.{k}" for k in known])
+        columns = nodes[side].row.names
+        if column not in columns:
+            raise _unknown(operator, text, [f"{side}.{k}" for k in columns])
         other_is_preserved = preserved(how)[side == "left"]
         if column in nodes[side].key.names and other_is_preserved:
             session_for(operator, "select=")
@@ -236,9 +236,9 @@ def _refuse_key_name(operator: str, name: str, left: Node) -> None:
         )
 
 
-def _unknown(operator: str, text: str, known: Sequence[str]) -> PlanError:
+def _unknown(operator: str, text: str, columns: Sequence[str]) -> PlanError:
     return PlanError(
         operator,
         f"select= names an unknown column {text!r}",
-        f"Known are {', '.join(known)}{meant('select=', text, known)}",
+        f"Known are {', '.join(columns)}{meant('select=', text, columns)}",
     )

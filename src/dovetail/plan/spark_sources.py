@@ -40,12 +40,12 @@ class SparkSource:
 
 def leaves_of(frame: DataFrame) -> list[SparkSource]:
     """Return the streaming sources of a frame, in the order of its plan."""
-    given: Any = frame
+    untyped_frame: Any = frame
     if is_remote(frame.sparkSession):
-        return [*_of_remote(given._plan)]  # noqa: SLF001 -- no public face
-    leaves = given._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
-    found = (leaves.apply(number) for number in range(leaves.size()))
-    return [_of_classic(leaf) for leaf in found if leaf.isStreaming()]
+        return [*_of_remote(untyped_frame._plan)]  # noqa: SLF001 -- no public face
+    leaves = untyped_frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
+    relations = (leaves.apply(leaf_index) for leaf_index in range(leaves.size()))
+    return [_of_classic(leaf) for leaf in relations if leaf.isStreaming()]
 
 
 def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
@@ -83,14 +83,14 @@ def _of_classic(relation: Any) -> SparkSource:
         source = relation.dataSource()
         options, name = source.options(), str(source.className())
         names = options.keySet().toSeq()
-        given = {n: options.apply(n) for n in (names.apply(i) for i in range(names.size()))}
+        option_values = {n: options.apply(n) for n in (names.apply(i) for i in range(names.size()))}
     else:
-        given, name = {}, str(relation.nodeName())
+        option_values, name = {}, str(relation.nodeName())
         if relation.getClass().getName().endswith(_V2):
-            given = dict(relation.extraOptions().asCaseSensitiveMap())
+            option_values = dict(relation.extraOptions().asCaseSensitiveMap())
             name = str(relation.sourceName())
     return SparkSource(
-        relation, _short(name), {str(n).lower(): str(value) for n, value in given.items()}
+        relation, _short(name), {str(n).lower(): str(value) for n, value in option_values.items()}
     )
 
 

@@ -138,8 +138,8 @@ class View(Entry):
     @property
     def loose(self) -> bool:
         """Say whether this is a table that may emit tombstones of keys that had no row."""
-        own = self.letters is not None and isinstance(self.base, Derived)
-        return not self.stream and (self.condition is not None or own or self.node.loose)
+        drops_rows = self.letters is not None and isinstance(self.base, Derived)
+        return not self.stream and (self.condition is not None or drops_rows or self.node.loose)
 
     @property
     def seen(self) -> StructType:
@@ -165,9 +165,9 @@ class View(Entry):
             for field, item in zip(self.row, self.columns, strict=True)
         ]
         if needed is not None and self.letters is None:
-            kept = {*self.key.names, *needed}
-            kept |= set() if self.exploded is None else {self.row.names[self.exploded]}
-            columns = [(column, item) for column, item in columns if column[0] in kept]
+            needed_names = {*self.key.names, *needed}
+            needed_names |= set() if self.exploded is None else {self.row.names[self.exploded]}
+            columns = [(column, item) for column, item in columns if column[0] in needed_names]
         items = [(text, item) for (_, text), item in columns]
         items += [] if where is None or self.condition is None else [(where, self.condition)]
         read = {item for _, item in items if isinstance(item, str)}
@@ -201,17 +201,17 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     source = _viewed(name, node)
     column = condition
     if isinstance(condition, str) and condition in source.row.names:
-        found = source.fields[condition].dataType
+        data_type = source.fields[condition].dataType
     else:
         session_for(name, "condition=")
         column = F.expr(condition) if isinstance(condition, str) else condition
         field = _resolved(name, "condition=", source, column)
         refuse_random(name, "condition=", field)
-        found = field.dataType
-    if not isinstance(found, BooleanType):
+        data_type = field.dataType
+    if not isinstance(data_type, BooleanType):
         raise PlanError(
             name,
-            f"condition= is of type {found.simpleString()}, not boolean",
+            f"condition= is of type {data_type.simpleString()}, not boolean",
             "Compare the column with something, as in F.col('amount') > 0",
         )
     return _lenient(name, _same(source, condition=column), errors)
@@ -232,8 +232,8 @@ def selected(
     source = _viewed(name, node)
     values = [_named(name, "one of columns", source, None, item) for item in columns]
     values += [_named(name, f"{new}=", source, new, item) for new, item in named.items()]
-    kept = [(field, item) for field, item in values if not _is_key(source, field, item)]
-    view = replace(_view(name, source, _key_of(source), kept), chosen=True)
+    non_key = [(field, item) for field, item in values if not _is_key(source, field, item)]
+    view = replace(_view(name, source, _key_of(source), non_key), chosen=True)
     return _lenient(name, view, errors)
 
 
@@ -254,9 +254,11 @@ def with_columns(
         if new in source.key.names:
             remedy = "Give it another name, or another key with key_by()"
             raise PlanError(name, f"{new}= would replace a key column", remedy)
-    made: dict[str, tuple[StructField, str | Column]] = {f.name: (f, f.name) for f in source.values}
-    made |= {new: _named(name, f"{new}=", source, new, item) for new, item in named.items()}
-    return _lenient(name, _view(name, source, _key_of(source), [*made.values()]), errors)
+    columns: dict[str, tuple[StructField, str | Column]] = {
+        f.name: (f, f.name) for f in source.values
+    }
+    columns |= {new: _named(name, f"{new}=", source, new, item) for new, item in named.items()}
+    return _lenient(name, _view(name, source, _key_of(source), [*columns.values()]), errors)
 
 
 def dropped(node: Node, names: Sequence[str]) -> View:
@@ -268,8 +270,8 @@ def dropped(node: Node, names: Sequence[str]) -> View:
             problem = f"one of columns is {column!r}, a key column"
             raise PlanError(name, problem, "Keep it: rows are known by their key")
         known_field(name, "one of columns", column, source.values)
-    kept = [(field, field.name) for field in source.values if field.name not in names]
-    return _view(name, source, _key_of(source), kept)
+    remaining = [(field, field.name) for field in source.values if field.name not in names]
+    return _view(name, source, _key_of(source), remaining)
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> View:
@@ -278,9 +280,11 @@ def renamed(node: Node, names: Mapping[str, str]) -> View:
     source = _viewed(name, node)
     for column in names:
         known_field(name, "names=", column, source.row)
-    made = [(_called(field, names.get(field.name, field.name)), field.name) for field in source.row]
+    columns = [
+        (_called(field, names.get(field.name, field.name)), field.name) for field in source.row
+    ]
     keys = len(source.key)
-    return _view(name, source, made[:keys], made[keys:])
+    return _view(name, source, columns[:keys], columns[keys:])
 
 
 def keyed_by(
@@ -298,12 +302,12 @@ def keyed_by(
     """
     name = f"{call} of {node.name}"
     source = _viewed(name, node)
-    made = {**{column: column for column in columns}, **named}
-    if not made or len(made) < len(columns) + len(named):
+    key_items = {**{column: column for column in columns}, **named}
+    if not key_items or len(key_items) < len(columns) + len(named):
         raise PlanError(name, f"{call}() names no column or one twice", "Name each once")
     key = [
         _named(name, f"{new}=" if new in named else "one of columns", source, new, item)
-        for new, item in made.items()
+        for new, item in key_items.items()
     ]
     used = [item for _, item in key if isinstance(item, str)]
     values = [(field, field.name) for field in source.row if field.name not in used]
@@ -330,20 +334,20 @@ def exploded(node: Node, column: str) -> View:
     """
     name = f"explode of {node.name}"
     source = _viewed(name, node)
-    found = known_field(name, "column=", column, source.values)
-    if not isinstance(found.dataType, ArrayType):
+    array_field = known_field(name, "column=", column, source.values)
+    if not isinstance(array_field.dataType, ArrayType):
         raise PlanError(
             name,
-            f"column {column!r} is of type {found.dataType.simpleString()}, not an array",
+            f"column {column!r} is of type {array_field.dataType.simpleString()}, not an array",
             "Make it one with with_columns(), for instance by F.split or F.map_entries",
         )
     fields = [
-        StructField(f.name, found.dataType.elementType, True) if f.name == column else f
+        StructField(f.name, array_field.dataType.elementType, True) if f.name == column else f
         for f in source.values
     ]
     values = [(field, field.name) for field in fields]
-    number = len(source.key) + source.values.names.index(column)
-    return _view(name, source, _key_of(source), values, exploded=number)
+    column_index = len(source.key) + source.values.names.index(column)
+    return _view(name, source, _key_of(source), values, exploded=column_index)
 
 
 _Fields: TypeAlias = Sequence[tuple[StructField, Made]]
@@ -364,7 +368,7 @@ def of_join(join: JoinNode, errors: Errors) -> Node:
     The join returns its whole joined row then, and a view of it computes the selection. A join that
     selects by names only cannot fail and is returned unchanged.
     """
-    if errors == "fail" or all(one.column is None for one in join.select):
+    if errors == "fail" or all(item.column is None for item in join.select):
         return join
     row, plain = row_columns(join.left, join.right)
     sides = [Selected(side, None, F.col(side)) for side in SIDES]
@@ -391,8 +395,8 @@ def of_joined_row(
     for each of ``select``.
     """
     names = {ref: column for column, ref in plain.items()}
-    made = [names.get(one.ref or ("", "")) or _computed(one) for one in select]
-    return _view(name, joined, _key_of(joined), [*zip(values, made, strict=True)])
+    items = [names.get(item.ref or ("", "")) or _computed(item) for item in select]
+    return _view(name, joined, _key_of(joined), [*zip(values, items, strict=True)])
 
 
 def _computed(selected: Selected) -> Column:
@@ -493,8 +497,8 @@ def _named(
     one.
     """
     if isinstance(item, str):
-        known = known_field(name, argument, item, source.row)
-        return _called(known, new or item), item
+        field = known_field(name, argument, item, source.row)
+        return _called(field, new or item), item
     return _resolved(name, argument, source, item if new is None else item.alias(new)), item
 
 

@@ -91,12 +91,12 @@ def lookup_of(entry: Entry) -> LookupSource | None:
         return None
     sources = (left, right)
     columns = held_columns(node)
-    known = {name: held for name, held in columns.items() if _leads(node, name)}
+    leading = {name: location for name, location in columns.items() if _leads(node, name)}
     indexes = []
     for side, source in enumerate(sources):
         primary = Index("PRIMARY KEY", source.key)
         for index in (primary, *source.indexes):
-            names = {held[1]: name for name, held in known.items() if held[0] == side}
+            names = {location[1]: name for name, location in leading.items() if location[0] == side}
             if all(column in names for column in index.columns):
                 renamed = tuple(names[column] for column in index.columns)
                 indexes.append(Index(f"{index.name} of {source.title}", renamed))
@@ -107,13 +107,13 @@ def lookup_of(entry: Entry) -> LookupSource | None:
         how=node.how,
         form=node.form,
         key=tuple(node.key.names),
-        columns=tuple((name, *held) for name, held in columns.items()),
+        columns=tuple((name, *location) for name, location in columns.items()),
         types=tuple(
-            (number, field.name, field.type)
-            for number, side in enumerate((node.left, node.right))
+            (side_index, field.name, field.type)
+            for side_index, side in enumerate((node.left, node.right))
             for field in arrow_schema(side.row)
         ),
-        leading=tuple(known),
+        leading=tuple(leading),
         indexes=tuple(indexes),
     )
 
@@ -124,13 +124,13 @@ def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
 
     The selection must have no expressions.
     """
-    held = {name: (0, name) for name in node.left.key.names}
+    columns = {name: (0, name) for name in node.left.key.names}
     if node.has_right_key:
-        held |= {right_key(name): (1, name) for name in node.right.key.names}
+        columns |= {right_key(name): (1, name) for name in node.right.key.names}
     for selected in node.select:
         assert selected.ref is not None
-        held[selected.name] = (int(selected.ref[0] == "right"), selected.ref[1])
-    return held
+        columns[selected.name] = (int(selected.ref[0] == "right"), selected.ref[1])
+    return columns
 
 
 def _leads(node: DeltaJoin, name: str) -> bool:
@@ -179,8 +179,8 @@ def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
     These are keys, join keys and selected columns; all columns if the selection has expressions.
     """
     needed = []
-    for number, (name, side) in enumerate((("left", node.left), ("right", node.right))):
-        columns = {*side.key.names, *(pair[number] for pair in node.on)}
+    for side_index, (name, side) in enumerate((("left", node.left), ("right", node.right))):
+        columns = {*side.key.names, *(pair[side_index] for pair in node.on)}
         if any(selected.ref is None for selected in node.select):
             columns |= set(side.values.names)
         columns |= {s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == name}

@@ -255,8 +255,8 @@ def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKe
     if all(isinstance(a, str) for a in columns) and [*columns] == left.key.names:
         stateful = table_join(call, late)
     else:
-        given = {"late": None if late == "ignore" else late, "align": call.align}
-        refuse_given(name, "is for joins by key", "Leave it or on= out", **given)
+        options = {"late": None if late == "ignore" else late, "align": call.align}
+        refuse_given(name, "is for joins by key", "Leave it or on= out", **options)
         stateful = foreign_key_join(call, columns)
     return replace(stateful, verdicts=verdicts)
 
@@ -283,7 +283,7 @@ def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
     ``"key"``: both tables have this key. ``"left"``: the left key, as the right key is named in
     full. ``"pair"``: both keys.
     """
-    columns = [{pair[number] for pair in pairs} for number in (0, 1)]
+    columns = [{pair[side_index] for pair in pairs} for side_index in (0, 1)]
     if columns[1] != set(right.key.names):
         return "pair"
     in_order = [pair[0] for pair in pairs] == left.key.names
@@ -301,8 +301,8 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
         yield _source(side)
     for side, _ in sides:
         yield _steps(side)
-    for number, (side, columns) in enumerate(sides):
-        yield _updates(side, columns, form, how, number)
+    for side_index, (side, columns) in enumerate(sides):
+        yield _updates(side, columns, form, how, side_index)
     yield Verdict("no update-before rows", None, how="a changelog has upserts and tombstones only")
     yield _deletes(left, right, form)
 
@@ -386,17 +386,17 @@ def _offending_step(source: Source) -> str | None:
     return None
 
 
-def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, number: int) -> Verdict:
+def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_index: int) -> Verdict:
     """Return the verdict on updates of a side: a row's former join key must be known or not needed.
 
-    ``number``: 0 for the left side, 1 for the right.
+    ``side_index``: 0 for the left side, 1 for the right.
     """
     limit = f"updates of {side.name}"
     if changes_of(side) == "insert":
         return Verdict(limit, None, how="it has none (changes='insert')")
     if has_fixed_key(side, columns):
         return Verdict(limit, None, how="the join key is part of its key")
-    if form == "left" and number == 0 and not preserved(how)[1]:
+    if form == "left" and side_index == 0 and not preserved(how)[1]:
         return Verdict(limit, None, how="not needed: the result has its key and replaces its rows")
     alone = " to keep right rows alone" if form == "left" else ""
     return Verdict(
@@ -432,9 +432,12 @@ _COMPUTED = Verdict(
 
 def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
     """Yield a broken verdict if options of the join need state."""
-    given = [*(["late="] if late != "ignore" else []), *(["align="] if align is not None else [])]
-    if given:
-        yield Verdict("options", f"{' and '.join(given)} keeps rows in state", "Leave it out")
+    arguments = [
+        *(["late="] if late != "ignore" else []),
+        *(["align="] if align is not None else []),
+    ]
+    if arguments:
+        yield Verdict("options", f"{' and '.join(arguments)} keeps rows in state", "Leave it out")
 
 
 def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:

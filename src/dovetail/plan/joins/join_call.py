@@ -96,10 +96,10 @@ class Call:
         }
 
     def refuse(
-        self, given: Mapping[str, object], problem: str, remedy: str = "Leave it out"
+        self, arguments: Mapping[str, object], problem: str, remedy: str = "Leave it out"
     ) -> None:
-        """Refuse each argument in ``given`` that is not None."""
-        refuse_given(self.label or "join", problem, remedy, **given)
+        """Refuse each of ``arguments`` that is not None."""
+        refuse_given(self.label or "join", problem, remedy, **arguments)
 
 
 def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
@@ -143,13 +143,13 @@ def table_side(side: Node) -> Node:
     return side if side.by_key else Derived(side)
 
 
-def refuse_how(name: str, how: str, known: Sequence[str], what: str) -> None:
-    """Refuse a kind of join that is not among ``known``. ``what``: the sides, in words."""
-    if how not in known:
-        options = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
+    """Refuse a kind of join that is not among ``kinds``. ``what``: the sides, in words."""
+    if how not in kinds:
+        options = f"{', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}"
         swap = (
             "; for a right join swap the sides: right.join(left, how='left')"
-            if "outer" in known
+            if "outer" in kinds
             else "; a table's records do not trigger this join"
         )
         raise PlanError(name, f"how={how!r} is not a join of {what}", f"Use {options}{swap}")

@@ -71,23 +71,24 @@ def pairs_of(
             )
         pairs = [*zip(items, key, strict=True)]
     for a, b in pairs:
-        of = known_field(name, "on=", b, _row(right), of=right.name).dataType
+        right_type = known_field(name, "on=", b, _row(right), of=right.name).dataType
         if isinstance(a, Column):
-            own, shown = expression_type(name, "on=", left, a), "an expression in on="
+            left_type, shown = expression_type(name, "on=", left, a), "an expression in on="
         else:
-            own, shown = (
+            left_type, shown = (
                 known_field(name, "on=", a, _row(left), of=left.name).dataType,
                 f"{left.name}.{a}",
             )
-            refuse_key_type(name, StructField(a, own))
-        if own != of:
+            refuse_key_type(name, StructField(a, left_type))
+        if left_type != right_type:
             raise PlanError(
                 name,
-                f"{shown} is {own.simpleString()}, {right.name}.{b} is {of.simpleString()}",
+                f"{shown} is {left_type.simpleString()}, {right.name}.{b} is "
+                f"{right_type.simpleString()}",
                 "Cast one so that both have the same type",
             )
-    place = {column: number for number, column in enumerate(key)}
-    return tuple(sorted(pairs, key=lambda pair: place.get(pair[1], len(key))))
+    key_index = {column: index for index, column in enumerate(key)}
+    return tuple(sorted(pairs, key=lambda pair: key_index.get(pair[1], len(key))))
 
 
 def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
@@ -130,9 +131,11 @@ def _keys(left: KeyedNode, right: KeyedNode) -> str:
 
 def _to_write(left: KeyedNode, right: KeyedNode) -> str:
     """Return advice on what to write in ``on=``."""
-    own, key = left.key, right.key
-    names = key.names if {*own.names} == {*key.names} else own.names
-    pairs = dict(zip(names, key.names, strict=False))
-    if len(own) != len(key) or any(own[a].dataType != key[b].dataType for a, b in pairs.items()):
+    left_key, right_key = left.key, right.key
+    names = right_key.names if {*left_key.names} == {*right_key.names} else left_key.names
+    pairs = dict(zip(names, right_key.names, strict=False))
+    if len(left_key) != len(right_key) or any(
+        left_key[a].dataType != right_key[b].dataType for a, b in pairs.items()
+    ):
         return f"Name in on= the columns of {left.name} that equal the key of {right.name}"
     return f"Say which columns are equal, if these are: on={pairs}"

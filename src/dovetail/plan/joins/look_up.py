@@ -165,17 +165,17 @@ def look_up(
     name = label or f"look_up of {node.name}"
     source, row = as_entry(name, node), _row(name, lookup, columns)
     pairs = pairs_of(name, source, _store(name, lookup, row, lookup.key), on, whole=False)
-    own = tuple((str(a), b) for a, b in pairs)
-    by = [b for _, b in own]
-    _refuse_unindexed(name, lookup, by)
+    named_pairs = tuple((str(a), b) for a, b in pairs)
+    store_columns = [b for _, b in named_pairs]
+    _refuse_unindexed(name, lookup, store_columns)
     # The right side of the join: the look-up columns are its key, all others its values.
-    store = _store(name, lookup, row, by)
+    store = _store(name, lookup, row, store_columns)
     if select is None:
         selected = select_all(name, source, store)
         values = StructType([*source.values.fields, *store.values.fields])
     else:
         selected, values = resolve(name, source, store, how, select, one_key=False)
-    computed = any(one.column is not None for one in selected)
+    computed = any(item.column is not None for item in selected)
     joined_row, plain = row_columns(source, store)
     joined = LookUp(
         node=source,
@@ -184,12 +184,12 @@ def look_up(
         columns=(),
         stream=True,
         lookup=lookup,
-        on=own,
+        on=named_pairs,
         how=how,
         store=store.row,
         refs=(*((side, None) for side in SIDES), *plain.values())
         if computed
-        else tuple(one.ref for one in selected if one.ref is not None),
+        else tuple(item.ref for item in selected if item.ref is not None),
         cache=cached,
         label=label,
     )
@@ -216,8 +216,8 @@ def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
 
 def _store(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
     """Return the store as a side of a join, with the columns ``key`` as its key."""
-    own, values = keyed(name, key, row)
-    return Source(name=lookup.title, key=own, values=values)
+    key_fields, values = keyed(name, key, row)
+    return Source(name=lookup.title, key=key_fields, values=values)
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:

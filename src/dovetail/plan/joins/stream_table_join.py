@@ -76,9 +76,9 @@ def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
     """
     if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
         return False
-    held = {s.name: s.ref for s in left.select}
+    refs = {s.name: s.ref for s in left.select}
     return columns == left.on and all(
-        column in left.key.names or held.get(column) == ("left", column) for column in columns
+        column in left.key.names or refs.get(column) == ("left", column) for column in columns
     )
 
 

@@ -88,8 +88,8 @@ class WindowJoin(JoinNode):
         window's start.
         """
         looks = self.window_of
-        of = None if looks is None else text(looks, self.left.row)
-        return {"shift_us": self.shift_us, "window_of": of}
+        window_text = None if looks is None else text(looks, self.left.row)
+        return {"shift_us": self.shift_us, "window_of": window_text}
 
 
 class _Partitioned:
@@ -153,13 +153,13 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
     """Refuse a kind of join that these sides do not have. ``both``: True for the same window on
     both sides.
     """
-    known = ("inner", "left", "outer") if both else ("left",)
-    if how not in known:
+    kinds = ("inner", "left", "outer") if both else ("left",)
+    if how not in kinds:
         what = "windowed tables on the same window" if both else "these"
         raise PlanError(
             name,
             f"how={how!r} is not a join of {what}",
-            f"Use {' or '.join(map(repr, known))}"
+            f"Use {' or '.join(map(repr, kinds))}"
             + ("" if both or how != "inner" else ", and leave out what has no match with a filter"),
         )
 
@@ -186,11 +186,11 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
             "Shift by a multiple of that",
         )
     # A window that changes must find the other side's window, so that must be retained as long.
-    for what, own, other, away_us in (
+    for what, windows, other, away_us in (
         ("right", left, right, -shift_us),
         ("left", right, left, shift_us),
     ):
-        needed_us = own.size_us + own.grace_us + away_us
+        needed_us = windows.size_us + windows.grace_us + away_us
         if other.retention_us < needed_us:
             raise PlanError(
                 name,

@@ -75,8 +75,8 @@ class Aggregation(Node):
         """The columns that rows are grouped by, then the window's start and end, if there are
         windows.
         """
-        own = [self.input.fields[name] for name in self.by]
-        return StructType([*own, *(WINDOW_FIELDS if self.windows is not None else ())])
+        group_fields = [self.input.fields[name] for name in self.by]
+        return StructType([*group_fields, *(WINDOW_FIELDS if self.windows is not None else ())])
 
     @property
     def values(self) -> StructType:
@@ -140,7 +140,13 @@ def _described(kernel: Aggregate) -> str:
     if not isinstance(kernel, UserDefined):
         return repr(kernel)
     functions = kernel.functions
-    made = (functions.init, functions.add, functions.merge, functions.retract, functions.finish)
-    names = [getattr(f, "__qualname__", type(f).__name__) for f in made if f is not None]
+    callables = (
+        functions.init,
+        functions.add,
+        functions.merge,
+        functions.retract,
+        functions.finish,
+    )
+    names = [getattr(f, "__qualname__", type(f).__name__) for f in callables if f is not None]
     state = ", ".join(f"{name} {type_}" for name, type_ in functions.columns)
     return f"user-defined by {', '.join(names)}: {state} to {kernel.result}"

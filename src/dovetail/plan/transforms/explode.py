@@ -42,10 +42,10 @@ class Exploded(RowsNode):
     @property
     def key(self) -> StructType:
         """The table's key, then the position or the element."""
-        own = self.element
+        last_field = self.element
         if self.position is not None:
-            own = StructField(self.position, IntegerType(), True)
-        return StructType([*self.node.key, own])
+            last_field = StructField(self.position, IntegerType(), True)
+        return StructType([*self.node.key, last_field])
 
     @property
     def values(self) -> StructType:
@@ -76,15 +76,15 @@ def exploded(node: Node, column: str, position: str | None) -> Exploded:
     """
     name = f"explode of {node.name}"
     refuse_corrected(name, node)
-    found = known_field(name, "column=", column, node.values)
-    if not isinstance(found.dataType, ArrayType):
+    array_field = known_field(name, "column=", column, node.values)
+    if not isinstance(array_field.dataType, ArrayType):
         raise PlanError(
             name,
-            f"column {column!r} is of type {found.dataType.simpleString()}, not an array",
+            f"column {column!r} is of type {array_field.dataType.simpleString()}, not an array",
             "Make it one with with_columns(), for instance by F.split or F.map_entries",
         )
     if position is None:
-        _refuse_element(name, StructField(column, found.dataType.elementType))
+        _refuse_element(name, StructField(column, array_field.dataType.elementType))
     else:
         refuse_names(name, [position], "Give position= another name")
         refuse_duplicates(name, [*node.row.names, position], "Give position= another name")

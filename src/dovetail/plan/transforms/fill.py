@@ -52,13 +52,14 @@ def filled(node: Node, unsent: str, missing: Missing) -> Filled:
     """
     name = f"keep_former of {node.name}"
     refuse_corrected(name, node)
-    found = known_field(name, "unsent=", unsent, node.values)
+    unsent_field = known_field(name, "unsent=", unsent, node.values)
     if not (
-        isinstance(found.dataType, ArrayType) and isinstance(found.dataType.elementType, StringType)
+        isinstance(unsent_field.dataType, ArrayType)
+        and isinstance(unsent_field.dataType.elementType, StringType)
     ):
         raise PlanError(
             name,
-            f"unsent= names column {unsent!r} of type {found.dataType.simpleString()}, not "
+            f"unsent= names column {unsent!r} of type {unsent_field.dataType.simpleString()}, not "
             "array<string>",
             "Let it have the names of the columns that a record leaves out",
         )

@@ -41,11 +41,11 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
     """
     operator = f"retire of {node.name}"
     for argument, name, wanted in (("snapshot", snapshot, StringType()), ("at", at, LongType())):
-        found = known_field(operator, f"{argument}=", name, node.values).dataType
-        if found != wanted:
+        data_type = known_field(operator, f"{argument}=", name, node.values).dataType
+        if data_type != wanted:
             raise PlanError(
                 operator,
-                f"{argument}= {name} is of type {found.simpleString()}, not "
+                f"{argument}= {name} is of type {data_type.simpleString()}, not "
                 f"{wanted.simpleString()}",
                 "Cast it with with_columns",
             )
@@ -75,14 +75,14 @@ def _begun(moments: Column) -> Column:
     none = F.lit(None).cast("long")
     start = F.struct(none.alias("open"), none.alias("whole"))
 
-    def after(found: Column, coded: Column) -> Column:
+    def after(state: Column, coded: Column) -> Column:
         moment = F.shiftright(coded, 1)
         last = coded % 2 == 1
         return F.struct(
             F.when(~last, moment).alias("open"),
-            F.when(last, F.coalesce(found["open"], moment))
-            .otherwise(found["whole"])
+            F.when(last, F.coalesce(state["open"], moment))
+            .otherwise(state["whole"])
             .alias("whole"),
         )
 
-    return F.aggregate(F.array_sort(moments), start, after, lambda found: found["whole"])
+    return F.aggregate(F.array_sort(moments), start, after, lambda state: state["whole"])

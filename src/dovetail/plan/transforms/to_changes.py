@@ -21,7 +21,7 @@ ChangeNames: TypeAlias = Annotated[
     Sequence[str],
     Rule(
         "four words, for a row that comes, one that is replaced, what replaces it, one that goes",
-        lambda given: len(given) == _FOUR and not isinstance(given, str),
+        lambda names: len(names) == _FOUR and not isinstance(names, str),
     ),
 ]
 

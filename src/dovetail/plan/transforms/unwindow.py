@@ -95,17 +95,17 @@ def as_stream(
     """
     name = f"to_stream of {node.name}"
     columns = node.row
-    made: dict[str, str | Column] = {f.name: f.name for f in columns}
+    items: dict[str, str | Column] = {f.name: f.name for f in columns}
     if isinstance(select, Mapping):
-        made = dict(select)
+        items = dict(select)
     elif select is not None:
         refuse_duplicates(
             name,
             [_name_of(name, columns, item) for item in select],
             "Name each once, or give them names in a mapping",
         )
-        made = {_name_of(name, columns, item): item for item in select}
-    fields = {n: _field(name, columns, n, item) for n, item in made.items()}
+        items = {_name_of(name, columns, item): item for item in select}
+    fields = {n: _field(name, columns, n, item) for n, item in items.items()}
     keys = node.base_key.names if key is None else [key] if isinstance(key, str) else [*key]
     for column in keys:
         if column not in fields:
@@ -125,7 +125,7 @@ def as_stream(
         input=Derived(node),
         key=StructType([fields[n] for n in keys]),
         values=StructType([fields[n] for n in values]),
-        columns=tuple(made[n] for n in (*keys, *values)),
+        columns=tuple(items[n] for n in (*keys, *values)),
         stream=True,
         final=windows == "on_close",
     )
@@ -141,8 +141,8 @@ def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
 def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
     """Return the field of a selected column, nullable, under the name ``name``."""
     if isinstance(item, Column):
-        found = _resolved(operator, columns, item)
-        return StructField(name, found.dataType, True, found.metadata)
+        resolved = _resolved(operator, columns, item)
+        return StructField(name, resolved.dataType, True, resolved.metadata)
     return StructField(name, known_field(operator, "select=", item, columns).dataType, True)
 
 

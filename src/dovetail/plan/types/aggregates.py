@@ -1006,14 +1006,14 @@ def _top(context: _Context) -> _Resolved:
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
     assert taken is not None
-    for number, field in enumerate(shown, start=1):
+    for column_index, field in enumerate(shown, start=1):
         if not is_sortable(field.dataType):
             raise context.unfit(
                 "one with an order by value or bytes, which decides between rows whose "
                 f"{context.fields[0].name!r} is the same",
                 "Compute a column of a plain type in the frame, for instance to_json of an array, "
                 "or take the primary key and join the result with the table",
-                number,
+                column_index,
             )
     row = shown[0].dataType
     if not taken.single:
@@ -1043,12 +1043,12 @@ def _collect_list(context: _Context) -> _Resolved:
 
 def _last_row(context: _Context) -> _Resolved:
     """Return the type and the kernel of ``last_row``. The columns need exact equality."""
-    for number, field in enumerate(context.fields):
+    for column_index, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
             raise context.unfit(
                 "one whose values can be compared by their bytes",
                 "Leave it out with drop(), or compute a plain type, such as map_entries of a map",
-                number,
+                column_index,
             )
     call = context.call
     assert isinstance(call, LastRowCall)

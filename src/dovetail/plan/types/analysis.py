@@ -79,8 +79,8 @@ def random_of(frame: DataFrame) -> str | None:
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
     if is_remote(frame.sparkSession):
-        found = _RANDOM.search(_OF_ITS_OWN.sub("", " ".join(_analysed_lines(frame))))
-        return None if found is None else _SEED.sub(r"\1()", found[0])
+        match = _RANDOM.search(_OF_ITS_OWN.sub("", " ".join(_analysed_lines(frame))))
+        return None if match is None else _SEED.sub(r"\1()", match[0])
     return _random_within(_analysed(frame))
 
 
@@ -145,8 +145,11 @@ def _random_within(plan: Any) -> str | None:
     """Return the part of a plan that makes other rows each time, as SQL, or None."""
     if plan.deterministic():
         return None
-    found = (*map(_random, _each(plan.expressions())), *map(_random_within, _each(plan.children())))
-    return next(filter(None, found), None)
+    random_parts = (
+        *map(_random, _each(plan.expressions())),
+        *map(_random_within, _each(plan.children())),
+    )
+    return next(filter(None, random_parts), None)
 
 
 def _each(sequence: Any) -> Iterator[Any]:
@@ -213,9 +216,9 @@ class _Shown(Analysis):
     def random(self) -> str | None:
         if self._deterministic:
             return None
-        found = _RANDOM.search(self.text)
-        if found is not None:
-            return found[0]
+        match = _RANDOM.search(self.text)
+        if match is not None:
+            return match[0]
         return None if _OF_FILES.search(self.text) else "a function that is not deterministic"
 
     @cached_property
@@ -230,9 +233,9 @@ class _Shown(Analysis):
 
     @property
     def text(self) -> str:
-        found = _PROJECTED.match(self._lines[0])
-        assert found is not None, self._lines
-        return _without_numbers(_SEED.sub(r"\1()", found[1]))
+        match = _PROJECTED.match(self._lines[0])
+        assert match is not None, self._lines
+        return _without_numbers(_SEED.sub(r"\1()", match[1]))
 
 
 def _analysed_lines(frame: DataFrame) -> Iterator[str]:
@@ -242,9 +245,9 @@ def _analysed_lines(frame: DataFrame) -> Iterator[str]:
     remote: Any = frame
     with _all_fields(frame.sparkSession):
         shown = remote._explain_string(extended=True)  # noqa: SLF001 -- explain() prints it
-    found = _ANALYSED.search(shown)
-    assert found is not None, shown
-    _, _, plan = found[1].partition("\n")
+    match = _ANALYSED.search(shown)
+    assert match is not None, shown
+    _, _, plan = match[1].partition("\n")
     return iter(_BRANCH.split(plan))
 
 
@@ -287,9 +290,9 @@ def _without_numbers(text: str) -> str:
     """
     numbers: dict[str, str] = {}
 
-    def anew(found: re.Match[str]) -> str:
-        if found[1] is None:
+    def anew(match: re.Match[str]) -> str:
+        if match[1] is None:
             return ""
-        return numbers.setdefault(found[0], f"lambda {len(numbers)}")
+        return numbers.setdefault(match[0], f"lambda {len(numbers)}")
 
     return _NUMBERED.sub(anew, text)

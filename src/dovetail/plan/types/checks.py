@@ -115,7 +115,7 @@ def meant(where: str, name: object, names: Sequence[str]) -> str:
         if where in _TAKES_EXPRESSIONS:
             return f"; for an expression write {computed}"
         return f"; make a column of an expression first: with_columns(name={computed})"
-    lower = {known.lower(): known for known in names}
+    lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), lower, n=1)
     if close:
         return f"; the nearest is {lower[close[0]]!r}"
@@ -130,9 +130,9 @@ def keyed(
     Raises ``PlanError`` for an unknown key column, and for one named twice.
     """
     keys = [key] if isinstance(key, str) else list(key)
-    own = StructType([known_field(operator, "key=", column, schema) for column in keys])
+    key_fields = StructType([known_field(operator, "key=", column, schema) for column in keys])
     refuse_duplicates(operator, keys, "Name it once in key=")
-    return own, StructType([field for field in schema if field.name not in keys])
+    return key_fields, StructType([field for field in schema if field.name not in keys])
 
 
 def refuse_key_type(operator: str, key: StructField) -> None:
@@ -165,9 +165,9 @@ def refuse_value_type(operator: str, value: StructField) -> None:
         )
 
 
-def refuse_given(operator: str, problem: str, remedy: str, **given: object) -> None:
-    """Refuse each argument in ``given`` that is not None. The first one is named in the error."""
-    for argument, value in given.items():
+def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) -> None:
+    """Refuse each of ``arguments`` that is not None. The first one is named in the error."""
+    for argument, value in arguments.items():
         if value is not None:
             raise PlanError(operator, f"{argument}= {problem}", remedy)
 

@@ -54,8 +54,8 @@ def field_of(
     Aggregates, windows, generators and expressions of several columns are also refused.
     """
     try:
-        made = frame.select(column)
-        fields = made.schema.fields
+        selected = frame.select(column)
+        fields = selected.schema.fields
     except PySparkException as error:
         raise PlanError(
             operator, f"{argument} does not resolve: {reason(error)}", remedy
@@ -97,7 +97,7 @@ def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> 
     """
     if isinstance(item, str):
         return item if _PLAIN.fullmatch(item) else quoted(item)
-    known = _KNOWN.setdefault(owner, {})
-    if id(item) not in known:
-        known[id(item)] = analysis_of(row(), item).text
-    return known[id(item)]
+    texts = _KNOWN.setdefault(owner, {})
+    if id(item) not in texts:
+        texts[id(item)] = analysis_of(row(), item).text
+    return texts[id(item)]

@@ -23,17 +23,19 @@ Columns: TypeAlias = Annotated[
 ]
 
 
-def schema_of(operator: str, argument: str, given: Columns) -> StructType:
+def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
     """Return a user's columns as a ``StructType``, nullable at every depth.
 
     Raises ``PlanError`` for anything that is no list of columns.
     """
-    if isinstance(given, str):
-        return parsed(operator, argument, given).toNullable()
-    if isinstance(given, StructType):
-        return given.toNullable()
-    items = zip(given.names, given.types, strict=True) if isinstance(given, pa.Schema) else None
-    fields = [_field(operator, argument, *item) for item in items or given.items()]
+    if isinstance(columns, str):
+        return parsed(operator, argument, columns).toNullable()
+    if isinstance(columns, StructType):
+        return columns.toNullable()
+    items = (
+        zip(columns.names, columns.types, strict=True) if isinstance(columns, pa.Schema) else None
+    )
+    fields = [_field(operator, argument, *item) for item in items or columns.items()]
     return StructType(fields).toNullable()
 
 
@@ -43,20 +45,20 @@ def parsed(operator: str, argument: str, text: str) -> StructType:
     Raises ``PlanError`` for a text that does not parse, or that is a single type.
     """
     try:
-        found = DataType.fromDDL(text)
+        schema = DataType.fromDDL(text)
     except PySparkException as error:
         raise PlanError(
             operator,
             f"{argument} {text!r} is not one: {reason(error)}",
             "Write columns and types as in SQL, 'id long, name string'; a text needs a session",
         ) from error
-    if not isinstance(found, StructType):
+    if not isinstance(schema, StructType):
         raise PlanError(
             operator,
             f"{argument} {text!r} is a type, not columns",
             "Name the columns: 'id long, name string'",
         )
-    return found
+    return schema
 
 
 def _field(operator: str, argument: str, name: str, type_: pa.DataType | DataType) -> StructField:

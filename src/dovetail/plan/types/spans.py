@@ -48,12 +48,12 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
     if isinstance(span, timedelta):
         length = span // timedelta(microseconds=1)
     else:
-        found = re.fullmatch(r"\s*([-+]?\d+)\s*([a-z]+)\s*", span)
-        unit = found[2] if found else ""
+        match = re.fullmatch(r"\s*([-+]?\d+)\s*([a-z]+)\s*", span)
+        unit = match[2] if match else ""
         per_unit = _UNITS_US.get(unit) or _PLURALS_US.get(unit)
-        if found is None or per_unit is None:
+        if match is None or per_unit is None:
             raise PlanError(operator, f"{argument}{span!r} is not a span of time", remedy)
-        length = int(found[1]) * per_unit
+        length = int(match[1]) * per_unit
     if length < 0 and not negative:
         raise PlanError(operator, f"{argument}{span!r} is negative", "Use zero or more")
     if abs(length) > _LONGEST_US:
