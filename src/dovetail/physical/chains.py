@@ -43,11 +43,11 @@ def _moved(
     retracted: bool = False,
 ) -> SourceSpec:
     """Return an input with the rows of ``source`` under its foreign key, which becomes the key."""
-    own = [source.schema.field(name) for name in ROW_COLUMNS]
+    row_fields = [source.schema.field(name) for name in ROW_COLUMNS]
     key = source.fields(source.foreign_columns)[1:]
     return SourceSpec(
         name=source.name,
-        schema=pa.schema([*own, *key, *values]),
+        schema=pa.schema([*row_fields, *key, *values]),
         keys=source.foreign,
         sequence=source.ordered,
         retention_us=source.retention_us,
@@ -91,7 +91,7 @@ def in_order(answering: Operator, name: str) -> Operator:
 
     ``name``: the name of its input.
     """
-    numbers = [pa.field(number, pa.int64()) for number in (PLACE, EPOCH)]
+    numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
     results = SourceSpec(name=name, schema=pa.schema([*answering.output_schema, *numbers]), keys=0)
     left, right = (tuple(answering.law.values(answering.sources, leaf)) for leaf in (0, 1))
     return Operator(

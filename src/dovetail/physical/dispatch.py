@@ -77,8 +77,8 @@ def _(node: Expired, _: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: Exploded, _: Sequence[Entry]) -> Law:
     (element,) = arrow_schema(StructType([node.element]))
-    number = node.node.values.names.index(node.column)
-    return Explode(number, element.type, node.position is not None)
+    column_index = node.node.values.names.index(node.column)
+    return Explode(column_index, element.type, node.position is not None)
 
 
 @law_of.register
@@ -119,4 +119,4 @@ def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
 
 def _source(node: Node, entries: Sequence[Entry]) -> int:
     """Return the position of a node among the entries."""
-    return next(number for number, entry in enumerate(entries) if entry == node)
+    return next(source_index for source_index, entry in enumerate(entries) if entry == node)

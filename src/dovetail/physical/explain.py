@@ -28,13 +28,13 @@ def explain(*nodes: Node) -> str:
         read = [as_table(node, "on_change") if node.windows else node for node in run]
         read = in_one_order(read) if len(read) > 1 else read
         plan = plan_of(read, buckets=1, emit="change")
-        for number, stage in enumerate(plan.stages, start=1):
-            lines += ["", f"Stage {number}", *_stage(stage)]
+        for stage_number, stage in enumerate(plan.stages, start=1):
+            lines += ["", f"Stage {stage_number}", *_stage(stage)]
             if len(read) > 1 and any(stage is result.stage for result in plan.results):
                 lines.append(f"  result   {stage.node.name}")
-    for one in dict.fromkeys(one for node in nodes for one in node.walk()):
-        if one.verdicts:
-            lines += ["", *_verdicts(one)]
+    for part in dict.fromkeys(part for node in nodes for part in node.walk()):
+        if part.verdicts:
+            lines += ["", *_verdicts(part)]
     return "\n".join(lines)
 
 
@@ -43,28 +43,30 @@ def _stage(stage: Stage) -> Iterator[str]:
     fragment = stage.fragment
     names = dict.fromkeys(port.source.name for port in stage.ports)
     yield f"  shuffle  {', '.join(names)} by {stage.by}"
-    kept = [f"{name}: {store.holds}" for name, store in fragment.stores.items()]
-    looked_up = [line for one in fragment.operators for line in one.law.looks_up(one.sources)]
+    stored = [f"{name}: {store.holds}" for name, store in fragment.stores.items()]
+    looked_up = [
+        line for operator in fragment.operators for line in operator.law.looks_up(operator.sources)
+    ]
     looked_up += [store_look_up(view).summary for view in look_ups(stage)]
-    for title, lines in (("state", kept or ["none"]), ("look-up", looked_up)):
-        for number, line in enumerate(lines):
-            yield f"  {'' if number else title:<9}{line}"
+    for title, lines in (("state", stored or ["none"]), ("look-up", looked_up)):
+        for line_index, line in enumerate(lines):
+            yield f"  {'' if line_index else title:<9}{line}"
 
 
-def _tree(node: Node, first: str, rest: str) -> Iterator[str]:
+def _tree(node: Node, first: str, indent: str) -> Iterator[str]:
     """Yield the lines of a node and of its inputs, as a tree.
 
-    ``first`` precedes the node's own line, ``rest`` the lines of its inputs.
+    ``first`` precedes the node's own line, ``indent`` the lines of its inputs.
     """
     if isinstance(node, Derived):
-        yield from _tree(node.node, first, rest)
+        yield from _tree(node.node, first, indent)
         return
     columns = f"key {', '.join(node.key.names)}; {', '.join(node.values.names) or 'no values'}"
     yield f"{first}{node.summary}  ({columns})"
-    for number, child in enumerate(node.inputs, start=1):
-        last = number == len(node.inputs)
+    for child_number, child in enumerate(node.inputs, start=1):
+        last = child_number == len(node.inputs)
         yield from _tree(
-            child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
+            child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  ")
         )
 
 

@@ -102,9 +102,9 @@ class Operator:
         """
         if not self.reads:
             return sources
-        feeds = [self.reads[number] for number in sources]
-        own = [() if feed.operator else (feed.number,) for feed in feeds]
-        return tuple(n for one in own for n in (one or self.clocks))
+        feeds = [self.reads[source] for source in sources]
+        inputs_by_feed = [() if feed.operator else (feed.number,) for feed in feeds]
+        return tuple(n for inputs in inputs_by_feed for n in (inputs or self.clocks))
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -120,8 +120,8 @@ class Operator:
         """
         fields = [field.with_name(key_name(n)) for n, field in enumerate(self.key)]
         for leaf in range(len(self.law.leaves)):
-            for number, type_ in enumerate(self.law.values(self.sources, leaf)):
-                fields.append(pa.field(value_name(leaf, number), type_))
+            for value_index, type_ in enumerate(self.law.values(self.sources, leaf)):
+                fields.append(pa.field(value_name(leaf, value_index), type_))
         fields += [
             pa.field(DELETED, pa.bool_()),
             pa.field(EVENT_TIME, pa.int64()),
@@ -199,25 +199,27 @@ class Fragment:
         schema = self.last.output_schema
         if not self.last.reads:
             return schema
-        own = schema.names[: len(schema) - len(self.last.feeds)]
-        fields = [schema.field(name) for name in own]
+        column_names = schema.names[: len(schema) - len(self.last.feeds)]
+        fields = [schema.field(name) for name in column_names]
         return pa.schema([*fields, *(pa.field(name, pa.int64()) for name in self.feeds)])
 
     @property
     def stores(self) -> Mapping[str, Store]:
         """The stores of a bucket, by their names in the manifest. Their ``clocks`` are inputs."""
         alone = len(self.operators) == 1
-        kept = {
-            self.stored(number, name): replace(store, clocks=operator.inputs_of(store.clocks))
-            for number, operator in enumerate(self.operators)
+        stores = {
+            self.stored(operator_index, name): replace(
+                store, clocks=operator.inputs_of(store.clocks)
+            )
+            for operator_index, operator in enumerate(self.operators)
             for name, store in operator.stores.items()
         }
-        assert alone or not any(store.beside for store in kept.values()), "stores by other names"
+        assert alone or not any(store.beside for store in stores.values()), "stores by other names"
         if alone:
-            kept = {name: store.with_key(self.key_names) for name, store in kept.items()}
+            stores = {name: store.with_key(self.key_names) for name, store in stores.items()}
         else:
-            kept = {name: replace(store, hashed=False) for name, store in kept.items()}
-        return {**kept, **self._ahead, **self._logs}
+            stores = {name: replace(store, hashed=False) for name, store in stores.items()}
+        return {**stores, **self._ahead, **self._logs}
 
     @property
     def _ahead(self) -> Mapping[str, Store]:

@@ -57,8 +57,8 @@ class Input:
     @property
     def by(self) -> str:
         """The columns by which its rows are read, in words."""
-        own = self.key == tuple(self.source.key.names)
-        return ("key " if own else "") + signature(StructType(self.key_fields))
+        is_own_key = self.key == tuple(self.source.key.names)
+        return ("key " if is_own_key else "") + signature(StructType(self.key_fields))
 
     @property
     def foreign_fields(self) -> list[StructField]:
@@ -66,8 +66,8 @@ class Input:
         if not self.foreign:
             return []
         key = [
-            StructField(foreign_name(number), type_)
-            for number, (_, type_) in enumerate(self.foreign)
+            StructField(foreign_name(key_index), type_)
+            for key_index, (_, type_) in enumerate(self.foreign)
         ]
         return [StructField(FOREIGN, LongType()), *key]
 
@@ -83,8 +83,8 @@ class Input:
     def aggregated_fields(self) -> list[StructField]:
         """The columns that travel as values, under their internal names."""
         return [
-            StructField(aggregated_name(number), f.dataType)
-            for number, f in enumerate(self.value_fields)
+            StructField(aggregated_name(value_index), f.dataType)
+            for value_index, f in enumerate(self.value_fields)
         ]
 
 
@@ -110,12 +110,12 @@ class Arrival:
         If results have the sources in different orders, the order of first use counts.
         """
         timed = any(node.timed for node in nodes)
-        made = [one for node in nodes for one in node.walk() if not isinstance(one, Source)]
+        computed = [part for node in nodes for part in node.walk() if not isinstance(part, Source)]
         return cls(
             _in_one_order([node.origins for node in nodes]),
             timed,
-            expires=any(one.expires for one in made),
-            streams=any(one.stream for one in made),
+            expires=any(part.expires for part in computed),
+            streams=any(part.stream for part in computed),
             one_log=one_log,
         )
 
@@ -154,8 +154,8 @@ class Arrival:
 
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
         """Return the same as ``feeds`` for the first of two stages of one node."""
-        place = (SEQUENCE,) if self.shared_log(source) else ()
-        return (*place, *self._order(source), TIE, *self._time)
+        position = (SEQUENCE,) if self.shared_log(source) else ()
+        return (*position, *self._order(source), TIE, *self._time)
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
@@ -230,8 +230,8 @@ def table_key(node: Node) -> tuple[str, ...]:
     if not isinstance(node, View):
         return ()
     key = table_key(node.node)
-    made = node.columns or node.key.names  # a look-up leaves the key as it is
-    columns = zip(node.row.names, made, strict=False)
+    items = node.columns or node.key.names  # a look-up leaves the key as it is
+    columns = zip(node.row.names, items, strict=False)
     return tuple(name for name, item in columns if isinstance(item, str) and item in key)
 
 
@@ -242,8 +242,8 @@ def _has_logs(input_: Input) -> bool:
     """
     source, base = input_.source, input_.source.base
     assert isinstance(base, Source)
-    own = not source.stream and source.versioned_us is None
-    return own and base.partitioned and input_.key == tuple(source.key.names)
+    by_log = not source.stream and source.versioned_us is None
+    return by_log and base.partitioned and input_.key == tuple(source.key.names)
 
 
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:

@@ -50,7 +50,7 @@ class Output:
         if self.held is None:
             return changes
         change = pa.array([UPSERT, DELETE]).take(changes.column(DELETED).cast(pa.int8()))
-        columns = {name: changes.column(held) for name, held in self.held.items()}
+        columns = {name: changes.column(stage_column) for name, stage_column in self.held.items()}
         columns[CHANGE] = change
         columns[TIMESTAMP] = changes.column(EVENT_TIME).cast(pa.timestamp("us", "UTC"))
         columns |= {name: changes.column(name) for name in self.columns.names[len(columns) :]}
@@ -69,11 +69,12 @@ def output_of(stage: Stage) -> Output:
         return Output(changelog_columns(stage), held_columns(stage))
     keys = stage.node.key.fields if stage.node.has_own_key else stage.leaves[0].key_fields
     fields = [
-        StructField(key_name(number), field.dataType, True) for number, field in enumerate(keys)
+        StructField(key_name(column_index), field.dataType, True)
+        for column_index, field in enumerate(keys)
     ]
     for leaf, input_ in enumerate(stage.leaves):
-        for number, value in enumerate(input_.value_fields):
-            fields.append(StructField(value_name(leaf, number), value.dataType, True))
+        for column_index, value in enumerate(input_.value_fields):
+            fields.append(StructField(value_name(leaf, column_index), value.dataType, True))
     fields += [
         StructField(DELETED, BooleanType()),
         StructField(EVENT_TIME, LongType()),
@@ -92,11 +93,11 @@ def held_columns(stage: Stage) -> dict[str, str]:
     node = stage.node
     names = (*node.key.names, *node.values.names)
     if isinstance(node, Unwindowed):
-        held = _held(windowed(node), 0, stage)
+        stage_columns = _held(windowed(node), 0, stage)
         columns = zip(names, node.columns, strict=True)
-        return {name: held[column] for name, column in columns if isinstance(column, str)}
-    held = _held(node, 0, stage)
-    return {name: held[name] for name in names}
+        return {name: stage_columns[column] for name, column in columns if isinstance(column, str)}
+    stage_columns = _held(node, 0, stage)
+    return {name: stage_columns[name] for name in names}
 
 
 def windowed(node: Unwindowed) -> Node:
@@ -107,9 +108,11 @@ def windowed(node: Unwindowed) -> Node:
 def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
     """Map each column of a leaf to the stage column that holds it."""
     input_ = stage.leaves[leaf]
-    keys = {field.name: key_name(number) for number, field in enumerate(input_.key_fields)}
+    keys = {
+        field.name: key_name(column_index) for column_index, field in enumerate(input_.key_fields)
+    }
     values = enumerate(input_.value_fields)
-    return keys | {field.name: value_name(leaf, number) for number, field in values}
+    return keys | {field.name: value_name(leaf, column_index) for column_index, field in values}
 
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
@@ -118,7 +121,7 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     ``left``: those of its left side's columns.
     """
     if node.has_own_key:
-        return {name: key_name(number) for number, name in enumerate(node.key.names)}
+        return {name: key_name(key_index) for key_index, name in enumerate(node.key.names)}
     return {name: left[name] for name in node.key.names}
 
 
@@ -133,9 +136,9 @@ def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
             SIDES, (node.left, node.right), (first_leaf, middle), strict=True
         )
     }
-    held = held_key(node, sides["left"])
+    stage_columns = held_key(node, sides["left"])
     for selected in node.select:
         assert selected.ref is not None, "a selection computes"
         side, name = selected.ref
-        held[selected.name] = sides[side][name]
-    return held
+        stage_columns[selected.name] = sides[side][name]
+    return stage_columns

@@ -78,7 +78,9 @@ def plan_of(
     resting = [_netted(*at_rest(node), emit) for node in nodes]
     # Larger nodes come first. So a node that another one reads is planned by its reader, which
     # knows what the stage must emit.
-    for computed, _ in sorted(resting, key=lambda one: -sum(1 for _ in one[0].walk())):
+    for computed, _ in sorted(
+        resting, key=lambda node_and_views: -sum(1 for _ in node_and_views[0].walk())
+    ):
         planner.of(computed, emit, ())
     results = (Result(planner.of(computed, emit, ()), views) for computed, views in resting)
     return Plan(tuple(results), dead_letters)
@@ -206,7 +208,7 @@ class _Planner:
         )
         # The inputs of a union may be netted, though the union itself nets nothing.
         read = self.emit if isinstance(node, Union) else emit
-        ports = (self._port(*both, read) for both in zip(inputs, sources, strict=True))
+        ports = (self._port(*pair, read) for pair in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
         if law.names_columns:
             leaves = (Input(Derived(node), tuple(node.key.names)),)
@@ -318,8 +320,10 @@ class _Planner:
         """
         needed = needed_columns(node)
         inputs = tuple(
-            Input(side, tuple(pair[number] for pair in node.on), only=only)
-            for number, (side, only) in enumerate(zip((node.left, node.right), needed, strict=True))
+            Input(side, tuple(pair[side_index] for pair in node.on), only=needed_names)
+            for side_index, (side, needed_names) in enumerate(
+                zip((node.left, node.right), needed, strict=True)
+            )
         )
         sources = tuple(
             replace(
@@ -330,7 +334,9 @@ class _Planner:
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
         )
         law = eventual(node, sources)
-        left, right = (self._port(*both, emit) for both in zip(inputs, sources, strict=True))
+        left, right = (
+            self._port(*port_pair, emit) for port_pair in zip(inputs, sources, strict=True)
+        )
         if law.moving:
             meeting = settled(left.source)
             settle = Settle(law.sides[0].key, tuple(meeting.wire_schema.names))
@@ -360,8 +366,9 @@ class _Planner:
     @stage.register(WindowJoin)
     def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan windowed tables: several operators in one fragment."""
-        made = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
+        planned = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
         ports = (
-            self._port(*both, emit) for both in zip(made.inputs, made.fragment.sources, strict=True)
+            self._port(*pair, emit)
+            for pair in zip(planned.inputs, planned.fragment.sources, strict=True)
         )
-        return Stage(node, made.fragment, tuple(ports), made.inputs[0].by, made.leaves)
+        return Stage(node, planned.fragment, tuple(ports), planned.inputs[0].by, planned.leaves)

@@ -121,7 +121,7 @@ class RouteStep:
             return self.origin.view
         if not isinstance(self.origin, Stage):
             return self.origin
-        ports = (one.port for one in self.readings)
+        ports = (reading.port for reading in self.readings)
         read = (port.input.source for port in ports if port.input is not None)
         return next(read, Derived(self.origin.node))
 
@@ -131,7 +131,7 @@ class RouteStep:
 
         A step with such a reading has no other reader.
         """
-        by_hash = [one for one in self.readings if one.port.hash_column is not None]
+        by_hash = [reading for reading in self.readings if reading.port.hash_column is not None]
         assert len(by_hash) <= 1
         assert not by_hash or (len(self.readings) == 1 and self.result is None)
         return by_hash[0] if by_hash else None
@@ -162,7 +162,9 @@ class Plan:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, each once, after those that feed it."""
-        return tuple(dict.fromkeys(one for result in self.results for one in stages(result.stage)))
+        return tuple(
+            dict.fromkeys(stage for result in self.results for stage in stages(result.stage))
+        )
 
     @property
     def reads(self) -> list[Source]:
@@ -195,8 +197,8 @@ class Plan:
         Two results of one stage share an address.
         """
         count = len(self.line)
-        found = [count + self.line.index(result.stage) for result in self.results]
-        return [*found, *([2 * count] if self.dead_letters else [])]
+        result_addresses = [count + self.line.index(result.stage) for result in self.results]
+        return [*result_addresses, *([2 * count] if self.dead_letters else [])]
 
     @cached_property
     def line(self) -> tuple[Stage | Relay, ...]:
@@ -206,12 +208,12 @@ class Plan:
             if isinstance(port.origin, Stage) and port.input is not None:
                 read[port.origin][port.input.source] = None
         results = {result.stage for result in self.results}
-        made: list[Stage | Relay] = []
+        in_line: list[Stage | Relay] = []
         for stage in self.stages:
-            made.append(stage)
+            in_line.append(stage)
             if stage in results or len(read[stage]) > 1:
-                made += [Relay(stage, entry) for entry in read[stage] if isinstance(entry, View)]
-        return tuple(made)
+                in_line += [Relay(stage, entry) for entry in read[stage] if isinstance(entry, View)]
+        return tuple(in_line)
 
     @cached_property
     def ends(self) -> tuple[RouteStep, ...]:
@@ -224,61 +226,63 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
     readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)
     reported: set[View] = set()
     computed: set[tuple[Node, Entry | None]] = set()
-    numbers: dict[Entry | Stage | Relay, int] = {one: n for n, one in enumerate(plan.line)}
+    numbers: dict[Entry | Stage | Relay, int] = {item: n for n, item in enumerate(plan.line)}
     relays: dict[tuple[Stage, Entry], Relay] = {
-        (one.stage, one.view): one for one in plan.line if isinstance(one, Relay)
+        (item.stage, item.view): item for item in plan.line if isinstance(item, Relay)
     }
     for stage in plan.stages:
-        number = numbers[stage]
-        for place, port in enumerate(stage.ports):
+        stage_index = numbers[stage]
+        for input_index, port in enumerate(stage.ports):
             origin = _origin(port, relays)
             entry = None if port.input is None else port.input.source
             views = () if entry is None else views_of(entry)
-            known = sum(view in reported for view in views)
+            reported_before = sum(view in reported for view in views)
             reported.update(views)
             fails = port.source.fallible and (stage.node, entry) not in computed
             if fails:
                 computed.add((stage.node, entry))
-            readings[origin].append(InputEdge(stage, number, place, port, known, fails))
+            readings[origin].append(
+                InputEdge(stage, stage_index, input_index, port, reported_before, fails)
+            )
     results: dict[Entry | Stage | Relay, int] = {
-        one.stage: to for one, to in zip(plan.results, plan.addresses, strict=False)
+        item.stage: to for item, to in zip(plan.results, plan.addresses, strict=False)
     }
     letters = plan.addresses[-1] if plan.dead_letters else None
     sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
     # The first reader of each source, if there are several.
-    keeping = {one.base: one for one in reversed(sources) if _keeps_unread(one.base)}
+    keeping = {item.base: item for item in reversed(sources) if _keeps_unread(item.base)}
     beats = _beats(readings) if plan.idles else {}
-    hearing = {(one.reader, one.number) for others in beats.values() for one in others}
+    hearing = {(item.reader, item.number) for others in beats.values() for item in others}
     end = len(plan.line)
     arriving: dict[int, list[tuple[RouteStep, set[tuple[int, int]]]]] = defaultdict(list)
     origins: list[Entry | Stage | Relay] = [*sources, *plan.line]
     for origin in origins:
-        own = readings[origin]
-        onward = tuple(numbers[one] for one in relays.values() if one.stage is origin)
-        result, number = results.get(origin), numbers.get(origin, -1)
+        origin_readings = readings[origin]
+        onward = tuple(numbers[item] for item in relays.values() if item.stage is origin)
+        result, stage_index = results.get(origin), numbers.get(origin, -1)
         unread = letters is not None and origin in keeping.values()
-        fallible = unread or any(one.fails or one.reports for one in own)
+        fallible = unread or any(item.fails or item.reports for item in origin_readings)
         failing = letters if fallible else None
-        comes = arriving[number]
-        comes.sort(key=lambda one: _first_input(one[1], number))
-        passed = {to for _, wanted in comes for to in wanted if to[0] != number}
+        arrivals = arriving[stage_index]
+        arrivals.sort(key=lambda item: _first_input(item[1], stage_index))
+        passed = {to for _, wanted in arrivals for to in wanted if to[0] != stage_index}
         sent = beats.get(origin, ()) if isinstance(origin, Stage) else ()
-        wanted = passed | {(one.reader, one.number) for one in (*own, *sent)}
+        wanted = passed | {(item.reader, item.number) for item in (*origin_readings, *sent)}
         wanted |= {(to, 0) for to in (*onward, result, failing) if to is not None}
         step = RouteStep(
             origin,
-            number,
-            tuple(own),
+            stage_index,
+            tuple(origin_readings),
             onward,
             result,
             failing,
             unread,
             # Heartbeats cannot be among flat rows, so they travel like rows that pass.
             bool(passed or (onward and sent))
-            or any(one.port.hash_column is None for one in own if sent),
-            tuple(s for s, _ in comes),
+            or any(item.port.hash_column is None for item in origin_readings if sent),
+            tuple(s for s, _ in arrivals),
             sent,
-            frozenset(place for reader, place in hearing if reader == number),
+            frozenset(input_index for reader, input_index in hearing if reader == stage_index),
         )
         arriving[min((to for to, _ in wanted if to < end), default=end)].append((step, wanted))
     return tuple(step for step, _ in arriving[end])
@@ -306,19 +310,23 @@ def _beats(
     They belong to the stages with state that read it, directly or through stages without state.
     """
     reading: dict[Stage, list[InputEdge]] = defaultdict(list)
-    for origin, own in readings.items():
+    for origin, edges in readings.items():
         if isinstance(origin, Stage | Relay):
-            reading[origin.stage if isinstance(origin, Relay) else origin] += own
+            reading[origin.stage if isinstance(origin, Relay) else origin] += edges
 
     def stateful(origin: Stage) -> Iterator[InputEdge]:
-        for one in reading.get(origin, ()):
-            if one.stage.fragment.stateful:
-                yield one
+        for edge in reading.get(origin, ()):
+            if edge.stage.fragment.stateful:
+                yield edge
             else:
-                yield from stateful(one.stage)
+                yield from stateful(edge.stage)
 
-    made = {stage: tuple(stateful(stage)) for stage in reading}
-    return {stage: found for stage, found in made.items() if found and stage.fragment.stateful}
+    edges_by_stage = {stage: tuple(stateful(stage)) for stage in reading}
+    return {
+        stage: hearing
+        for stage, hearing in edges_by_stage.items()
+        if hearing and stage.fragment.stateful
+    }
 
 
 def _keeps_unread(base: Entry) -> bool:
@@ -326,9 +334,9 @@ def _keeps_unread(base: Entry) -> bool:
     return isinstance(base, Source) and base.with_unread is not None
 
 
-def _first_input(wanted: set[tuple[int, int]], number: int) -> int:
-    """Return the smallest input of stage ``number`` among the ``wanted`` (stage, input) pairs."""
-    return min(place for to, place in wanted if to == number)
+def _first_input(wanted: set[tuple[int, int]], stage_index: int) -> int:
+    """Return the smallest input of a stage among the ``wanted`` (stage, input) pairs."""
+    return min(input_index for to, input_index in wanted if to == stage_index)
 
 
 def walk(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:

@@ -135,17 +135,17 @@ class SourceSpec:
 
     def fields(self, columns: range) -> list[pa.Field]:
         """Return the fields of ``schema`` with these numbers."""
-        return [self.schema.field(number) for number in columns]
+        return [self.schema.field(index) for index in columns]
 
     @property
     def wire_schema(self) -> pa.Schema:
         """The columns of rows that reach a bucket: ``schema``, then int64 columns of arrival."""
-        given = (
+        arrival_columns = (
             (CLOCK, self.clocked),
             (ORDER, self.numbered and not self.log_partition),
             (FILE, self.files),
         )
-        return self.schema_with([*self._brought, *(name for name, has in given if has)])
+        return self.schema_with([*self._brought, *(name for name, has in arrival_columns if has)])
 
     @property
     def travel_schema(self) -> pa.Schema:
@@ -153,8 +153,8 @@ class SourceSpec:
         schema = self.schema_with(self._brought)
         if not self.files:
             return schema
-        places = [(FILE_TIME, pa.int64()), (FILE_PATH, pa.string()), (FILE_BLOCK, pa.int64())]
-        return pa.schema([*schema, *(pa.field(*place) for place in places)])
+        file_columns = [(FILE_TIME, pa.int64()), (FILE_PATH, pa.string()), (FILE_BLOCK, pa.int64())]
+        return pa.schema([*schema, *(pa.field(*column) for column in file_columns)])
 
     @property
     def _brought(self) -> list[str]:
@@ -180,5 +180,5 @@ class SourceSpec:
 
 def unique(names: Sequence[str]) -> list[str]:
     """Return the names, with ``#2``, ``#3`` and so on after repeated ones."""
-    seen = [names[:number].count(name) for number, name in enumerate(names)]
-    return [f"{name}#{n + 1}" if n else name for name, n in zip(names, seen, strict=True)]
+    repeats = [names[:index].count(name) for index, name in enumerate(names)]
+    return [f"{name}#{n + 1}" if n else name for name, n in zip(names, repeats, strict=True)]

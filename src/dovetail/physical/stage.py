@@ -59,13 +59,13 @@ class Stage:
     @property
     def inputs(self) -> dict[str, Entry]:
         """The entries that its node reads, by the names that its stores use for them."""
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for port in self.ports:
             if port.input is not None:
-                found[port.source.name] = port.input.source
+                entries[port.source.name] = port.input.source
             elif isinstance(port.origin, Stage):
-                found |= port.origin.inputs
-        return found
+                entries |= port.origin.inputs
+        return entries
 
     @property
     def argument(self) -> str:

@@ -100,10 +100,10 @@ def windowed(
         sessions = computed.windows is not None and computed.windows.kind == "session"
         alone = isinstance(computed, Aggregation) and not sessions
         inner = "batch" if alone else "change"
-    made = builder.made(computed, inner)
+    rows = builder.made(computed, inner)
     leaves = builder.sides(computed)
     if final:
-        builder.final(computed, made)
+        builder.final(computed, rows)
         builder.operators[:] = [_timed(operator) for operator in builder.operators]
         leaves = (Input(Derived(computed), tuple(computed.key.names)),)
     inputs = builder.finished()
@@ -114,7 +114,7 @@ def windowed(
     )
     builder.operators[-1] = replace(builder.operators[-1], visible=visible)
     numbered = is_numbered(inputs, arrival, feeds)
-    clocks = {number for operator in builder.operators for number in operator.clocks}
+    clocks = {input_index for operator in builder.operators for input_index in operator.clocks}
     windows = computed.windows
     assert windows is not None or not final
     fragment = Fragment(
@@ -126,12 +126,14 @@ def windowed(
                 name,
                 arrival,
                 numbered=numbered,
-                stairs=len(inputs) > 1 and number in clocks,
+                stairs=len(inputs) > 1 and input_index in clocks,
                 alone=input_.source.stream
                 and input_.used is None
                 and computed.keeps(input_.source),
             )
-            for number, (input_, name) in enumerate(zip(inputs, unique_names(inputs), strict=True))
+            for input_index, (input_, name) in enumerate(
+                zip(inputs, unique_names(inputs), strict=True)
+            )
         ),
         operators=tuple(builder.operators),
         feeds=feeds,
@@ -170,8 +172,8 @@ class _Made:
         looks: Windows | None = None,
     ) -> Feed:
         """Return the feed of these columns; a pair adds microseconds to its column."""
-        both = ((name, 0) if isinstance(name, str) else name for name in names)
-        columns = tuple((self.columns[name], by_us) for name, by_us in both)
+        pairs = ((name, 0) if isinstance(name, str) else name for name in names)
+        columns = tuple((self.columns[name], by_us) for name, by_us in pairs)
         return Feed(self.number, self.operator, columns, rehashed, looks)
 
     def as_it_is(self) -> Feed:
@@ -222,13 +224,13 @@ class _Builder:
         """Plan the operators that compute ``node`` on first use, and return its rows."""
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
-                made = self._aggregated(node, emit)
+                rows = self._aggregated(node, emit)
             else:
-                made = self._joined(node, emit)
-            self._known[id(node)] = made
+                rows = self._joined(node, emit)
+            self._known[id(node)] = rows
         return self._known[id(node)]
 
-    def final(self, node: Aggregation | WindowJoin, made: _Made) -> _Made:
+    def final(self, node: Aggregation | WindowJoin, rows: _Made) -> _Made:
         """Add the operator that emits each window's last row."""
         windows = node.windows
         assert windows is not None
@@ -241,9 +243,9 @@ class _Builder:
             window=windows.kept_by,
         )
         law = groups.Final(windows.wait_us, after=not windows.fixed)
-        feed = made.feed(node.row.names)
+        feed = rows.feed(node.row.names)
         columns_of = _named(node.key.names, node.values.names)
-        return self._operator(law, (source,), (feed,), "change", made.clocks, columns_of)
+        return self._operator(law, (source,), (feed,), "change", rows.clocks, columns_of)
 
     def _read(
         self,
@@ -254,11 +256,11 @@ class _Builder:
     ) -> _Made:
         """Return the rows of an input, shared by all operators that read it by the same keys."""
         alike = (source, key, foreign, used is None)
-        known = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
-        number = known.index(alike) if alike in known else len(known)
-        if number == len(known):
+        read_keys = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
+        read_index = read_keys.index(alike) if alike in read_keys else len(read_keys)
+        if read_index == len(read_keys):
             self.reads.append(_Read(source, key, foreign, None if used is None else {}))
-        read = self.reads[number]
+        read = self.reads[read_index]
         columns = {name: name for name in key}
         if read.used is None:
             columns = {name: name for name in source.fields}
@@ -268,7 +270,7 @@ class _Builder:
             used_as = {name: aggregated_name(n) for name, n in read.used.items()}
             columns = used_as | columns
         columns |= {foreign_name(n): foreign_name(n) for n in range(len(foreign))}
-        return _Made(number, False, columns, (number,))
+        return _Made(read_index, False, columns, (read_index,))
 
     def _operator(
         self,
@@ -298,9 +300,11 @@ class _Builder:
         """Add the operator of an aggregation."""
         used = node.used
         read = self._read(node.input, node.by, used=used)
-        known = node.input.fields
-        fields = [known[name] for name in node.by]
-        fields += [StructField(aggregated_name(n), known[u].dataType) for n, u in enumerate(used)]
+        input_fields = node.input.fields
+        fields = [input_fields[name] for name in node.by]
+        fields += [
+            StructField(aggregated_name(n), input_fields[u].dataType) for n, u in enumerate(used)
+        ]
         source = SourceSpec(
             name=node.input.name,
             schema=carried(StructType(fields)),
@@ -328,14 +332,14 @@ class _Builder:
         assert isinstance(entry, Derived)
         node = entry.node
         assert isinstance(node, (Aggregation, WindowJoin))
-        made = self.made(node, emit)
+        rows = self.made(node, emit)
         if node.computes:
             raise PlanError(
                 node.name,
                 "select= computes, and another join of windows reads the result",
                 "Name columns only, and compute in the last select= or in to_stream()",
             )
-        return made
+        return rows
 
     def _on_same_window(self, node: WindowJoin, emit: Emit) -> _Made:
         """Add a join of two sides by their whole key, the window included."""
@@ -345,7 +349,7 @@ class _Builder:
             sides, entries = sides[:1], entries[:1]
         sources = tuple(_source(entry, entry.row, len(entry.key)) for entry in entries)
         feeds = tuple(
-            made.feed(entry.row.names) for made, entry in zip(sides, entries, strict=True)
+            side.feed(entry.row.names) for side, entry in zip(sides, entries, strict=True)
         )
         law = ops.TableJoinLaw(TreeJoin(TreeLeaf(0), TreeLeaf(len(sides) - 1), node.how))
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
@@ -353,7 +357,7 @@ class _Builder:
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
         """Add a join by foreign key: the left row's key with another window, or without its own."""
         windows = node.right.windows
-        own, base = list(node.left.key), list(node.left.base_key.names)
+        left_key, base = list(node.left.key), list(node.left.base_key.names)
         names: list[str | tuple[str, int]] = [*base]
         looks = None
         if windows is None or node.left.windows is not None:
@@ -369,11 +373,13 @@ class _Builder:
         values = [*node.left.values.fields]
         source = _source(
             node.left,
-            [*own, StructField(FOREIGN, LongType()), *foreign, *values],
-            len(own),
+            [*left_key, StructField(FOREIGN, LongType()), *foreign, *values],
+            len(left_key),
             foreign=len(foreign),
         )
-        feed = left.feed([*(f.name for f in own), *names, *(f.name for f in values)], looks=looks)
+        feed = left.feed(
+            [*(f.name for f in left_key), *names, *(f.name for f in values)], looks=looks
+        )
         clocks = _clocks([side for side, w in ((left, node.left.windows), (right, windows)) if w])
         subscribed = self._operator(ops.Subscribe(node.how), (source,), (feed,), emit, clocks, {})
         answering = chains.foreign_key(
@@ -396,15 +402,15 @@ class _Builder:
         assert windows is not None
         left, column = self._window_of(node)
         right = self._side(node.right, emit)
-        own, values = list(node.left.key), list(node.left.values)
+        left_key, values = list(node.left.key), list(node.left.values)
         asked = [StructField(name, TimestampType()) for name in (WINDOW_START, WINDOW_END)]
         source = replace(
-            _source(node.left, [*own, *asked, *values], len(own) + len(asked)),
+            _source(node.left, [*left_key, *asked, *values], len(left_key) + len(asked)),
             stream=True,
             null_keys=preserved(node.how)[0],
         )
         theirs = _source(node.right, node.right.row, len(node.right.key))
-        names: list[str | tuple[str, int]] = [f.name for f in own]
+        names: list[str | tuple[str, int]] = [f.name for f in left_key]
         names += [column, (column, windows.size_us)]
         feeds = (
             left.feed([*names, *(f.name for f in values)], looks=windows),
@@ -427,13 +433,15 @@ class _Builder:
     def _selected(self, node: WindowJoin) -> Mapping[str, str]:
         """Map each column of a join to the output column behind it."""
         left, right = self.sides(node)
-        held = {
+        columns_by_side = {
             side: {f.name: key_name(n) for n, f in enumerate(input_.key_fields)}
             | {f.name: value_name(leaf, n) for n, f in enumerate(input_.value_fields)}
             for leaf, (side, input_) in enumerate((("left", left), ("right", right)))
         }
-        own = {name: key_name(n) for n, name in enumerate(node.key.names)}
-        return own | {s.name: held[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None}
+        key_columns = {name: key_name(n) for n, name in enumerate(node.key.names)}
+        return key_columns | {
+            s.name: columns_by_side[s.ref[0]][s.ref[1]] for s in node.select if s.ref is not None
+        }
 
 
 def _source(
@@ -461,5 +469,5 @@ def _clocks(sides: Sequence[_Made]) -> tuple[int, ...]:
 
 def _named(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
     """Map the columns of a node to the output columns of its only leaf."""
-    own = {name: key_name(number) for number, name in enumerate(key)}
-    return own | {name: value_name(0, number) for number, name in enumerate(values)}
+    key_columns = {name: key_name(index) for index, name in enumerate(key)}
+    return key_columns | {name: value_name(0, index) for index, name in enumerate(values)}

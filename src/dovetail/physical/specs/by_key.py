@@ -66,14 +66,14 @@ class StreamTableJoinLaw(Law):
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores: the tables and, with a grace period, the records that wait."""
-        kept = dict(super().stores(sources))
-        stream = list(kept)[self.leaves[0]]
+        stores = dict(super().stores(sources))
+        stream = list(stores)[self.leaves[0]]
         if self.grace_us is None:
-            del kept[stream]
+            del stores[stream]
         else:
             holds = f"records that wait, for {written(self.grace_us)}"
-            kept[stream] = replace(kept[stream], holds=holds, kind="queue", span_us=0)
-        return kept
+            stores[stream] = replace(stores[stream], holds=holds, kind="queue", span_us=0)
+        return stores
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of records older than a history, both of tables and of the stream."""
@@ -112,8 +112,10 @@ class StreamJoinLaw(Law):
         """The longest, in stream time, that an unmatched record is held back."""
         if self.unmatched != "on_close":
             return 0
-        kept = preserved(self.how)
-        return max((self.window.reach_us(side) for side in (0, 1) if kept[side]), default=0)
+        preserved_sides = preserved(self.how)
+        return max(
+            (self.window.reach_us(side) for side in (0, 1) if preserved_sides[side]), default=0
+        )
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores of both sides' records.
@@ -124,7 +126,7 @@ class StreamJoinLaw(Law):
         """
         span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
         holds = f"records of the last {written(span_us)}"
-        kept = {
+        stores = {
             name: replace(store, holds=holds, kind="records", clocks=clocks, span_us=span_us)
             for name, store in super().stores(sources).items()
         }
@@ -133,11 +135,11 @@ class StreamJoinLaw(Law):
                 if self.unmatched == "on_close":
                     holds = "records without a match, until their window closes"
                     queue = replace(table_of(sources, self.sides[side]), holds=holds)
-                    kept[waiting(side)] = replace(
+                    stores[waiting(side)] = replace(
                         queue, kind="queue", clocks=clocks, span_us=1, without=marks(side)
                     )
-                kept[marks(side)] = Store("which of its records have found a match")
-        return kept
+                stores[marks(side)] = Store("which of its records have found a match")
+        return stores
 
     def goes_by(self, entry: Entry) -> bool:
         """Say whether records of both sides wait, so that time decides which comes out first."""
@@ -146,10 +148,10 @@ class StreamJoinLaw(Law):
     @property
     def lossy(self) -> list[int]:
         """The sources of which no side is preserved; their late records may reach no result."""
-        kept = {
+        preserved_sources = {
             source for source, keeps in zip(self.sides, preserved(self.how), strict=True) if keeps
         }
-        return sorted({*self.sides} - kept)
+        return sorted({*self.sides} - preserved_sources)
 
     def too_late(self, sources: Sources) -> str | None:
         """Return the metric of pairs not made because a row was already emitted alone, or None."""
@@ -208,13 +210,13 @@ class Subscribe(Law):
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of each row's foreign key."""
         (source,) = sources
-        kept = replace(
+        store = replace(
             table_of(sources, 0),
             holds="foreign key per key",
             of="",
             fields=tuple(source.fields(source.key_columns) + source.fields(source.foreign_columns)),
         )
-        return dict.fromkeys(super().stores(sources), kept)
+        return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of records that change no latest version."""
@@ -271,7 +273,7 @@ class ForeignKeyJoinLaw(Law):
         left, right = sources
         rows = table_of(sources, 0, key=left.keys + self.primary)
         theirs = table_of(sources, 1)
-        kept = {
+        stores = {
             self.SUBSCRIPTIONS: replace(
                 rows,
                 holds=f"{left.name}, last row per foreign key and key",
@@ -281,8 +283,8 @@ class ForeignKeyJoinLaw(Law):
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }
         if preserved(self.how)[1]:
-            kept[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
-        return kept
+            stores[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
+        return stores
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of right records that change no latest version."""
@@ -340,14 +342,14 @@ class Deduplicate(Law):
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of keys and times. Each is kept until any record near it is late."""
         (source,), span_us = sources, 2 * self.within_us
-        kept = replace(
+        store = replace(
             table_of(sources, 0),
             holds=f"keys and times of records of the last {written(span_us)}",
             kind="records",
             fields=tuple(source.fields(source.key_columns)),
             span_us=span_us,
         )
-        return dict.fromkeys(super().stores(sources), kept)
+        return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of late records and of repeated ones."""
@@ -415,8 +417,8 @@ class Explode(Law):
 
     def key(self, sources: Sources) -> list[pa.Field]:
         """Return the table's key, then the position or the element."""
-        own = pa.field("element", pa.int32() if self.position else self.element)
-        return [*super().key(sources), own]
+        last_field = pa.field("element", pa.int32() if self.position else self.element)
+        return [*super().key(sources), last_field]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's values, with the element in place of the array.

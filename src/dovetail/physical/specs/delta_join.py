@@ -89,18 +89,18 @@ class DeltaJoinLaw(Law):
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the columns of a leaf that the result needs."""
-        held = sources[leaf].fields(sources[leaf].user_columns)
-        return [held[column].type for column in self.sides[leaf].values]
+        fields = sources[leaf].fields(sources[leaf].user_columns)
+        return [fields[column].type for column in self.sides[leaf].values]
 
     def looks_up(self, sources: Sources) -> list[str]:
         """Describe for each side the store, the index, the columns and the size of the cache."""
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
-            held = source.fields(source.user_columns)
-            read = dict.fromkeys(held[column].name for column in (*side.key, *side.values))
-            kept = f"{side.cache:,} rows a task" if side.cache else "none"
+            fields = source.fields(source.user_columns)
+            read = dict.fromkeys(fields[column].name for column in (*side.key, *side.values))
+            cached = f"{side.cache:,} rows a task" if side.cache else "none"
             where = f"{side.lookup.title} by {side.index.summary}"
-            lines.append(f"{where}: {', '.join(read)}; cache {kept}")
+            lines.append(f"{where}: {', '.join(read)}; cache {cached}")
         return lines
 
 
@@ -124,9 +124,9 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
     """
     needed = delta_join.needed_columns(node)
     sides = []
-    for number, entry in enumerate((node.left, node.right)):
-        source, on = sources[number], [pair[number] for pair in node.on]
-        own = [name for name in entry.values.names if name in needed[number]]
+    for side_index, entry in enumerate((node.left, node.right)):
+        source, on = sources[side_index], [pair[side_index] for pair in node.on]
+        value_names = [name for name in entry.values.names if name in needed[side_index]]
         lookup = delta_join.lookup_of(entry)
         if lookup is None:
             raise PlanError(node.name, f"{entry.name} has no look-up source", "Use with_lookup")
@@ -136,11 +136,13 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
             LookedUp(
                 lookup=lookup,
                 key=_places(source, entry.key.names),
-                values=_places(source, own if number == 0 else [*entry.key.names, *own]),
-                unique=node.form == "key" or (node.form == "left" and number == 1),
+                values=_places(
+                    source, value_names if side_index == 0 else [*entry.key.names, *value_names]
+                ),
+                unique=node.form == "key" or (node.form == "left" and side_index == 1),
                 index=index,
                 deletes=delta_join.changes_of(entry) == "all",
-                cache=node.cache[number] if delta_join.has_fixed_key(entry, on) else 0,
+                cache=node.cache[side_index] if delta_join.has_fixed_key(entry, on) else 0,
             )
         )
     return DeltaJoinLaw(

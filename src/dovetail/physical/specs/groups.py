@@ -41,7 +41,7 @@ class Retract(Law):
         for name, field in zip(self.names, stored, strict=True):
             columns.setdefault(name, field)
         table = table_of(sources, 0)
-        kept = replace(
+        store = replace(
             table,
             holds="last row per key, of it what is aggregated",
             kind="rows",
@@ -49,7 +49,7 @@ class Retract(Law):
             fields=tuple(field.with_name(name) for name, field in columns.items()),
             columns=tuple(field.name for field in columns.values()),
         )
-        return dict.fromkeys(super().stores(sources), kept)
+        return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of rows that change no latest version, or have a null in their group."""
@@ -84,10 +84,10 @@ class AggregationLaw(Law):
 
     def key(self, sources: Sources) -> list[pa.Field]:
         """Return the grouping columns, then the start and end of the window, if any."""
-        own = super().key(sources)
+        group_fields = super().key(sources)
         if self.windows is None:
-            return own
-        return own + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
+            return group_fields
+        return group_fields + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the aggregates."""
@@ -106,8 +106,8 @@ class AggregationLaw(Law):
         """
         columns = enumerate(self.columns) if self.windows is None else ()
         return [
-            number
-            for number, column in columns
+            column_index
+            for column_index, column in columns
             if isinstance(column.kernel, Listing)
             and (self.retracts or column.kernel.reads == "none")
         ]
@@ -120,14 +120,14 @@ class AggregationLaw(Law):
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores: accumulators, parts of long lists, records of sliding windows."""
         window = "" if self.windows is None else " and window, until it is closed"
-        kept = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
+        stores = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
         for column in self.listed:
             index, parts = self.lists(column)
-            kept[index] = Store("which parts a long list has")
-            kept[parts] = Store("the parts of long lists")
+            stores[index] = Store("which parts a long list has")
+            stores[parts] = Store("the parts of long lists")
         if self.windows is not None and self.windows.kind == "sliding":
-            kept[self.RECORDS] = Store("records, until their windows are closed")
-        return kept
+            stores[self.RECORDS] = Store("records, until their windows are closed")
+        return stores
 
     def _groups(self, sources: Sources, holds: str) -> Store:
         """Describe the store of accumulators; ``holds``: its content in words.
@@ -146,8 +146,10 @@ class AggregationLaw(Law):
             clocks=(0,),
             span_us=None if self.windows is None else self.windows.wait_us,
             results=tuple(
-                Accumulated(column.kernel, self.lists(number) if number in listed else ())
-                for number, column in enumerate(self.columns)
+                Accumulated(
+                    column.kernel, self.lists(column_index) if column_index in listed else ()
+                )
+                for column_index, column in enumerate(self.columns)
             ),
             hashed=self.windows is None,
         )

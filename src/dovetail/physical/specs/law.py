@@ -93,11 +93,11 @@ class Store:
         needed = {*columns, *self.key, self.time}
         if self.results:
             return self
-        kept = [place for place, field in enumerate(self.fields) if field.name in needed]
+        indices = [index for index, field in enumerate(self.fields) if field.name in needed]
         return replace(
             self,
-            fields=tuple(self.fields[place] for place in kept),
-            columns=tuple(self.stored[place] for place in kept),
+            fields=tuple(self.fields[index] for index in indices),
+            columns=tuple(self.stored[index] for index in indices),
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
@@ -131,22 +131,22 @@ def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
     return [*too_old(sources), *late]
 
 
-def table_of(sources: Sources, number: int, *, key: int | None = None) -> Store:
-    """Return the store of the table that is source ``number``.
+def table_of(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
+    """Return the store of the table that is source ``source_index``.
 
     ``key``: the number of columns that make its key, if the table is partitioned by fewer.
     """
-    source = sources[number]
+    source = sources[source_index]
     versioned, windowed = source.versioned_us, source.retention_us
-    own = source.fields(source.user_columns)
+    user_fields = source.fields(source.user_columns)
     keys = source.keys if key is None else key
     return Store(
         source.kept,
         "rows" if versioned is None or key is not None else "versions",
         of=source.name,
-        key=tuple(field.name for field in own[:keys]),
-        fields=tuple(field for field in own if not is_reserved(field.name)),
-        clocks=(number,),
+        key=tuple(field.name for field in user_fields[:keys]),
+        fields=tuple(field for field in user_fields if not is_reserved(field.name)),
+        clocks=(source_index,),
         span_us=windowed if key is not None or versioned is None else versioned,
         time=EVENT_TIME if windowed is None else source.window,
         hashed=key is None and windowed is None,
@@ -201,7 +201,7 @@ class Law:
         By default each source has one, with its rows.
         """
         names = unique([source.name for source in sources]) if self.stateful else []
-        return {name: table_of(sources, number) for number, name in enumerate(names)}
+        return {name: table_of(sources, source_index) for source_index, name in enumerate(names)}
 
     def looks_up(self, sources: Sources) -> list[str]:
         """Describe in words what it asks of look-up sources, one line for each source."""

@@ -51,11 +51,11 @@ class StoreLookUp:
     @property
     def summary(self) -> str:
         """The store, the index, the columns and the cache, in words."""
-        kept = "none"
+        cached = "none"
         if self.rows_max:
-            kept = f"{self.rows_max:,} rows a process, for {written(self.age_max_us)}"
+            cached = f"{self.rows_max:,} rows a process, for {written(self.age_max_us)}"
         columns = ", ".join(self.schema.names)
-        return f"{self.lookup.title} by {self.index.summary}: {columns}; cache {kept}"
+        return f"{self.lookup.title} by {self.index.summary}: {columns}; cache {cached}"
 
 
 def look_ups(stage: Stage) -> Iterator[LookUp]:
@@ -67,17 +67,17 @@ def look_ups(stage: Stage) -> Iterator[LookUp]:
 
 def store_look_up(node: LookUp) -> StoreLookUp:
     """Return the look-up of a plan node as data for the workers."""
-    on, by = zip(*node.on, strict=True)
+    on, store_columns = zip(*node.on, strict=True)
     whole = {side for side, column in node.refs if column is None}
-    own = [column for side, column in node.refs if side == "left" and column is not None]
-    theirs = [column for side, column in node.refs if side == "right" and column is not None]
-    read = dict.fromkeys([*node.lookup.key, *by, *theirs])
+    left_columns = [column for side, column in node.refs if side == "left" and column is not None]
+    right_columns = [column for side, column in node.refs if side == "right" and column is not None]
+    read = dict.fromkeys([*node.lookup.key, *store_columns, *right_columns])
     if "right" in whole:
         read |= dict.fromkeys(node.store.names)
     needed = node.node.row.names
     if "left" not in whole:
-        needed = [name for name in needed if name in {*node.key.names, *on, *own}]
-    index = covering(node.lookup, by)
+        needed = [name for name in needed if name in {*node.key.names, *on, *left_columns}]
+    index = covering(node.lookup, store_columns)
     assert index is not None, "no index covers the look-up"
     schema = arrow_schema(node.store)
     return StoreLookUp(
@@ -87,7 +87,7 @@ def store_look_up(node: LookUp) -> StoreLookUp:
         index=index,
         how=node.how,
         on=on,
-        by=by,
+        by=store_columns,
         schema=pa.schema([field for field in schema if field.name in read]),
         needed=tuple(needed),
         values=node.refs,
