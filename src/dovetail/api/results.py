@@ -74,13 +74,13 @@ ABatchSink: TypeAlias = Annotated[BatchSink, Rule(A_SINK)]
 Sinks: TypeAlias = ABatchSink | Sequence[ABatchSink]
 Topologies: TypeAlias = Annotated[
     ATopology | Sequence[ATopology],
-    Rule("a Table or a Stream, or a list of them", lambda given: given not in ([], ())),
+    Rule("a Table or a Stream, or a list of them", lambda results: results not in ([], ())),
 ]
 Results: TypeAlias = Annotated[
     Mapping[AResult, Sinks],
     Rule(
         "a mapping of Tables, Streams and dt.dead_letters to sinks, or to lists of sinks",
-        lambda given: bool(given) and all(sinks != [] for sinks in given.values()),
+        lambda outputs: bool(outputs) and all(sinks != [] for sinks in outputs.values()),
     ),
 ]
 
@@ -309,7 +309,7 @@ def upgrade(
     >>> dt.upgrade(spark, checkpoint, f"{folder.name}/next", orders, buckets=2).collect()
     [Row(stage=1, computes='orders', begins='with the rows of orders')]
     """
-    nodes = [one.plan for one in (topology if isinstance(topology, Sequence) else [topology])]
+    nodes = [result.plan for result in (topology if isinstance(topology, Sequence) else [topology])]
     nodes = in_one_order(nodes)
     start.streaming_session(*nodes)
     run = StartRequest("upgrade", nodes, (), fspath(new), "change", buckets, partitions)

@@ -146,10 +146,10 @@ class TableSources(Topology):
         """
         delta_tables.refuse_but_one("from_delta", path, table)
         delta_tables.refuse_without_delta(spark, "from_delta")
-        place, called = DeltaChanges.located(spark, path, table)
-        label = name or called
+        location, default_name = DeltaChanges.located(spark, path, table)
+        label = name or default_name
         changes = DeltaChanges(
-            spark, place, label, version, streaming, key_updates, dict(options or {})
+            spark, location, label, version, streaming, key_updates, dict(options or {})
         )
         keys = [key] if isinstance(key, str) else list(key)
         read = [columns] if isinstance(columns, str) else columns
@@ -252,13 +252,13 @@ def _with_each_key_once(source: Source, frame: DataFrame) -> Source:
     Rows with a null in the key are in no table, and are not checked.
     """
     key = [F.col(quoted(column)) for column in source.key.names]
-    there = reduce(Column.__and__, (column.isNotNull() for column in key))
+    has_key = reduce(Column.__and__, (column.isNotNull() for column in key))
     rows = F.count(F.lit(1)).over(Window.partitionBy(*key))
     problem = F.concat(
         F.lit(f"{source.title}: its frame has the key "),
         F.to_json(F.struct(*key)),
         F.lit(" more than once. Leave one row per key, or take duplicates='last'."),
     )
-    failure = F.when(there & (rows > 1), F.raise_error(problem).cast("boolean"))
+    failure = F.when(has_key & (rows > 1), F.raise_error(problem).cast("boolean"))
     checked = frame.withColumn(_TWICE, failure)
     return replace(source, frame=checked.filter(F.col(_TWICE).isNull()).drop(_TWICE))

@@ -345,7 +345,7 @@ class Table(TableRows):
         >>> driver.pipe(web, {"id": 1, "amount": 15}, timestamp=2)
         [<id=1, channel='web': amount=15 @2>]
         """
-        return Table(union([self.plan, *(one.plan for one in tables)], name, source))
+        return Table(union([self.plan, *(table.plan for table in tables)], name, source))
 
     def to_stream(self) -> Stream:
         """Read the table's changes as a stream of records.
@@ -938,7 +938,7 @@ class Stream(LooksUp):
         >>> driver.pipe(returns, {"id": 1, "amount": -5}, timestamp=2)
         [<id=1: amount=-5 @2>]
         """
-        return Stream(union([self.plan, *(one.plan for one in streams)], name))
+        return Stream(union([self.plan, *(stream.plan for stream in streams)], name))
 
     @validated
     def deduplicate(self, *, within: Span) -> Stream:
