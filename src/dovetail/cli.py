@@ -88,8 +88,8 @@ def inspect(checkpoint: Checkpoint, *, batch: Batch = None, as_json: AsJson = Fa
         print("nothing is stored yet")
         return
     print(f"after micro-batch {after}")
-    for number, offset in enumerate(offsets, start=1):
-        print(f"source {number}: {offset or 'nothing yet'}")
+    for source_number, offset in enumerate(offsets, start=1):
+        print(f"source {source_number}: {offset or 'nothing yet'}")
     _show([*stores[0]], [[*store.values()] for store in stores])
 
 
@@ -124,8 +124,8 @@ def state(
     with _session() as spark:
         keys = None
         if key is not None:
-            kept = CheckpointStores.of("state", spark, checkpoint, batch).named(table)
-            keys = keys_of_text("state", kept.store, key)
+            named_store = CheckpointStores.of("state", spark, checkpoint, batch).named(table)
+            keys = keys_of_text("state", named_store.store, key)
         frame = read_state(
             spark,
             checkpoint,
@@ -178,7 +178,7 @@ def upgrade(
 ) -> None:
     """Make of a checkpoint that of another topology, which goes on where the first one stands."""
     with _session() as spark:
-        results = [_loaded(one, Topology) for one in topology]
+        results = [_loaded(name, Topology) for name in topology]
         steps = goes_on(spark, old, new, results, buckets=buckets, partitions=partitions)
         _show(steps.columns, [list(row) for row in steps.collect()])
 
@@ -206,17 +206,17 @@ def _session() -> Iterator[SparkSession]:
     builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     with tempfile.TemporaryFile() as log:
-        own = os.dup(2)
+        stderr_fd = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
             spark = builder.getOrCreate()
         except Exception:
             log.seek(0)
-            os.write(own, log.read())
+            os.write(stderr_fd, log.read())
             raise
         finally:
-            os.dup2(own, 2)
-            os.close(own)
+            os.dup2(stderr_fd, 2)
+            os.close(stderr_fd)
         try:
             yield spark
         finally:
@@ -228,27 +228,28 @@ def _loaded(name: str, kind: type[P]) -> P:
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = getattr(import_module(module), attribute) if colon else None
+        target: Any = getattr(import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
             "topology", f"{name} cannot be found, {line_of(error)}", "Give it as module:name"
         ) from error
-    if callable(found) and not isinstance(found, kind):
-        _refuse_arguments(name, found)
-        found = found()
-    if not isinstance(found, kind):
+    if callable(target) and not isinstance(target, kind):
+        _refuse_arguments(name, target)
+        target = target()
+    if not isinstance(target, kind):
         raise ConfigurationError(
             "topology", f"{name} is no Table or Stream", "Give one as module:name"
         )
-    return found
+    return target
 
 
 def _refuse_arguments(name: str, function: Callable[..., Any]) -> None:
     """Refuse a function that cannot be called without arguments."""
     needed = [
-        one.name
-        for one in signature(function).parameters.values()
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name
+        for parameter in signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     if needed:
         raise ConfigurationError(
