@@ -54,9 +54,9 @@ def test_every_fault_can_be_put_in(fault: faults.Fault) -> None:
 def test_every_module_has_a_fault() -> None:
     """Of what runs on rows: operators, the engine, the laws and the state."""
     modules = {
-        f"{folder}.{path.stem}"
+        ".".join(path.relative_to(faults.SOURCE).with_suffix("").parts)
         for folder in ("operators", "engine", "laws", "state")
-        for path in (faults.SOURCE / folder).glob("*.py")
+        for path in (faults.SOURCE / folder).rglob("*.py")
         if path.stem != "__init__"
     }
     assert {fault.module for fault in faults.FAULTS} >= modules - faults.FAULTLESS.keys()

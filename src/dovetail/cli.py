@@ -55,7 +55,7 @@ P = TypeVar("P", bound=Planned)
 
 
 class OutputFormat(str, Enum):
-    """How rows are written."""
+    """The form in which rows are written."""
 
     table = "table"
     json = "json"

@@ -1,1 +1,1 @@
-"""Names of columns, checks of arguments, and hints: modules that all others may import."""
+"""Names of columns, checks of arguments, and hints."""

@@ -1,7 +1,8 @@
 """Names that users of Spark, pandas and Kafka Streams try, and the call that does it here.
 
-A class that inherits ``Hinted`` answers such a name with the call to make, an unknown name with
-the nearest one that it has, and ``len``, iteration and ``table["column"]`` with how to read rows.
+A class that inherits ``Hinted`` answers such a name with the call to make. It answers an unknown
+name with the nearest known one. To ``len``, iteration and ``table["column"]`` it answers how to read
+rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The storage of a bucket's bytes: named blobs, written once or replaced whole.
 
-On Spark they live in the query's state store (``spark.execution.frames``), which commits them with
-the batch. In the test driver and in batch runs they live in memory.
+On Spark they live in the query's state store (``spark.execution.buckets``), which commits them
+with the batch. In the test driver and in batch runs they live in memory.
 """
 
 from __future__ import annotations

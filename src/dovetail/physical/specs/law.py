@@ -1,4 +1,4 @@
-"""The interface of a law: what an operator stores, emits and counts, and which module runs it.
+"""The interface of a law: what an operator stores, emits and counts.
 
 A law is plain data that travels to the workers. ``sources`` are always those of its operator.
 """

@@ -242,7 +242,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._observed(rows, fragment.counts, reading.reader, reading.number)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED``: a result's changes, in the form that ``outcomes`` reads."""
+        """Return rows of ``PACKED``: a result's changes, as ``query.results`` reads them."""
         fragment, result = step.stage.fragment, step.result
         assert result is not None
         if fragment.stateful:
@@ -355,7 +355,7 @@ class Streaming(Frames):
     timers: bool
     """True if stages that may wait for another source have timers. A timer releases waiting rows
     without new data, and lets stream time go on by ``idle``. A query with timers runs micro-batches
-    without end, except with ``running.TO_END``."""
+    without end, except with ``writer.TO_END``."""
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
     """By a stage's fingerprint: the blobs with which its buckets begin (``bucket``, ``name``,
     ``blob``). The first micro-batch takes them over."""

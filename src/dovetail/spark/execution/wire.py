@@ -257,8 +257,8 @@ def read_of(
     """Return the rows of an input.
 
     ``upstream``: the changelog, if another stage makes it. ``unread``: add the records that cannot
-    be read, beside the rows (``Source.with_unread``). ``reported``: as in ``Reading``. ``metric``:
-    names the observed metrics of look-ups.
+    be read, beside the rows (``Source.with_unread``). ``reported``: as in ``InputEdge``.
+    ``metric``: names the observed metrics of look-ups.
     """
     base = source.base
     if isinstance(base, Source):

@@ -1,9 +1,9 @@
 """The end of a query's input (``close_at_end=True``): a last micro-batch in which all inputs have
 ended, so nothing waits any longer.
 
-The micro-batch has no rows, so it is planned in the checkpoint (``planning``), with a mark. By the
-mark every later start knows that the input ends here, or has ended. The query that runs the
-micro-batch tells every stage that its inputs have ended (``frames.Streaming``).
+The micro-batch has no rows, so it is planned in the checkpoint (``empty_batches``), with a mark.
+By the mark every later start knows that the input ends here, or has ended. The query that runs the
+micro-batch tells every stage that its inputs have ended (``execution.frames.Streaming``).
 """
 
 from __future__ import annotations
