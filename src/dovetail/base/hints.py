@@ -1,8 +1,8 @@
 """Names that users of Spark, pandas and Kafka Streams try, and the call that does it here.
 
 A class that inherits ``Hinted`` answers such a name with the call to make. It answers an unknown
-name with the nearest known one. To ``len``, iteration and ``table["column"]`` it answers how to read
-rows.
+name with the nearest known one. To ``len``, iteration and ``table["column"]`` it answers how to
+read rows.
 """
 
 from __future__ import annotations
