@@ -54,7 +54,7 @@ def running(script: str, *arguments: str, folder: Path) -> Iterator[Driver]:
 
 
 def wait_until(
-    happened: Callable[[], bool], driver: Driver, what: str, *, within_s: float = 120
+    happened: Callable[[], bool], driver: Driver, what: str, *, within_s: float = 240
 ) -> None:
     """Wait for what the driver will do."""
     deadline = time.monotonic() + within_s
