@@ -320,6 +320,16 @@ def test_a_value_without_a_former_row_fails_the_query_or_is_counted_as_null() ->
         people.keep_former("note")
 
 
+def test_former_values_are_found_among_the_changes_of_a_micro_batch() -> None:
+    """Also behind a stage whose own changes would be netted."""
+    types = {"id": pa.int64(), "a": pa.string(), "b": pa.string(), "gone": pa.list_(pa.string())}
+    people = testing.table("people", key="id", schema=types)
+    driver = testing.Driver(people.materialize().keep_former("gone"), emit="batch")
+    rows = [{"id": 1, "a": "x", "b": "y"}, {"id": 1, "a": "z", "gone": ["b"]}]
+    driver.pipe(people, rows, timestamp=1)
+    assert [change.values for change in driver.read()] == [{"a": "z", "b": "y"}]
+
+
 def rows_left(answers: list[list[Result]]) -> dict[Any, Any]:
     """The last values of the keys that have some."""
     last = {result.key: result.values for result in chain.from_iterable(answers)}

@@ -206,8 +206,9 @@ class _Planner:
         fragment = self._fragment(
             node, fingerprint(node), operator, key_names=inputs[0].key, align_us=align_us
         )
-        # The inputs of a union may be netted, though the union itself nets nothing.
-        read = self.emit if isinstance(node, Union) else emit
+        # The inputs of a union may be netted, though the union itself nets nothing. Parts of rows
+        # must not be netted, though their reader nets the rows.
+        read = self.emit if isinstance(node, Union) else "change" if node.patches else emit
         ports = (self._port(*pair, read) for pair in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
         if law.names_columns:

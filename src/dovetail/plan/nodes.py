@@ -83,6 +83,8 @@ class Node:
     """True if results may be ahead of the records that caused them."""
     expires: ClassVar[bool] = False
     """True if rows leave the table as stream time passes."""
+    patches: ClassVar[bool] = False
+    """True if records may be parts of rows, so that the last record of a key is not its row."""
     has_own_key: ClassVar[bool] = False
     """True if the stage emits this node's own key, not the key of its first input."""
 

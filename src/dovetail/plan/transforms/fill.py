@@ -27,6 +27,8 @@ class Filled(RowsNode):
     """A column with an array of the names of the omitted columns."""
     missing: Missing
 
+    patches = True
+
     @property
     def summary(self) -> str:
         """The node's line in ``explain``."""
