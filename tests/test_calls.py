@@ -414,6 +414,7 @@ CALLS: dict[str, Call] = {
         placeholder=line("text", "column", "span", wrong=("hex:no",)),
         framed=FLAG,
         unsent=line(wrong=("drop",)),
+        transactions=FLAG,
     ),
     "read_topic": of_topic(dt.read_topic, TOPIC | {"key": TOPIC["value"]}),
     "Table.join": call(

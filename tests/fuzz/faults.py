@@ -511,6 +511,24 @@ FAULTS = [
         "unsent[row[named]] = False",
     ),
     Fault(
+        "transact: the row that came first stays",
+        "laws.transact",
+        "(steps.kind == GOES) & (before > 1)",
+        "(steps.kind == GOES) & (before > 9)",
+    ),
+    Fault(
+        "transact: events that have got another number repeat",
+        "laws.transact",
+        "repeated = same & (steps.order <= tally.order) & (steps.place <= tally.place)",
+        "repeated = same & (steps.order <= tally.order)",
+    ),
+    Fault(
+        "transact: the rows of a key are forgotten with the micro-batch",
+        "operators.transact",
+        '"rows": pa.array(tally.rows)',
+        '"rows": pa.array(np.minimum(tally.rows, 1))',
+    ),
+    Fault(
         "idle: time stands at the end of the silence",
         "engine.idle",
         "quiet_us >= span_us",

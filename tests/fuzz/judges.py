@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Callable
 
-from fuzz import commits, counted, deltas, families, graphs, latest, waits
+from fuzz import commits, counted, deltas, families, graphs, latest, transactions, waits
 from fuzz.case import Case
 
 WEIGHTS = {
@@ -25,6 +25,7 @@ WEIGHTS = {
     "counted": 2,
     "guarded": 2,
     "latest": 2,
+    "transactions": 2,
 }
 ON_SPARK = ("computed",)
 """Families whose expressions a session evaluates; drawn by ``--family`` alone."""
@@ -37,6 +38,7 @@ MODULES = {
     "counted": counted,
     "guarded": counted,
     "latest": latest,
+    "transactions": transactions,
 }
 """Those that draw and judge; ``families`` does the others."""
 

@@ -5,6 +5,7 @@ table. Slow: each starts a database and Kafka Connect.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -244,8 +245,6 @@ class Feed:
 
     def drain(self) -> None:
         """Wait until the topics have all that has been committed."""
-        import time
-
         deadline = time.monotonic() + DRAIN_S
         for _ in range(2):  # the first mark may overtake records of other topics
             self.marks += 1
@@ -435,6 +434,61 @@ def test_large_values_that_have_not_changed(
         assert [*found[:10]] == [*wanted[:10]]
         assert [bytes(one) for one in found[10]] == wanted[10]
         assert f'"k"=>"{found[11]["k"]}"' == wanted[11]
+
+
+MOVING = 8009
+MOVES_S = 300
+
+
+def test_keys_that_move_within_a_transaction(
+    on_postgres: Callable[[str], Postgres],
+    kafka_spark: SparkSession,
+    kafka_servers: str,
+    tmp_path: Path,
+) -> None:
+    """Each transaction changes all rows, then gives them each other's keys. The connector dies
+    within it.
+    """
+    database = on_postgres("moving")
+    database.run(
+        "DROP TABLE rows",
+        "CREATE TABLE rows (id bigint PRIMARY KEY DEFERRABLE, note text)",
+        "ALTER TABLE rows REPLICA IDENTITY FULL",
+        f"INSERT INTO rows SELECT g, 'row ' || g FROM generate_series(0, {MOVING - 1}) g",
+    )
+    folder, transactions = tmp_path / "connect", {"provide_transaction_metadata": "true"}
+    feed = Feed(kafka_spark, kafka_servers, database, folder, **transactions)
+
+    def sent() -> int:
+        records = kafka_spark.read.format("kafka").option("kafka.bootstrap.servers", kafka_servers)
+        return records.option("subscribe", database.topic("rows")).load().count()
+
+    with started(feed):
+        feed.drain()
+        for factor in (7, 5):
+            until = sent() + 2 * MOVING
+            database.run(
+                "UPDATE rows SET note = note || '.'",
+                f"UPDATE rows SET id = (id * {factor} + 1) % {MOVING}",
+            )
+            wait_until(lambda: sent() > until)  # noqa: B023 -- called in the same turn
+            feed.worker.kill()
+            feed.worker.start()
+        database.run(
+            f"UPDATE rows SET id = id + {MOVING} WHERE id < 9", "DELETE FROM rows WHERE id = 9"
+        )
+        wanted = database.rows("SELECT id, note FROM rows")
+        columns = "id long, note string"
+        wait_until(lambda: feed.rows(columns, transactions=True) == wanted)
+        assert feed.rows(columns) != wanted
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + MOVES_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
 
 
 INFINITE = (

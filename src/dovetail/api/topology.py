@@ -16,6 +16,7 @@ from dovetail.base.hints import Hinted, HintedWindows
 from dovetail.base.validation import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import ReadFormat, format_of
+from dovetail.io.formats.transactions import TRANSACTION
 from dovetail.io.formats.unsent import UNSENT
 from dovetail.io.sources.kafka import Servers, Starting, Topic, topic_records
 from dovetail.io.sources.records import (
@@ -33,6 +34,7 @@ from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.transforms.fill import filled
+from dovetail.plan.transforms.transact import transacted
 from dovetail.plan.types.spans import Span
 from dovetail.plan.views import Condition, Errors, Item
 from dovetail.spark.migration.initial_rows import Initial
@@ -532,12 +534,16 @@ class Topology(Planned):
         )
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"
-        if records.value.keeps and cls._stream:
-            raise PlanError(
-                title,
-                "unsent='keep' is for tables: a stream's records replace none",
-                "Read it as a table, and its changes by to_stream()",
-            )
+        for option, given in (
+            ("unsent='keep'", records.value.keeps),
+            ("transactions=True", records.value.transacts),
+        ):
+            if given and cls._stream:
+                raise PlanError(
+                    title,
+                    f"{option} is for tables: a stream's records replace none",
+                    "Read it as a table, and its changes by to_stream()",
+                )
         rows, with_unread = readable(records, rows, label, malformed)
         if sequence is None and records.ordered:
             sequence, log_partition = OFFSET, PARTITION
@@ -560,7 +566,8 @@ class Topology(Planned):
             with_unread=with_unread,
         )
         source = replace(source, grows=records.value.grows)
-        return cls(filled(source, UNSENT, "fail") if records.value.keeps else source)
+        made: Node = transacted(source, TRANSACTION) if records.value.transacts else source
+        return cls(filled(made, UNSENT, "fail") if records.value.keeps else made)
 
     @validated
     def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:

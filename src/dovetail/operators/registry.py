@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.operators import deduplicate, expire, explode, fill, to_changes, union
+from dovetail.operators import deduplicate, expire, explode, fill, to_changes, transact, union
 from dovetail.operators.groups import aggregate, closed_windows, retract, sessions, sliding
 from dovetail.operators.histories import in_order as with_times_in_order
 from dovetail.operators.job import Done, Job
@@ -31,6 +31,7 @@ from dovetail.physical.specs.by_key import (
     Subscribe,
     TableJoinLaw,
     ToChangesLaw,
+    Transact,
     UnionLaw,
 )
 from dovetail.physical.specs.groups import AggregationLaw, Retract
@@ -62,6 +63,7 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
     Subscribe: subscribe.run,
     TableJoinLaw: table_join.run,
     ToChangesLaw: to_changes.run,
+    Transact: transact.run,
     UnionLaw: union.run,
 }
 """The function for each law that runs on one bucket."""

@@ -20,6 +20,7 @@ from dovetail.physical.specs.by_key import (
     StreamTableJoinLaw,
     TableJoinLaw,
     ToChangesLaw,
+    Transact,
     UnionLaw,
 )
 from dovetail.physical.specs.law import Law
@@ -31,6 +32,7 @@ from dovetail.plan.transforms.deduplicate import Deduplicated
 from dovetail.plan.transforms.expire import Expired
 from dovetail.plan.transforms.explode import Exploded
 from dovetail.plan.transforms.fill import Filled
+from dovetail.plan.transforms.transact import Transacted
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View
 
@@ -87,6 +89,11 @@ def _(node: Filled, _: Sequence[Entry]) -> Law:
     return Fill(
         f"keep_former of {node.name}", names, names.index(node.unsent), node.missing == "fail"
     )
+
+
+@law_of.register
+def _(node: Transacted, _: Sequence[Entry]) -> Law:
+    return Transact(node.node.values.names.index(node.transaction))
 
 
 @law_of.register

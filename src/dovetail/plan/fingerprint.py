@@ -293,6 +293,7 @@ def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
 
 _MADE = dict.fromkeys(("result", "materialized", "windows"), "the result of {}")
 _MADE["expired"] = "{} with rows that expire"
+_MADE["transacted"] = "{} with transactions=True"
 
 
 def _short(part: Any) -> str:

@@ -56,6 +56,10 @@ class Envelope:
             )
         return Envelope(schema, row)
 
+    def has(self, path: str) -> bool:
+        """Say whether the envelope has the field at a dotted path."""
+        return _has(self.schema, path)
+
     def types(self, context: Place) -> StructType:
         """Return the row's columns with the types in which they are read if none are declared."""
         natural = _spark_type(context, _without_logical(self.row, every=False))

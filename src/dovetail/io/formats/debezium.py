@@ -42,6 +42,13 @@ from dovetail.io.formats.plain import (
     not_json,
     struct_of,
 )
+from dovetail.io.formats.transactions import (
+    NO_TRANSACTION,
+    PROVIDE,
+    TRANSACTION,
+    TRANSACTION_TYPE,
+    lacks_transaction,
+)
 from dovetail.io.formats.unsent import PLACEHOLDER, UNSENT, Placeholder
 from dovetail.plan.types.checks import known_field
 
@@ -88,6 +95,12 @@ class DebeziumFormat(Format):
     placeholder: Placeholder
     framed: bool = False
     unsent: Unsent = "fail"
+    transactions: bool = False
+
+    @property
+    def transacts(self) -> bool:
+        """True if the rows of a key are counted within a transaction."""
+        return self.transactions
 
     @property
     def keeps(self) -> bool:
@@ -114,7 +127,8 @@ class DebeziumFormat(Format):
     def reading(self, context: Place) -> Decoding:
         """Return how to read the row after a change; a delete has the key's columns only.
 
-        Raises ``PlanError`` for a key, and for ``tombstones="delete"`` with ``key_columns=``.
+        Raises ``PlanError`` for a key, for ``tombstones="delete"`` with ``key_columns=``, and for
+        ``transactions=True`` with schemas that have no transaction.
         """
         if context.part != "value":
             raise context.refuse(
@@ -134,13 +148,25 @@ class DebeziumFormat(Format):
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
         if self.keeps:
             added.append(StructField(UNSENT, ArrayType(StringType())))
+        if self.transactions:
+            added.append(StructField(TRANSACTION, TRANSACTION_TYPE))
+            if envelopes and not any(one.has("transaction.id") for one in envelopes):
+                raise context.refuse(
+                    f"has an Avro schema with {NO_TRANSACTION}", PROVIDE[0].upper() + PROVIDE[1:]
+                )
         for name in context.keys:
             known_field(
                 context.operator, "key_columns=", name, StructType([*columns.fields, *added])
             )
         keys = tuple(name for name in context.keys if name not in self.metadata)
         wanted = Wanted(
-            columns, keys, self.metadata, self.schema is not None, self.placeholder, self.keeps
+            columns,
+            keys,
+            self.metadata,
+            self.schema is not None,
+            self.placeholder,
+            self.keeps,
+            self.transactions,
         )
         if self.avro is not None:
             problem: Callable[[Column], Column] = self.avro.problem(context, list(writers))
@@ -229,7 +255,11 @@ class DebeziumFormat(Format):
         descriptions = _fields(F.col("_found"), whole)
         of_rows = None if descriptions is None else field_named(descriptions, "after")["fields"]
         encodings = _encodings(wanted.columns, self.encodings, of_rows)
-        return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True)
+        lacks = None
+        if self.transactions:
+            absent = F.when(F.col("_raw")["transaction"].isNull(), lacks_transaction(text))
+            lacks = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {PROVIDE}"))
+        return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks)
 
 
 @validated
@@ -244,6 +274,7 @@ def debezium(
     placeholder: GivenPlaceholder = PLACEHOLDER,
     framed: bool = False,
     unsent: Unsent = "fail",
+    transactions: bool = False,
 ) -> DebeziumFormat:
     """Describe Debezium's change events, as the format of a value.
 
@@ -282,6 +313,9 @@ def debezium(
     unsent : {"fail", "keep"}, default "fail"
         The treatment of a record with a large value that was not sent. ``"fail"`` makes it
         a record that cannot be read. With ``"keep"`` the row keeps its former value.
+    transactions : bool, default False
+        True to count the rows of a key within a transaction. The connector then needs
+        ``provide.transaction.metadata=true``. Streams and versioned tables refuse it.
 
     Returns
     -------
@@ -334,6 +368,13 @@ def debezium(
     does not change, unless the table has ``REPLICA IDENTITY FULL``. For ``unsent="keep"``
     the query stores the table's rows. It fails for such a record of a key without a row.
 
+    *Keys that move.* A database may check a key as late as a statement or a transaction
+    ends, as PostgreSQL does a ``DEFERRABLE`` one. ``UPDATE t SET id = id + 1`` may then
+    send for key 2 the row that comes before the one that goes. With ``transactions=True``
+    the row that has come stays: a delete takes the row that came first. The query stores a
+    few numbers for each key that has a row. Events that a connector sends again are left
+    out if their transaction is the key's last one (metric ``<name>.repeated``).
+
     *Infinity.* PostgreSQL's ``infinity`` is read as 9999-12-30 23:59:59.999999 in UTC, and
     ``-infinity`` as 0001-01-03. ``to_postgres`` writes them back.
 
@@ -378,6 +419,7 @@ def debezium(
         Placeholder(placeholder),
         framed,
         unsent,
+        transactions,
     )
 
 

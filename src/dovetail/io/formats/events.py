@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted
 from dovetail.io.formats.connect import ColumnEncoding, Raw, raw_type
 from dovetail.io.formats.plain import Decoding, Part, kept
+from dovetail.io.formats.transactions import TRANSACTION, TRANSACTION_PATHS, transaction_of
 from dovetail.io.formats.unsent import UNSENT, Placeholder
 
 _STRING, _LONG = StringType(), LongType()
@@ -77,11 +78,14 @@ class Wanted:
     """The placeholder of a value that was not sent."""
     keeps: bool = False
     """True if values that were not sent are listed by name, and are no problem."""
+    transacts: bool = False
+    """True if the events' transactions are read, in which the rows of a key are counted."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of ``METADATA`` that are needed, without duplicates."""
-        return tuple(dict.fromkeys(("op", *_TIMES, *self.metadata.values())))
+        own = TRANSACTION_PATHS if self.transacts else ()
+        return tuple(dict.fromkeys(("op", *_TIMES, *own, *self.metadata.values())))
 
     @property
     def before(self) -> StructType:
@@ -96,12 +100,14 @@ class Wanted:
         into: str,
         *,
         coded: bool,
+        problem: Column | None = None,
     ) -> DataFrame:
         """Add the column ``into`` with the event of an envelope; null where ``raw`` is null.
 
         An event has ``op``, ``time`` in microseconds, the rows ``after`` and ``before``, and
         ``metadata``. Its ``problem`` says why it is unreadable, else null. ``unsent`` names the
-        columns that were not sent. ``encodings``: by column; ``coded``: as in ``connect.Raw``.
+        columns that were not sent; ``transaction`` is as in ``io.transactions``. ``encodings``: by
+        column; ``coded``: as in ``connect.Raw``; ``problem``: of the envelope as a whole, or null.
         """
         sides = {"after": self.columns, "before": self.before}
         rows = [
@@ -121,7 +127,8 @@ class Wanted:
         ]
         frame = frame.withColumn(into, F.when(raw.isNotNull(), F.struct(*rows)))
         typed_rows = F.col(into)
-        problems, unsent = list[Column](), list[Column]()
+        problems = list[Column]() if problem is None else [problem]
+        unsent = list[Column]()
         for side, columns in sides.items():
             for f in columns:
                 raw_value = Raw(raw[side][f.name], encodings[f.name], coded)
@@ -148,6 +155,11 @@ class Wanted:
             F.filter(F.array(*unsent), lambda name: name.isNotNull())
             .cast("array<string>")
             .alias("unsent"),
+            *(
+                [transaction_of(raw["op"], lambda path: _at(raw, path)).alias("transaction")]
+                if self.transacts
+                else []
+            ),
         )
         return frame.withColumn(into, F.when(raw.isNotNull(), event))
 
@@ -230,6 +242,14 @@ class ChangeEvents(Decoding):
             if not self.splits:
                 moved = F.lit("an update of the key, which takes a frame with offsets")
                 problems.append(F.when(self._moves(event), moved))
+        if self.wanted.keeps:
+            comes = (op == "c") | self._moves(event)
+            foreign = F.concat(
+                F.lit("the row comes under another key without its "),
+                F.array_join(event["unsent"], ", "),
+                F.lit(", which was not sent: set the table's REPLICA IDENTITY to FULL"),
+            )
+            problems.append(F.when(comes & (F.size(event["unsent"]) > 0), foreign))
         return problems
 
     def _moves(self, event: Column) -> Column:
@@ -258,6 +278,11 @@ class ChangeEvents(Decoding):
         gone += [event["metadata"][name].alias(name) for name in wanted.metadata]
         if wanted.keeps:
             gone.append(F.lit(None).cast("array<string>").alias(UNSENT))
+        if wanted.transacts:
+            found = event["transaction"]
+            op = F.when(self._moves(event), F.lit("c")).otherwise(event["op"])
+            columns.append(found.withField("op", op).alias(TRANSACTION))
+            gone.append(found.withField("op", F.lit("d")).alias(TRANSACTION))
         row = F.when(deleted, F.struct(*gone)).otherwise(F.struct(*columns))
         readable = F.when(F.col("value_problem").isNull(), row)
         return F.struct(readable.alias("row"), deleted.alias("deleted"))

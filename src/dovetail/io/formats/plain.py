@@ -152,6 +152,14 @@ class Format(ABC):
         """
         return False
 
+    @property
+    def transacts(self) -> bool:
+        """True if the rows of a key are counted within a transaction.
+
+        The part of each change in its transaction is then in a column ``_transaction``.
+        """
+        return False
+
     tells_null: ClassVar[bool] = True
     """True if an encoded null differs from a record without a value."""
 

@@ -470,6 +470,32 @@ class Fill(Law):
         return [metric(sources[0].name, "unsent")]
 
 
+@dataclass(frozen=True)
+class Transact(Law):
+    """A table of a database's events, in which the rows of a key are counted."""
+
+    column: int
+    """The number of the value column that says what an event does in its transaction."""
+
+    nets: ClassVar[bool] = True
+    names_columns: ClassVar[bool] = True
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the table's values, without the column of transactions."""
+        types = super().values(sources, leaf)
+        del types[self.column]
+        return types
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the store of the last transaction of each key."""
+        kept = Store("last transaction per key, and the rows it has in it")
+        return dict.fromkeys(super().stores(sources), kept)
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metric of events that were there before."""
+        return [metric(sources[0].name, "repeated")]
+
+
 def expiry(name: str) -> str:
     """Return the name of the store that says when the rows of a table expire."""
     return f"{name}: expiry"

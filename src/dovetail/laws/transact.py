@@ -1,0 +1,319 @@
+"""Rows of a key within a transaction: the events that leave a table's row as it is.
+
+A database may check a key only as a statement or a transaction ends. Until then a key may have two
+rows: one that has come, and one that is yet to go. Events name rows by their keys alone. So the
+rows of a key are counted, and the row that goes is the one that came first.
+
+| event | rows after | effect |
+|---|---|---|
+| ``COMES``: a create, the read of a snapshot | one more | the key has this row |
+| ``CHANGES``: an update | the same, at least one | the key has this row |
+| ``GOES``: a delete, of one row | none | the key has no row |
+| ``GOES``, of several rows | one less | none, it is left out |
+| ``BARE``: a record without a value | none | the key has no row |
+
+A transaction ends with one row of a key at most. So the count begins at one at most for the events
+of another transaction, and for each event without one.
+
+Source: Debezium's envelopes with ``provide.transaction.metadata``; PostgreSQL, ``SET CONSTRAINTS``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dovetail.arrays.search import expand
+from dovetail.arrays.timeline import ABSENT, Ints, Mask
+
+COMES: Final = 0
+CHANGES: Final = 1
+GOES: Final = 2
+BARE: Final = 3
+
+
+@dataclass(frozen=True)
+class Steps:
+    """n events, ordered by (key, arrival)."""
+
+    kind: Ints
+    """int64[n]: ``COMES``, ``CHANGES``, ``GOES`` or ``BARE``."""
+    transaction: Ints
+    """int64[n]: the number of the event's transaction, ABSENT for none. A bare event has none."""
+    order: Ints
+    """int64[n]: the event's number in its transaction, which restarts as the connector does."""
+    place: Ints
+    """int64[n]: the event's place in the database's log, 0 where it is unknown."""
+
+    def of(self, which: Ints) -> Steps:
+        """Keep the events at ``which``."""
+        return Steps(
+            self.kind[which], self.transaction[which], self.order[which], self.place[which]
+        )
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The state of k keys. A key without a row has no other state."""
+
+    rows: Ints
+    """int64[k]: the number of rows at the moment."""
+    transaction: Ints
+    """int64[k]: the number of the transaction of the last event, ABSENT for none."""
+    order: Ints
+    """int64[k]: the largest number of an event in that transaction."""
+    place: Ints
+    """int64[k]: the last place in the log of an event of that transaction."""
+    skipped: Mask
+    """bool[k]: the key's last event is a delete that was left out."""
+
+    @staticmethod
+    def none(keys: int) -> Tally:
+        """Return the state of keys without a row."""
+        rows, order, place = np.zeros((3, keys), np.int64)
+        return Tally(rows, np.full(keys, ABSENT), order, place, np.zeros(keys, np.bool_))
+
+    def of(self, which: Ints) -> Tally:
+        """Keep the keys at ``which``."""
+        return Tally(
+            self.rows[which],
+            self.transaction[which],
+            self.order[which],
+            self.place[which],
+            self.skipped[which],
+        )
+
+    def copy(self) -> Tally:
+        """Return an independent copy."""
+        return self.of(np.arange(len(self.rows)))
+
+    def put(self, which: Ints, other: Tally) -> None:
+        """Replace the state of the keys at ``which`` by that of ``other``."""
+        for name, column in vars(other).items():
+            getattr(self, name)[which] = column
+
+    def cleared(self) -> Tally:
+        """Return the state, with nothing but the count for keys that have no row."""
+        gone = self.rows == 0
+        return Tally(
+            self.rows,
+            np.where(gone, ABSENT, self.transaction),
+            np.where(gone, 0, self.order),
+            np.where(gone, 0, self.place),
+            self.skipped & ~gone,
+        )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The outcome of n events."""
+
+    left_out: Mask
+    """bool[n]: the event leaves the table as it is."""
+    repeated: Mask
+    """bool[n]: the event was there before; such an event is also left out."""
+    tally: Tally
+    """The state of the keys afterwards."""
+
+
+# A *span* is the events of one key and one transaction in a row. In it "change" moves the count,
+# which is then at least "floor". With the sum s of the changes so far, the count after an event is
+# s + max(rows at the span's begin, largest of floor - s so far). For a key with one row:
+#
+# | event | span | change | floor | s | largest floor - s | rows, from 0 | from 1 | left out |
+# |---|---|---|---|---|---|---|---|---|
+# | COMES, 7 | 0 | 1 | | 1 | | 1 | 2 | |
+# | GOES, 7 | 0 | -1 | 0 | 0 | 0 | 0 | 1 | yes |
+# | COMES, 8 | 1 | 1 | | 1 | | 1 | 2 | |
+# | CHANGES, 8 | 1 | 0 | 1 | 1 | 0 | 1 | 2 | |
+# | GOES, 8 | 1 | -1 | 0 | 0 | 0 | 0 | 1 | yes |
+#
+# A key's first span begins with known rows, each other one with 0 or 1. So both ways are counted,
+# and ``_begins`` finds which it is: here 1 both times.
+def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
+    """Find the events that leave the table's row as it is.
+
+    ``start``: int64[k], the first event of each key; ``tally``: the state of these keys. An event
+    may repeat another one only if its order or its place falls within a span. The events of such
+    spans are taken one after the other, those of all spans at once.
+    """
+    count = len(steps.kind)
+    group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))
+    first = np.append(True, group[1:] != group[:-1])[:count]
+    after_delete = np.append(False, steps.kind[:-1] == GOES)[:count]
+    behind = (steps.kind == BARE) & np.where(first, tally.skipped[group], after_delete)
+    own = np.flatnonzero(~behind)
+    counted = _counted(steps.of(own), group[own], tally)
+    left_out, repeated, reached = behind & first, np.zeros(count, np.bool_), counted.tally.copy()
+    left_out[own], repeated[own] = counted.left_out, counted.repeated
+    tail = np.flatnonzero(behind & ~first)
+    left_out[tail] = left_out[tail - 1]
+    last = np.append(start[1:], count) - 1
+    reached.skipped[:] = (left_out & (steps.kind == GOES))[last]
+    return Settled(left_out, repeated, reached.cleared())
+
+
+def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
+    """Find the events that are left out, like ``settled``, event by event of all keys at once."""
+    count = len(steps.kind)
+    length = np.diff(np.append(start, count))
+    longest, tally = np.argsort(-length, kind="stable"), tally.copy()
+    left_out, repeated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    for step in range(int(length.max(initial=0))):
+        keys = longest[: np.searchsorted(-length[longest], -step)]
+        event = start[keys] + step
+        made = _next(steps.of(event), tally.of(keys))
+        left_out[event], repeated[event] = made.left_out, made.repeated
+        tally.put(keys, made.tally)
+    return Settled(left_out, repeated, tally)
+
+
+# Each event is one of its own key. With the state "2 rows, transaction 7, order 5, place 90":
+#
+# | kind | transaction, order, place | rows before | rows after | left out |
+# |---|---|---|---|---|
+# | GOES | 7, 6, 95 | 2 | 1 | yes |
+# | GOES | 7, 4, 80 | 2 | 2 | yes, it repeats |
+# | GOES | 7, 1, 95: the connector has restarted | 2 | 1 | yes |
+# | GOES | 8, 1, 97 | 1 | 0 | |
+# | CHANGES | none | 1 | 1 | |
+def _next(steps: Steps, tally: Tally) -> Settled:
+    """Find which of k events, one of each of k keys, are left out."""
+    kind = steps.kind
+    same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)
+    repeated = same & (steps.order <= tally.order) & (steps.place <= tally.place)
+    behind = (kind == BARE) & tally.skipped
+    before = np.where(same, tally.rows, np.minimum(tally.rows, 1))
+    after = np.select(
+        [kind == COMES, kind == CHANGES, kind == GOES],
+        [before + 1, np.maximum(before, 1), np.maximum(before - 1, 0)],
+    )
+    stays = repeated | behind
+    left_out = stays | ((kind == GOES) & (before > 1))
+    order, place = (
+        np.where(same, np.maximum(own, known), own)
+        for own, known in ((steps.order, tally.order), (steps.place, tally.place))
+    )
+    made = Tally(
+        np.where(stays, tally.rows, after),
+        np.where(stays, tally.transaction, steps.transaction),
+        np.where(stays, tally.order, order),
+        np.where(stays, tally.place, place),
+        left_out & (kind == GOES),
+    )
+    return Settled(left_out, repeated, made.cleared())
+
+
+def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
+    """Find the events that are left out, like ``settled``, but for bare ones right behind a delete.
+
+    ``group``: int64[n], non-decreasing, the key of each event.
+    """
+    count, none = len(group), np.zeros(len(group), np.bool_)
+    if not count:
+        return Settled(none, none, tally)
+    new = np.append(True, group[1:] != group[:-1])
+    transaction, order, place = (
+        np.where(new, known[group], np.append(0, column[:-1]))
+        for known, column in (
+            (tally.transaction, steps.transaction),
+            (tally.order, steps.order),
+            (tally.place, steps.place),
+        )
+    )
+    same = (steps.transaction != ABSENT) & (steps.transaction == transaction)
+    falls = same & ((steps.order <= order) | (steps.place < place))
+    opens = new | ~same
+    begin, span = np.flatnonzero(opens), np.cumsum(opens) - 1
+    end = np.append(begin[1:], count) - 1
+    begun = np.where(same, tally.rows[group], np.minimum(tally.rows[group], 1))
+    given = np.where(new, begun, ABSENT)[begin]
+    change, lift = _changes(steps.kind, begin, span, int(tally.rows.max()))
+    low, high = (
+        np.minimum(change[end] + np.maximum(np.where(given == ABSENT, rows, given), lift[end]), 1)
+        for rows in (0, 1)
+    )
+    doubtful = np.unique(span[falls])
+    of_doubtful = (begin[doubtful], end[doubtful], given[doubtful])
+    lanes = _lanes(steps, tally.of(group[begin[doubtful]]), *of_doubtful)
+    for ends, lane in zip((low, high), lanes, strict=True):
+        ends[doubtful] = np.minimum(lane.tally.rows, 1)
+    base = np.where(given == ABSENT, _begins(low, high), given)
+    rows = change + np.maximum(base[span], lift)
+    before = np.where(opens, base[span], np.append(0, rows[:-1]))
+    made = Settled(
+        (steps.kind == GOES) & (before > 1),
+        np.zeros(count, np.bool_),
+        Tally(rows[end], steps.transaction[end], steps.order[end], steps.place[end], none[end]),
+    )
+    which, event = expand(begin[doubtful], end[doubtful] + 1)
+    for rows_before, lane in enumerate(lanes):
+        taken = np.minimum(base[doubtful], 1) == rows_before
+        made.tally.put(doubtful[taken], lane.tally.of(np.flatnonzero(taken)))
+        made.left_out[event[taken[which]]] = lane.left_out[taken[which]]
+        made.repeated[event[taken[which]]] = lane.repeated[taken[which]]
+    last = np.flatnonzero(np.append(given[1:] != ABSENT, True))
+    reached = tally.copy()
+    reached.put(group[end[last]], made.tally.of(last))
+    return Settled(made.left_out, made.repeated, reached)
+
+
+def _changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, Ints]:
+    """Return the sum of a span's changes up to each event, and the largest of floor - sum so far:
+    int64[n] each.
+    """
+    large = len(kind) + 2 + rows_max
+    change = np.select([kind == COMES, kind == GOES, kind == BARE], [1, -1, -large])
+    floor = np.select([kind == COMES, kind == CHANGES], [-large, 1])
+    total = np.cumsum(change)
+    within = total - (total[begin] - change[begin])[span]
+    apart = span * (4 * large)
+    return within, np.maximum.accumulate(floor - within + apart) - apart
+
+
+def _lanes(steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints) -> list[Settled]:
+    """Return the outcome of some spans that begin with no row, and that of the same with one.
+
+    ``tally``: the state of their keys; ``given``: the rows that a span begins with, if it is its
+    key's first one, else ABSENT.
+    """
+    spans = len(begin)
+    which, event = expand(begin, end + 1)
+    start = np.flatnonzero(np.append(True, which[1:] != which[:-1])[: len(which)])
+    goes_on = np.flatnonzero((given != ABSENT) & (tally.transaction == steps.transaction[begin]))
+    begun = Tally.none(2 * spans)
+    for rows in (0, 1):
+        begun.put(goes_on + rows * spans, tally.of(goes_on))
+        begun.rows[rows * spans : (rows + 1) * spans] = np.where(given == ABSENT, rows, given)
+    begun.skipped[:] = False
+    both = stepped(np.append(start, start + len(event)), steps.of(np.tile(event, 2)), begun)
+    parts = ((np.arange(n) + lane * n for n in (len(event), spans)) for lane in (0, 1))
+    return [
+        Settled(both.left_out[own], both.repeated[own], both.tally.of(of_span))
+        for own, of_span in parts
+    ]
+
+
+# Most spans end with a row, or without one, however they begin: they are *fixed*. So is a key's
+# first one. Others end as they begin, or, among events that make no sense, the other way round.
+#
+# | span | from 0 | from 1 | begins with | ends with |
+# |---|---|---|---|---|
+# | 0, fixed | 1 | 1 | | 1 |
+# | 1 | 0 | 1 | 1 | 1 |
+# | 2 | 1 | 0 | 1 | 0 |
+# | 3, fixed | 0 | 0 | 0 | 0 |
+# | 4 | 0 | 1 | 0 | 0 |
+def _begins(low: Ints, high: Ints) -> Ints:
+    """Return the rows, 0 or 1, that each span begins with: int64[spans]; any number for a key's
+    first span.
+
+    ``low``, ``high``: the rows that a span ends with, if it begins with 0 or 1. They are equal for
+    a key's first span.
+    """
+    fixed = np.maximum.accumulate(np.where(low == high, np.arange(len(low)), 0))
+    turns = np.cumsum(low > high)
+    ends = low[fixed] ^ ((turns - turns[fixed]) & 1)
+    return np.append(0, ends[:-1])

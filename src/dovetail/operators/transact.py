@@ -1,0 +1,127 @@
+"""Rows of a key counted within a transaction, on one bucket (``Transact``). The store holds of each
+key with a row its last transaction, and how many rows the key has at the moment.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH
+from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settled
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Done, Job, output, picked, whole
+from dovetail.physical.specs.by_key import Transact
+from dovetail.plan.metrics import metric
+from dovetail.state.run_state import Located
+from dovetail.state.table_state import TableState
+
+_STATE: Final = (
+    pa.field("transaction", pa.string()),
+    pa.field("rows", pa.int64()),
+    pa.field("order", pa.int64()),
+    pa.field("place", pa.int64()),
+    pa.field("skipped", pa.bool_()),
+)
+"""The stored columns behind the key: a ``Tally``, with the transaction's id."""
+
+
+def run(job: Job, law: Transact) -> Done:
+    """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
+    key's last one.
+    """
+    (name,), source, rows = job.operator.names, job.sources[0], job.batches[0].rows
+    schema = pa.schema([*list(source.schema)[: source.key_columns.stop], *_STATE])
+    store = TableState(schema, source.keys, job.runs(name), job.blobs, job.cache)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    events = timeline([job.rows(0)])
+    located = store.locate(events.hash, events.keys)
+    given = whole(rows.column(source.value_columns[law.column])).take(pa.array(events.row))
+    ids, steps, tally = _read(events, given, store, located)
+    made = settled(events.start, steps, tally)
+    _keep(store, events, made.tally, ids)
+    if job.operator.emit == "batch":
+        event = _last(made.left_out, events.group)
+        event = event[~events.deleted[event] | located.present[events.group[event]]]
+    else:
+        event = np.flatnonzero(~made.left_out)
+    event = event[np.argsort(events.arrival[event])]
+    others = [n for place, n in enumerate(source.value_columns) if place != law.column]
+    row, group = events.row[event], pa.array(events.group[event])
+    changes = output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        [picked(rows.select(others).columns, row)],
+        [np.where(events.deleted[event], ABSENT, event)],
+        deleted=events.deleted[event],
+        event_time_us=events.event_time_us[event],
+        position=job.manifest.position,
+        cause=job.causes(events).of(event),
+    )
+    counts = Counts()
+    counts.add_rows(metric(source.name, "repeated"), source, rows, events.row[made.repeated])
+    return Done(changes if len(event) else None, {name: store.runs}, counts=counts)
+
+
+def _last(left_out: Mask, group: Ints) -> Ints:
+    """Return each key's last event that is not left out."""
+    event = np.flatnonzero(~left_out)
+    own = group[event]
+    last: Ints = event[np.append(own[1:] != own[:-1], True)[: len(own)]]
+    return last
+
+
+def _read(
+    events: Timeline, given: pa.StructArray, store: TableState, located: Located
+) -> tuple[pa.Array, Steps, Tally]:
+    """Return the ids of all transactions, by number; the steps of the events; and the stored state
+    of their keys.
+
+    ``given``: what the events say of their transactions, null for a record without a value.
+    """
+    op, id_, order, place = given.flatten()
+    known = np.flatnonzero(located.present)
+    columns = range(store.value_columns.start, len(store.schema))
+    stored, *numbers = located.fetch(known, columns).columns
+    own = pc.if_else(order.is_valid(), id_, pa.scalar(None, id_.type))
+    coded = pa.chunked_array([*stored.chunks, own]).dictionary_encode().combine_chunks()
+    number = coded.indices.fill_null(ABSENT).to_numpy().astype(np.int64)
+    bare = op.is_null().to_numpy(zero_copy_only=False) & events.deleted
+    steps = Steps(
+        np.select([_is(op, "d"), _is(op, "u"), bare], [GOES, CHANGES, BARE], COMES),
+        number[len(known) :],
+        order.fill_null(0).to_numpy(),
+        place.fill_null(0).to_numpy(),
+    )
+    rows, last_order, last_place, skipped = (column.to_numpy() for column in numbers)
+    tally = Tally.none(events.groups)
+    tally.put(known, Tally(rows, number[: len(known)], last_order, last_place, skipped))
+    return coded.dictionary, steps, tally
+
+
+def _is(op: pa.Array, kind: str) -> Mask:
+    """Find the events of a kind: bool[n]."""
+    return pc.equal(op, kind).fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _keep(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
+    """Store the state of the keys. One without a row is deleted from the store."""
+    last = last_of_source(events, 0)
+    number = pa.array(tally.transaction, mask=tally.transaction == ABSENT)
+    columns = {
+        HASH: pa.array(events.hash),
+        EVENT_TIME: pa.array(events.event_time_us[last]),
+        DELETED: pa.array(tally.rows == 0),
+        **dict(zip(store.schema.names[3:], events.keys, strict=False)),
+        "transaction": ids.take(number),
+        "rows": pa.array(tally.rows),
+        "order": pa.array(tally.order),
+        "place": pa.array(tally.place),
+        "skipped": pa.array(tally.skipped),
+    }
+    store.store(pa.table([*columns.values()], schema=store.schema))

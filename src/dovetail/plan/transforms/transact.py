@@ -1,0 +1,54 @@
+"""A table of a database's events, in which a key may have several rows within a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from dovetail.errors import PlanError
+from dovetail.plan.joins.join_call import as_entry
+from dovetail.plan.nodes import Describe, Node, RowsNode
+
+
+@dataclass(frozen=True, eq=False)
+class Transacted(RowsNode):
+    """The rows of a table without the events that concern a row which another one has replaced."""
+
+    transaction: str
+    """A column with the event's kind and its place in its transaction, a struct."""
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return "counts rows within transactions"
+
+    @property
+    def values(self) -> StructType:
+        """The table's values without the column of transactions."""
+        return StructType([field for field in self.node.values if field.name != self.transaction])
+
+    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+        """Return, as JSON data, the table and the column of transactions. State keeps no other
+        column of the table.
+        """
+        return {"transacted": describe(self.node, whole=whole), "transaction": self.transaction}
+
+
+def transacted(node: Node, transaction: str) -> Transacted:
+    """Return the table without events of rows that were replaced within their transaction.
+
+    ``transaction``: a column of the fields ``op``, ``id``, ``total_order`` and ``place``. Raises
+    ``PlanError`` for a versioned table.
+    """
+    name = f"transactions of {node.name}"
+    if node.versioned_us is not None:
+        raise PlanError(
+            name,
+            f"{node.name} is versioned: its rows count by their times, and those of a transaction "
+            "share one",
+            "Read it without versioned=",
+        )
+    return Transacted(as_entry(name, node), transaction)
