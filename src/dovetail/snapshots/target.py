@@ -58,8 +58,10 @@ class Commit:
     covered: Mapping[str, int]
     """The version of each source that the commit covers, by the source's name."""
     changed: int | None = None
-    """The number of the target's rows that the commit changed; None if it was read from the
-    history.
+    """The number of the target's rows that the commit changed.
+
+    None if the commit was read from the history. None, too, for a commit that wrote the whole
+    table: the first one, and one of ``rebuild=True``.
     """
 
 
