@@ -118,6 +118,7 @@ def start(
     )
 
 
+@pytest.mark.slow
 def test_each_sink_is_exact_whatever_is_killed(
     kafka_spark: SparkSession,
     kafka_servers: str,
