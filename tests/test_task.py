@@ -14,7 +14,7 @@ from dovetail.spark.execution.processor import BucketProcessor
 FREEZES = """
 import gc
 import pyarrow as pa
-from dovetail.spark.frames import packing
+from dovetail.spark.execution.frames import packing
 
 pack = packing([], "table t", None)
 batches = [pa.record_batch({"n": [1, 2]})]
