@@ -11,7 +11,7 @@ import pytest
 from dovetail.spark.session import DAEMON
 
 SRC = Path(__file__).parents[1] / "src"
-LINES_MAX = 460
+LINES_MAX = 450
 """Of a module, without its docstrings."""
 
 FILES = sorted(SRC.rglob("*.py"))

@@ -79,10 +79,6 @@ def known() -> set[str]:
     return names
 
 
-def is_class(value: Any) -> bool:
-    return inspect.isclass(value)
-
-
 @pytest.mark.parametrize("value", CALLS)
 def test_the_sections_fit_the_signature(value: Any) -> None:
     found = sections(value)
@@ -93,11 +89,11 @@ def test_the_sections_fit_the_signature(value: Any) -> None:
     if inspect.isclass(value) and issubclass(value, Exception | Warning):
         return
     names = parameters(value)
-    made_by_calls = is_class(value) and "parameters" not in found
+    made_by_calls = inspect.isclass(value) and "parameters" not in found
     if names and not made_by_calls:
         given = [name for one in found["parameters"] for name in str(one.name).split(", ")]
         assert given == names, "Parameters lists each one, in the order of the signature"
-    if not is_class(value) and not isinstance(value, property):
+    if not inspect.isclass(value) and not isinstance(value, property):
         if inspect.signature(value).return_annotation not in ("None", None):
             assert "returns" in found
         if names and value.__name__ not in SELF_EVIDENT:

@@ -18,7 +18,9 @@ from typing import Any
 
 import drivers
 import psutil
+import pytest
 import small_session
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,7 +28,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 import dovetail as dt
 
 KEYS, RECORDS = 40, 3000
-EXECUTORS_KILLED, DRIVERS_KILLED = 1, 1
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -90,11 +91,13 @@ def start(
     )
 
 
+@pytest.mark.parametrize("executors_killed", slow_after(1, [1, 2]))
 def test_the_latest_record_of_each_key_is_exact_whatever_is_killed(
     kafka_spark: SparkSession,
     kafka_servers: str,
     new_topic: Callable[[int], str],
     tmp_path: Path,
+    executors_killed: int,
 ) -> None:
     """Executors in the midst of writing, again and again, then their driver with them."""
     rng = random.Random()
@@ -112,18 +115,17 @@ def test_the_latest_record_of_each_key_is_exact_whatever_is_killed(
     arguments = [
         kafka_servers, users.name, cities.name, target.name, str(tmp_path / "checkpoint")
     ]  # fmt: skip
-    for _ in range(DRIVERS_KILLED):
-        jars = kafka_spark.conf.get("spark.jars") or ""
-        with drivers.running(__file__, jars, *arguments, folder=tmp_path) as driver:
-            for kill in range(EXECUTORS_KILLED + 1):
-                await_more(target, driver)
-                time.sleep(rng.uniform(0, 0.6))
-                if kill < EXECUTORS_KILLED:
-                    running = executors(driver.pid)
-                    assert running
-                    for executor in running:  # one, and maybe one that is about to start
-                        os.kill(executor, signal.SIGKILL)
-            assert driver.poll() is None, "the query was done before its driver was killed"
+    jars = kafka_spark.conf.get("spark.jars") or ""
+    with drivers.running(__file__, jars, *arguments, folder=tmp_path) as driver:
+        for kill in range(executors_killed + 1):
+            await_more(target, driver)
+            time.sleep(rng.uniform(0, 0.6))
+            if kill < executors_killed:
+                running = executors(driver.pid)
+                assert running
+                for executor in running:  # one, and maybe one that is about to start
+                    os.kill(executor, signal.SIGKILL)
+        assert driver.poll() is None, "the query was done before its driver was killed"
     start(kafka_spark, arguments).awaitTermination()
     latest = target.latest()
     assert {key: value for key, value in latest.items() if value is not None} == {

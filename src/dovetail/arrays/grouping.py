@@ -160,3 +160,9 @@ def _numbers(major: Ints, minor: Ints) -> Ints:
     rank = np.zeros(len(order), np.int64)
     rank[order[1:]] = np.cumsum(begins)
     return rank
+
+
+def last_of_each(ids: Ints) -> Ints:
+    """Return the last index of each distinct number, ascending."""
+    last_index = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
+    return np.sort(last_index)

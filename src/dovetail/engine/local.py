@@ -472,11 +472,7 @@ class _MicroBatch(Flow[Made, Packed]):
         if not step.passes:
             return ((parcel.bucket, parcel.content) for parcel in parcels), []
         parcel_list = [*parcels]
-        contents = [
-            (parcel.bucket, parcel.content)
-            for parcel in parcel_list
-            if parcel.reader == step.number
-        ]
+        contents = [(p.bucket, p.content) for p in parcel_list if p.reader == step.number]
         return contents, [parcel for parcel in parcel_list if parcel.reader != step.number]
 
     def _processed(

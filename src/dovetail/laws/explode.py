@@ -62,9 +62,3 @@ def emitted(elements: Elements, arrival: Ints) -> Ints:
     part = elements.where(changed)
     ordered: Ints = changed[np.lexsort((part.place, part.is_new, arrival[part.change]))]
     return ordered
-
-
-def last_of_each(element_id: Ints) -> Ints:
-    """Return the last index of each distinct number, ascending."""
-    last_index = len(element_id) - 1 - np.unique(element_id[::-1], return_index=True)[1]
-    return np.sort(last_index)

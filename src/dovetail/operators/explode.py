@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from dovetail.aggregates.multiset import classes, elements, sizes
 from dovetail.arrays.equality import arrays_equal, canonical, rows_equal
+from dovetail.arrays.grouping import last_of_each
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
-from dovetail.laws.explode import Elements, emitted, last_of_each
+from dovetail.laws.explode import Elements, emitted
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.row_changes import RowChanges

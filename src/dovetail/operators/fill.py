@@ -14,8 +14,8 @@ from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, tim
 from dovetail.errors import DataError
 from dovetail.laws.fill import former
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Done, Job, output
-from dovetail.operators.joins.table_join import Pool, latest
+from dovetail.operators.job import Done, Job
+from dovetail.operators.joins.table_join import Pool, changes_of, emitted, latest
 from dovetail.physical.specs.by_key import Fill
 from dovetail.plan.metrics import metric
 
@@ -54,21 +54,12 @@ def run(job: Job, law: Fill) -> Done:
             differs &= ~has_both
         event = last[differs]
     event = event[np.argsort(events.arrival[event])]
-    group = pa.array(events.group[event])
-    table = output(
-        job.operator,
-        [key.take(group) for key in events.keys],
-        [[filled[column_index].take(pa.array(event)) for column_index in others]],
-        [np.where(events.deleted[event], ABSENT, event)],
-        deleted=events.deleted[event],
-        event_time_us=events.event_time_us[event],
-        position=job.manifest.position,
-        cause=job.causes(events).of(event),
-    )
+    values = [filled[column_index].take(pa.array(event)) for column_index in others]
     counts = Counts()
     counts.add(metric(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
-    return Done(table if len(event) else None, stores, counts=counts)
+    changes = emitted(job, events, changes_of(events, event), [values])
+    return Done(changes, stores, counts=counts)
 
 
 def _filled(

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
+from dovetail.arrays.grouping import last_of_each
+from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settled
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Done, Job, output, picked, whole
+from dovetail.operators.job import Done, Job, picked, whole
+from dovetail.operators.joins.table_join import changes_of, emitted
 from dovetail.physical.specs.by_key import Transact
 from dovetail.plan.metrics import metric
 from dovetail.state.run_state import Located
@@ -45,35 +47,17 @@ def run(job: Job, law: Transact) -> Done:
     ids, steps, tally = _read(events, given, store, located)
     made = settled(events.start, steps, tally)
     _keep(store, events, made.tally, ids)
+    event = np.flatnonzero(~made.left_out)
     if job.operator.emit == "batch":
-        event = _last(made.left_out, events.group)
+        event = event[last_of_each(events.group[event])]
         event = event[~events.deleted[event] | located.present[events.group[event]]]
-    else:
-        event = np.flatnonzero(~made.left_out)
     event = event[np.argsort(events.arrival[event])]
     others = [n for place, n in enumerate(source.value_columns) if place != law.column]
-    row, group = events.row[event], pa.array(events.group[event])
-    changes = output(
-        job.operator,
-        [key.take(group) for key in events.keys],
-        [picked(rows.select(others).columns, row)],
-        [np.where(events.deleted[event], ABSENT, event)],
-        deleted=events.deleted[event],
-        event_time_us=events.event_time_us[event],
-        position=job.manifest.position,
-        cause=job.causes(events).of(event),
-    )
+    values = picked(rows.select(others).columns, events.row[event])
     counts = Counts()
     counts.add_rows(metric(source.name, "repeated"), source, rows, events.row[made.repeated])
-    return Done(changes if len(event) else None, {name: store.runs}, counts=counts)
-
-
-def _last(left_out: Mask, group: Ints) -> Ints:
-    """Return each key's last event that is not left out."""
-    event = np.flatnonzero(~left_out)
-    own = group[event]
-    last: Ints = event[np.append(own[1:] != own[:-1], True)[: len(own)]]
-    return last
+    changes = emitted(job, events, changes_of(events, event), [values])
+    return Done(changes, {name: store.runs}, counts=counts)
 
 
 def _read(

@@ -87,7 +87,7 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
 def _(node: Filled, _: Sequence[Entry]) -> Law:
     names = tuple(node.node.values.names)
     return Fill(
-        f"keep_former of {node.name}", names, names.index(node.unsent), node.missing == "fail"
+        names.index(node.unsent), f"keep_former of {node.name}", names, node.missing == "fail"
     )
 
 

@@ -169,6 +169,13 @@ def time_of(located: Located) -> Ints:
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
 
+def changes_of(events: Timeline, event: Ints) -> Changes:
+    """Return a change for each of some events of one table: it makes its own row, or deletes it."""
+    deleted = events.deleted[event]
+    reference = np.where(deleted, ABSENT, event)
+    return Changes(event, ~deleted, events.event_time_us[event], (reference,))
+
+
 def emitted(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:

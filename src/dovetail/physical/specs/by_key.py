@@ -444,26 +444,35 @@ class Explode(Law):
 
 
 @dataclass(frozen=True)
-class Fill(Law):
-    """A table in which a value that a record does not send is taken from the row before."""
+class WithoutColumn(Law):
+    """A table whose rows come out without one value column, which the operator alone reads."""
 
-    name: str
-    """The name of the operator in errors."""
-    names: tuple[str, ...]
-    """The names of the value columns."""
     column: int
-    """The number of the value column that lists the names of values not sent."""
-    fails: bool
-    """True if it is an error that there is no row before."""
+    """The number of that value column."""
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's values, without the column of names."""
+        """Return the types of the table's other values."""
         types = super().values(sources, leaf)
         del types[self.column]
         return types
+
+
+@dataclass(frozen=True)
+class Fill(WithoutColumn):
+    """A table in which a value that a record does not send is taken from the row before.
+
+    The column lists the names of values that were not sent.
+    """
+
+    name: str
+    """The name of the operator in errors."""
+    names: tuple[str, ...]
+    """The names of the value columns."""
+    fails: bool
+    """True if it is an error that there is no row before."""
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metric of values that neither the record nor a row before it has."""
@@ -471,20 +480,11 @@ class Fill(Law):
 
 
 @dataclass(frozen=True)
-class Transact(Law):
-    """A table of a database's events, in which the rows of a key are counted."""
+class Transact(WithoutColumn):
+    """A table of a database's events, in which the rows of a key are counted.
 
-    column: int
-    """The number of the value column that says what an event does in its transaction."""
-
-    nets: ClassVar[bool] = True
-    names_columns: ClassVar[bool] = True
-
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's values, without the column of transactions."""
-        types = super().values(sources, leaf)
-        del types[self.column]
-        return types
+    The column says what an event does in its transaction.
+    """
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of the last transaction of each key."""

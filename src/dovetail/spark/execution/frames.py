@@ -232,11 +232,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         if isinstance(fragment.last.law, Settle):
             return delta_join.by_primary_key(packed, step, self.labels, self.partitions)
         emission = ToBuckets(
-            self.labels,
-            reading.port.hash_column,
-            reading.reader,
-            reading.number,
-            fragment.counts,
+            self.labels, reading.port.hash_column, reading.reader, reading.number, fragment.counts
         )
         rows = self.staged(packed, step, emission)
         return self._observed(rows, fragment.counts, reading.reader, reading.number)
