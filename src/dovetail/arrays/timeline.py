@@ -102,7 +102,7 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
     >>> def rows(times):
     ...     n = len(times)
     ...     clock = np.maximum.accumulate(np.array(times))
-    ...     return Rows([], clock, np.array(times), np.zeros(n, bool), clock)
+    ...     return SourceRows([], clock, np.array(times), np.zeros(n, bool), clock)
     >>> arrival_order([rows([10, 5]), rows([7, 10])]).tolist()
     [2, 0, 1, 3]
     """

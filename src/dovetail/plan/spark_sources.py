@@ -69,7 +69,7 @@ def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
 
     ``reads``: the leaves of each read, in the order of a plan's reads. Equal leaves share a number.
 
-    >>> a, b = Leaf("a", "json", {}), Leaf("b", "json", {})
+    >>> a, b = SparkSource("a", "json", {}), SparkSource("b", "json", {})
     >>> numbered([[a, b], [a], [b]])
     [[0, 1], [0], [1]]
     """
