@@ -246,6 +246,19 @@ def test_records_of_the_future_are_left_out(spark: SparkSession) -> None:
         ).plan.frame.collect()
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_each_topic_has_logs_of_its_own(first: str, spark: SparkSession) -> None:
+    """Offsets of two topics do not say which record is newer: their times do."""
+    at = {"a": START + timedelta(seconds=9), "b": START}
+    later = "b" if first == "a" else "a"
+    offsets = {first: 3, later: 5}
+    log = [("k", f'{{"v": "{t}"}}', t, 0, offsets[t], at[t], None) for t in (first, later)]
+    frame = spark.createDataFrame(log, RECORDS).coalesce(1)
+    table = dt.Table.from_records(frame, key="string", value=dt.json("v string"), name="t")
+    changes = table.materialize().changelog(emit="batch", buckets=1).collect()
+    assert [(row.v, row._timestamp) for row in changes] == [("a", at["a"].replace(tzinfo=None))]
+
+
 def test_rows_of_the_future_and_without_a_time_are_left_out(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [

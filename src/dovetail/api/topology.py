@@ -431,7 +431,7 @@ class Topology(Planned):
             offset.
         log_partition : str or Column, optional
             A whole number over the rows, the log that ``sequence`` belongs to; by default
-            the record's partition.
+            the record's partition. With a column ``topic``, each topic has its own logs.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
             The effect of a record that cannot be read, has no event time, or is further
             ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the

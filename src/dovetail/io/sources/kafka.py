@@ -399,7 +399,7 @@ def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
 def _refuse_topic(operator: str, topic: str) -> None:
     """Raise ``PlanError`` unless ``topic`` names one topic.
 
-    Spark takes a name with commas for several topics, whose partitions would be one log.
+    Spark takes a name with commas for several topics. ``from_records`` reads these.
     """
     if not _TOPIC.fullmatch(topic):
         raise PlanError(

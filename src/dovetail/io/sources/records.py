@@ -15,7 +15,14 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from dovetail.base.columns import (
     DELETED,
@@ -60,6 +67,7 @@ RecordMetadata: TypeAlias = Mapping[
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
 _UNPLACED: Final = "_unplaced"
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
+_PARTITION_BITS = 24
 METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 
 
@@ -131,16 +139,29 @@ class RecordFrame:
                 problems.append(F.when(F.col("value_absent"), F.lit(_keyless(lacking))))
         metadata = {name: self._of_record(path) for name, path in self.metadata.items()}
         problems += [problem for _, problem in metadata.values() if problem is not None]
-        places = {"partition": PARTITION, "offset": OFFSET} if self.ordered else {}
+        places = {PARTITION: self._log(), OFFSET: F.col("offset")} if self.ordered else {}
         rows = frame.select(
             *(F.col(f"{part}_row")[name].alias(name) for part in names for name in names[part]),
             *(column.alias(name) for name, (column, _) in metadata.items()),
             *(DELETED, TIMESTAMP),
-            *(F.col(name).alias(place_column) for name, place_column in places.items()),
+            *(column.alias(name) for name, column in places.items()),
             F.coalesce(*problems).alias(PROBLEM),
             F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias("_record"),
         )
         return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
+
+    def _log(self) -> Column:
+        """Return the number of a record's log, in whose order of offsets it lies.
+
+        It is the partition. A frame may hold several topics, whose partitions are other logs: the
+        upper 39 of 63 bits are then a hash of the topic.
+        """
+        partition = F.col("partition")
+        whole = isinstance(self.frame.schema["partition"].dataType, IntegralType)
+        if self.topic is not None or not self.has("topic") or not whole:
+            return partition
+        topic = F.shiftleft(F.xxhash64("topic"), _PARTITION_BITS)
+        return topic.bitwiseOR(partition.cast("long")).bitwiseAND(F.lit(2**63 - 1))
 
     def text_of(self, part: Part) -> Column:
         """Return the bytes of a row's key or value as text; bytes that are not UTF-8 are
