@@ -46,7 +46,7 @@ from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.migration import handover, initial_rows
 from dovetail.spark.migration.initial_rows import Seeding
 from dovetail.spark.query.end_of_input import refuse_ended
-from dovetail.spark.query.failures import explaining
+from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
     STARTING,
     TO_END,
@@ -192,8 +192,8 @@ def _complete(run: StartRequest, plan: Plan, seeding: Seeding) -> None:
     with STARTING, delta_tables.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
-            query = explaining(writer.trigger(availableNow=True).start(), run.title)
-    query.awaitTermination()
+            query = writer.trigger(availableNow=True).start()
+    TopologyQuery.of(query, run.title).awaitTermination()
 
 
 def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:

@@ -44,9 +44,8 @@ from dovetail.spark.execution.static_frames import changelog as static_changelog
 from dovetail.spark.migration import first_batch, initial_rows
 from dovetail.spark.query import end_of_input, folders
 from dovetail.spark.query.empty_batches import wake
-from dovetail.spark.query.failures import explaining
-from dovetail.spark.query.query_sequence import followed
 from dovetail.spark.query.results import Outcome, Sink
+from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
     BUCKETS_DEFAULT,
     PARTITIONS,
@@ -157,17 +156,15 @@ def start(
         run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
         bound = first_batch.finished(run, bound)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
-        return _started(run, bound, ONCE, name, closes=True)
+        return TopologyQuery.of(_started(run, bound, ONCE, name, closes=True), run.title)
     query = _started(run, bound, trigger, name)
-    if not close_at_end:
-        return query
 
     def close() -> StreamingQuery | None:
         if not end_of_input.plan_end(run):
             return None
         return _started(run, run.file.read(run.title), ONCE, name, closes=True)
 
-    return followed(query, close)
+    return TopologyQuery.of(query, run.title, close if close_at_end else None)
 
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
@@ -217,7 +214,7 @@ def _started(
     *,
     closes: bool = False,
 ) -> StreamingQuery:
-    """Start the query and return it.
+    """Start the query and return it as Spark does.
 
     ``bound``: the binding of a checkpoint that has begun. ``closes``: whether to run the last
     micro-batch, which is planned.
@@ -273,7 +270,7 @@ def _started(
                     binding_of(run.nodes, plan, partitions=partitions, **entries, **timer_entry)
                 )
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
-            return explaining(writer.start(), run.title)
+            return writer.start()
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:

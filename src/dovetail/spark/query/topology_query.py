@@ -1,0 +1,166 @@
+"""The query that users get: Spark's own, which another may follow and whose failures say why.
+
+To users' code it is one of Spark's queries, with each of their attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
+
+from dovetail.platform.sessions import ended_by_itself
+from dovetail.spark.query.failures import explained
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    _SparkQuery = StreamingQuery
+else:
+    _SparkQuery = object
+
+
+class TopologyQuery(_SparkQuery):
+    """The query of a topology: one of Spark's queries, or two of them that look like one.
+
+    Call ``of`` to make one. What is not written here is what Spark's class does for the last
+    started query.
+    """
+
+    _queries: tuple[StreamingQuery, ...]
+    """Spark's queries that have started, in order."""
+    _thread: Thread | None
+    """The thread that waits for the first query and starts the second; None if none follows."""
+    _failure: BaseException | None = None
+    """What this thread has failed with."""
+    _stopped = False
+    """True once the user has stopped the query, so that no other starts."""
+
+    @classmethod
+    def of(
+        cls,
+        query: StreamingQuery,
+        title: str,
+        follow: Callable[[], StreamingQuery | None] | None = None,
+    ) -> StreamingQuery:
+        """Return a query as one whose failures begin with their cause.
+
+        ``title``: the node's, for failures that do not name an operator. ``follow`` starts another
+        query at the regular end of this one, or returns None. A query that fails or is stopped is
+        not followed.
+        """
+        spark_class: Any = type(query)
+        return _class_for(spark_class)(query, title, follow)  # type: ignore[no-any-return]
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        title: str,
+        follow: Callable[[], StreamingQuery | None] | None,
+    ) -> None:
+        # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
+        self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
+        self._take(query)
+        if follow is not None:
+            self._thread = Thread(
+                target=self._run, args=(follow,), name="dovetail-query", daemon=True
+            )
+            self._thread.start()
+
+    def _take(self, query: StreamingQuery) -> None:
+        """Make the started query the one of which Spark's class speaks."""
+        vars(self).update(vars(query), _queries=(*self._queries, query))
+
+    def _run(self, follow: Callable[[], StreamingQuery | None]) -> None:
+        """Wait for the first query, start the second, and wait for it; keep any failure."""
+        try:
+            self._await_last()
+            with self._starting:
+                follower = None
+                if not self._stopped and ended_by_itself(self._queries[0]):
+                    follower = follow()
+                if follower is not None:
+                    self._take(follower)
+            if follower is not None:
+                self._await_last()
+        except BaseException as error:
+            self._failure = error
+
+    def _await_last(self, timeout: int | None = None) -> bool | None:
+        """Wait for the end of the last started query."""
+        with self._explained():
+            return super().awaitTermination(timeout)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Explain the query's failure that is raised in the block."""
+        try:
+            yield
+        except StreamingQueryException as error:
+            raise explained(error, self._title)  # noqa: B904 -- the same error
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """The state as Spark has it: True until the last query has ended."""
+        return super().isActive if self._thread is None else self._thread.is_alive()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait for the end as Spark does; raise the failure of either query."""
+        if self._thread is None or (timeout is not None and timeout <= 0):
+            return self._await_last(timeout)  # raises Spark's error for such a timeout
+        self._thread.join(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return None if timeout is None else not self._thread.is_alive()
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait for the available data as Spark does; for the end of both queries if one follows."""
+        if self._thread is not None:
+            self.awaitTermination()
+            return
+        with self._explained():
+            super().processAllAvailable()
+
+    def stop(self) -> None:
+        """Stop the query that runs; no other one starts any more."""
+        if self._thread is None:
+            super().stop()
+            return
+        with self._starting:
+            self._stopped = True
+            super().stop()
+        self._thread.join()
+
+    def exception(self) -> Any:
+        """Return the failure of either query, None if there is none."""
+        if self._thread is not None:
+            return self._failure
+        error = super().exception()
+        return None if error is None else explained(error, self._title)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
+        """The progress of all started queries, in order."""
+        return [progress for query in self._queries for progress in query.recentProgress]
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
+        """The last progress of any started query."""
+        latest = (query.lastProgress for query in reversed(self._queries))
+        return next((progress for progress in latest if progress is not None), None)
+
+
+@cache
+def _class_for(spark_class: type) -> Any:
+    """Return the class for one kind of session: a subclass of that kind's query class.
+
+    So ``isinstance(query, StreamingQuery)`` holds with the class that a user of the session knows.
+    Both kinds have a class of their own. That of Spark Connect needs packages that others lack, so
+    it is not imported here.
+    """
+    return type("TopologyQuery", (TopologyQuery, spark_class), {})
