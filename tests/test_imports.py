@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,9 @@ WITHOUT_SPARK = {
     "operators",
     "engine",
 }
+JVM = "dovetail.platform.jvm"
+OF_JVM = re.compile(r"_j(?!oin)\w+|_gateway|_sc")
+"""Private names by which Spark's Python classes reach the JVM."""
 
 
 def name_of(path: Path) -> str:
@@ -78,6 +82,15 @@ def own_imports(module: str) -> set[str]:
     return {name if name in MODULES else name.rpartition(".")[0] for name in names}
 
 
+def attribute_names(module: str) -> Iterator[str]:
+    """The names of attributes, and texts, with which ``getattr`` finds them."""
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
 def layer(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
@@ -99,6 +112,11 @@ def test_no_cycles_within_a_layer() -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if layer(m) in WITHOUT_SPARK])
 def test_the_lower_layers_know_nothing_of_spark(module: str) -> None:
     assert not [name for name in imported(module) if name.split(".")[0] == "pyspark"]
+
+
+@pytest.mark.parametrize("module", sorted({*MODULES} - {JVM}))
+def test_one_module_reaches_into_the_jvm(module: str) -> None:
+    assert not {*map(OF_JVM.fullmatch, attribute_names(module))} - {None}
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=str)

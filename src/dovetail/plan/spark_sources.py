@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dovetail.plan.nodes import Source
+from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ class SparkSource:
 
 def leaves_of(frame: DataFrame) -> list[SparkSource]:
     """Return the streaming sources of a frame, in the order of its plan."""
-    untyped_frame: Any = frame
     if is_remote(frame.sparkSession):
+        untyped_frame: Any = frame
         return [*_of_remote(untyped_frame._plan)]  # noqa: SLF001 -- no public face
-    leaves = untyped_frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
-    relations = (leaves.apply(leaf_index) for leaf_index in range(leaves.size()))
-    return [_of_classic(leaf) for leaf in relations if leaf.isStreaming()]
+    leaves = jvm.items(jvm.analyzed_plan(frame).collectLeaves())
+    return [_of_classic(leaf) for leaf in leaves if leaf.isStreaming()]
 
 
 def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
@@ -82,8 +82,7 @@ def _of_classic(relation: Any) -> SparkSource:
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
         options, name = source.options(), str(source.className())
-        names = options.keySet().toSeq()
-        option_values = {n: options.apply(n) for n in (names.apply(i) for i in range(names.size()))}
+        option_values = {n: options.apply(n) for n in jvm.items(options.keySet().toSeq())}
     else:
         option_values, name = {}, str(relation.nodeName())
         if relation.getClass().getName().endswith(_V2):

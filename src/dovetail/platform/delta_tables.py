@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, S
 
 from dovetail.base.columns import CHANGE, key_name, quoted, value_name
 from dovetail.errors import ConfigurationError, DovetailWarning, PlanError, TargetError
+from dovetail.platform import jvm
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import cores, has_source, is_remote
 from dovetail.platform.spark_errors import make_folder, reaching, reason
@@ -312,13 +313,8 @@ def clean_log(session: SparkSession, location: str) -> None:
     """
     if is_remote(session):
         return
-    jvm: Any = session._jvm  # noqa: SLF001 -- no SQL cleans a log
-    delta = jvm.org.apache.spark.sql.delta
     try:
-        log = delta.DeltaLog.forTable(session._jsparkSession, location)  # noqa: SLF001
-        none = jvm.scala.Option.empty()
-        minute = delta.TruncationGranularity.MINUTE()
-        log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
+        jvm.clean_delta_log(session, location)
     except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake lacks the class
         message = f"old commits of {location} stay, which makes new ones slow: {reason(error)}"
         warnings.warn(message, DovetailWarning, stacklevel=2)

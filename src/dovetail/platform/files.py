@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from dovetail.errors import ConfigurationError
+from dovetail.platform.jvm import Hadoop
 from dovetail.platform.sessions import is_remote
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _MISSING = "PATH_NOT_FOUND"
 _GLOB = re.compile(r"([{}\[\]*?\\])")
-MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
-"""The package of Spark's classes that write the files of a checkpoint."""
 
 
 class Files(ABC):
@@ -126,21 +125,14 @@ class _OfHadoop(Files):
     """Files by Hadoop's own calls, which have no public interface in Python."""
 
     def __init__(self, session: SparkSession) -> None:
-        untyped_session: Any = session
-        self._jvm = untyped_session._jvm  # noqa: SLF001
-        self._state = untyped_session._jsparkSession.sessionState()  # noqa: SLF001
-
-    def _located(self, *parts: Any) -> tuple[Any, Any]:
-        """Return Hadoop's path object and its file system."""
-        path = self._jvm.org.apache.hadoop.fs.Path(*parts)
-        return path, path.getFileSystem(self._state.newHadoopConf())
+        self._hadoop = Hadoop(session)
 
     def qualified(self, path: str) -> str:
-        hadoop_path, files = self._located(path)
+        hadoop_path, files = self._hadoop.located(path)
         return str(files.makeQualified(hadoop_path).toString())
 
     def has_files(self, folder: str) -> bool:
-        path, files = self._located(folder)
+        path, files = self._hadoop.located(folder)
         waiting = [path] if files.exists(path) else []
         while waiting:
             for status in files.listStatus(waiting.pop()):
@@ -151,44 +143,29 @@ class _OfHadoop(Files):
         return False
 
     def exists(self, path: str) -> bool:
-        hadoop_path, files = self._located(path)
+        hadoop_path, files = self._hadoop.located(path)
         return bool(files.exists(hadoop_path))
 
     def has_named(self, folder: str, prefix: str) -> bool:
         return any(name.startswith(prefix) for name in self.names(folder))
 
     def text(self, path: str) -> str | None:
-        hadoop_path, files = self._located(path)
+        hadoop_path, files = self._hadoop.located(path)
         if not files.exists(hadoop_path):
             return None
         parts = [hadoop_path]
         if files.getFileStatus(hadoop_path).isDirectory():
             children = (status.getPath() for status in files.listStatus(hadoop_path))
             parts = [part for part in children if part.getName().startswith("part-")]
-        return "".join(str(self._read(files, part, "toString", "UTF-8")) for part in parts)
+        return "".join(self._hadoop.text(files, part) for part in parts)
 
     def blob(self, path: str) -> bytes | None:
-        hadoop_path, files = self._located(path)
-        return (
-            bytes(self._read(files, hadoop_path, "toByteArray"))
-            if files.exists(hadoop_path)
-            else None
-        )
-
-    def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
-        """Read a file by one of the functions of Commons IO."""
-        stream = files.open(path)
-        try:
-            return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)
-        finally:
-            stream.close()
+        hadoop_path, files = self._hadoop.located(path)
+        return self._hadoop.blob(files, hadoop_path) if files.exists(hadoop_path) else None
 
     def put(self, path: str, text: str) -> None:
-        hadoop_path, files = self._located(path)
-        managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
-        manager = getattr(managers, "MODULE$").create(
-            hadoop_path.getParent(), self._state.newHadoopConf()
-        )
+        hadoop_path, files = self._hadoop.located(path)
+        manager = self._hadoop.checkpoint_manager(hadoop_path.getParent())
         manager.mkdirs(hadoop_path.getParent())
         if files.exists(hadoop_path) and files.getFileStatus(hadoop_path).isDirectory():
             files.delete(hadoop_path, True)
@@ -201,44 +178,43 @@ class _OfHadoop(Files):
         stream.close()
 
     def clear(self, folder: str) -> None:
-        path, files = self._located(folder)
+        path, files = self._hadoop.located(folder)
         files.delete(path, True)
 
     def copy(self, folder: str, to: str) -> None:
-        path, files = self._located(folder)
-        target, there = self._located(to)
+        path, files = self._hadoop.located(folder)
+        target, there = self._hadoop.located(to)
         if files.exists(path):
             there.mkdirs(target.getParent())
-            conf = self._state.newHadoopConf()
-            self._jvm.org.apache.hadoop.fs.FileUtil.copy(files, path, there, target, False, conf)
+            self._hadoop.copy(files, path, there, target)
 
     def make_folder(self, folder: str) -> bool:
-        path, files = self._located(folder)
+        path, files = self._hadoop.located(folder)
         return bool(files.mkdirs(path))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
-        hidden, files = self._located(folder, f"_writing_{batch_id}")
+        hidden, files = self._hadoop.located(folder, f"_writing_{batch_id}")
         rows.write.mode("overwrite").parquet(str(hidden.toString()))
-        shown, _ = self._located(folder, f"{column}={batch_id}")
+        shown, _ = self._hadoop.located(folder, f"{column}={batch_id}")
         files.delete(shown, True)
         return bool(files.rename(hidden, shown))
 
     def names(self, folder: str) -> list[str]:
-        path, files = self._located(folder)
+        path, files = self._hadoop.located(folder)
         entries = files.listStatus(path) if files.exists(path) else ()
         return [entry.getPath().getName() for entry in entries]
 
     def modified(self, path: str) -> datetime:
-        hadoop_path, files = self._located(path)
+        hadoop_path, files = self._hadoop.located(path)
         milliseconds = int(files.getFileStatus(hadoop_path).getModificationTime())
         return datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=milliseconds)
 
     def remove(self, path: str) -> None:
-        hadoop_path, files = self._located(path)
+        hadoop_path, files = self._hadoop.located(path)
         files.delete(hadoop_path, False)
 
     def setting(self, name: str) -> str | None:
-        value = self._state.newHadoopConf().get(name)
+        value = self._hadoop.settings().get(name)
         return None if value is None else str(value)
 
 

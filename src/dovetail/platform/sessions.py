@@ -1,15 +1,15 @@
 """The two kinds of session: classic, whose JVM is in reach, and Spark Connect, which has a server.
 
-Features that both kinds have are used directly. A feature that only one of them has, or has at less
-cost, is here, in ``platform.files`` or in ``plan.types.analysis``. Its replacement in the other is
-beside it.
+Features that both kinds have are used directly. A feature that only classic sessions have, or have
+at less cost, is in ``platform.jvm``. Each caller has the replacement for Spark Connect beside the
+call, or says what Spark Connect lacks. Features that several modules need are here, for both kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
@@ -17,8 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+from dovetail.platform import jvm
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
 BATCH_TAG = "dovetail-batch-"
@@ -37,24 +36,14 @@ def is_stopped(session: SparkSession) -> bool:
     """Say whether the session was stopped, so that nothing can be done with it."""
     if is_remote(session):
         return bool(getattr(session, "is_stopped", False))
-    return getattr(session.sparkContext, "_jsc", None) is None
-
-
-def ended_by_itself(query: StreamingQuery) -> bool:
-    """Say whether a classic session's query has ended because nothing is left to read.
-
-    Spark itself does not tell such an end from a stopped query.
-    """
-    untyped_query: Any = query
-    return bool(untyped_query._jsq.streamingQuery().noNewData())  # noqa: SLF001
+    return not jvm.has_context(session)
 
 
 def apart(session: SparkSession) -> SparkSession:
     """Return a session with the same settings, functions and views. Changes to them are its own."""
-    untyped_session: Any = session
     if not is_remote(session):
-        cloned = untyped_session._jsparkSession.cloneSession()  # noqa: SLF001 -- streaming queries do the same
-        return SparkSession(session.sparkContext, cloned)
+        return jvm.cloned_session(session)
+    untyped_session: Any = session
     cloned = untyped_session.cloneSession()
     # Spark leaves this attribute out of the copy.
     cloned.release_session_on_close = untyped_session.release_session_on_close
@@ -108,10 +97,8 @@ def keep(frame: DataFrame) -> DataFrame:
 
 def release(frame: DataFrame) -> None:
     """Drop the rows that ``keep`` holds. A server drops them when the frame is collected here."""
-    untyped_frame: Any = frame
     if not is_remote(frame.sparkSession):
-        rdd = untyped_frame._jdf.queryExecution().logical().rdd()  # noqa: SLF001 -- no public face
-        rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
+        jvm.unpersist(frame)
 
 
 def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
@@ -131,11 +118,7 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
         whole = F.timestamp_micros(hashed % F.lit(1 << 20))
         done = F.try_add(whole, F.expr("INTERVAL '0' SECOND")).isNotNull()
         return F.when(here, F.when(done, struct))
-    jvm: Any = session._jvm  # noqa: SLF001 -- no public face for either
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    untyped: Any = struct
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(untyped._jc))  # noqa: SLF001
-    return F.when(here, Column(utils.column(tried)))
+    return F.when(here, jvm.null_on_failure(session, struct))
 
 
 def cores(session: SparkSession) -> int:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from dovetail.base.columns import foreign_name, quoted
 from dovetail.errors import ConfigurationError, DataError, TargetError
-from dovetail.platform import delta_tables
+from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote, keep, release
 from dovetail.snapshots import delta_rules
 from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
@@ -294,8 +294,7 @@ class Present:
             version = delta_tables.history(session, table, 1)[0]["version"]
             detail = delta_tables.details(session, table)
             return cls(version, detail["id"], delta_tables.records_changes(detail["properties"]))
-        logs: Any = session._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]  # noqa: SLF001 -- only the JVM knows logs
-        snapshot = logs.forTableWithSnapshot(session._jsparkSession, path)._2()  # noqa: SLF001
+        snapshot = jvm.delta_snapshot(session, path)
         feed = snapshot.metadata().configuration().get(delta_tables.FEED)
         has_feed = feed.isDefined() and feed.get().lower() == "true"
         return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
@@ -320,10 +319,7 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
             )
         rows = session.read.format("delta").option("versionAsOf", version).load(path)
         return {field["name"]: _as_stored(field) for field in rows.schema.jsonValue()["fields"]}
-    jvm: Any = session._jvm  # noqa: SLF001 -- only the JVM knows logs
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
-    none = jvm.scala.Option.empty()
-    schema = log.getSnapshotAt(version, none, none, False).metadata().schemaString()
+    schema = jvm.delta_snapshot_at(session, path, version).metadata().schemaString()
     return {field["name"]: _as_stored(field) for field in json.loads(schema)["fields"]}
 
 

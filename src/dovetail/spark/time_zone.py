@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
 from dovetail.plan.fingerprint import origins_of
+from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.checkpoint import TIMEZONE
 
@@ -51,14 +52,13 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
 
 def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
     """Yield the expressions of a frame that depend on a time zone, each with its zone."""
-    untyped: Any = frame
-    plan = untyped._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
+    plan = jvm.analyzed_plan(frame)
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
     waiting = [plan]
     while waiting:
         node = waiting.pop()
-        waiting += _each(node.children())
-        yield from _within(_each(node.expressions()), aware)
+        waiting += jvm.items(node.children())
+        yield from _within(jvm.items(node.expressions()), aware)
 
 
 def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,7 @@ def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
     waiting = [*expressions]
     while waiting:
         expression = waiting.pop()
-        waiting += _each(expression.children())
+        waiting += jvm.items(expression.children())
         if aware.isInstance(expression) and expression.timeZoneId().isDefined():
             name = str(expression.getClass().getSimpleName())
             if name == "Cast" and not expression.needsTimeZone():
@@ -79,8 +79,3 @@ def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
 def _says_zone(expression: Any) -> bool:
     """Say whether a reader or writer of text has a time zone of its own."""
     return any(expression.options().contains(name) for name in ("timeZone", "timezone"))
-
-
-def _each(sequence: Any) -> list[Any]:
-    """Return the items of a Scala sequence."""
-    return [sequence.apply(index) for index in range(sequence.size())]

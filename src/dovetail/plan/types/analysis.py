@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 from dovetail.errors import ConfigurationError
+from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def random_of(frame: DataFrame) -> str | None:
     if is_remote(frame.sparkSession):
         match = _RANDOM.search(_OF_ITS_OWN.sub("", " ".join(_analysed_lines(frame))))
         return None if match is None else _SEED.sub(r"\1()", match[0])
-    return _random_within(_analysed(frame))
+    return _random_within(jvm.analyzed_plan(frame))
 
 
 def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
@@ -95,19 +96,17 @@ class _PlannedAnalysis(Analysis):
     """The analysis of an expression by the plan of a classic session."""
 
     def __init__(self, frame: DataFrame, column: Column) -> None:
-        self._frame, self._plan = frame, _analysed(frame.select(column))
+        self._frame, self._plan = frame, jvm.analyzed_plan(frame.select(column))
 
     @property
     def of_one_row(self) -> bool:
         nodes = self._plan.nodeName(), self._plan.child().nodeName()
-        return nodes == ("Project", _analysed(self._frame).nodeName())
+        return nodes == ("Project", jvm.analyzed_plan(self._frame).nodeName())
 
     @property
     def repeatable(self) -> bool:
-        jvm: Any = self._frame.sparkSession._jvm  # noqa: SLF001 -- no public face
-        moment = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-        expression = self._plan.expressions().head()
-        return bool(expression.deterministic()) and not expression.containsPattern(moment)
+        expression, session = self._plan.expressions().head(), self._frame.sparkSession
+        return bool(expression.deterministic()) and not jvm.is_of_the_moment(session, expression)
 
     @property
     def random(self) -> str | None:
@@ -134,7 +133,7 @@ def _random(expression: Any) -> str | None:
     """Return the part of an expression that makes another value each time, as SQL, or None."""
     if expression.deterministic() or _OF_ITS_OWN.fullmatch(str(expression.sql()).strip("()")):
         return None
-    within = [child for child in _each(expression.children()) if not child.deterministic()]
+    within = [child for child in jvm.items(expression.children()) if not child.deterministic()]
     if within:
         return next(filter(None, map(_random, within)), None)
     name = str(expression.getClass().getSimpleName())
@@ -146,35 +145,24 @@ def _random_within(plan: Any) -> str | None:
     if plan.deterministic():
         return None
     random_parts = (
-        *map(_random, _each(plan.expressions())),
-        *map(_random_within, _each(plan.children())),
+        *map(_random, jvm.items(plan.expressions())),
+        *map(_random_within, jvm.items(plan.children())),
     )
     return next(filter(None, random_parts), None)
 
 
-def _each(sequence: Any) -> Iterator[Any]:
-    """Yield the items of a Scala sequence."""
-    items = sequence.iterator()
-    while items.hasNext():
-        yield items.next()
-
-
-def _analysed(frame: DataFrame) -> Any:
-    """Return the analyzed plan of a frame in a classic session."""
-    plan: Any = frame
-    return plan._jdf.queryExecution().analyzed()  # noqa: SLF001 -- no public face
-
-
 def _planned_steps(frame: DataFrame) -> Iterator[FrameStep]:
     """Yield the steps of a frame's plan in a classic session, the last one first."""
-    waiting = [_analysed(frame)]
+    waiting = [jvm.analyzed_plan(frame)]
     while waiting:
         step = waiting.pop()
         name, columns = str(step.nodeName()), []
         if name == "Filter":
-            columns += [str(read.name()) for read in _each(step.condition().references())]
+            columns += [
+                str(read.name()) for read in jvm.items(step.condition().references().toList())
+            ]
         yield FrameStep(name, columns)
-        waiting += _each(step.children())
+        waiting += jvm.items(step.children())
 
 
 _ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n\n== Optimized", re.DOTALL)

@@ -16,7 +16,8 @@ from dovetail.physical.routing import Plan
 from dovetail.plan.fingerprint import describe, describe_input, fingerprint, identity, refuse_other
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spark_sources import SparkSource, leaves_of, numbered
-from dovetail.platform.files import MANAGERS, files_of
+from dovetail.platform import jvm
+from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.stage_layout import described
 
@@ -54,7 +55,7 @@ _LOCAL_CHECKPOINT = {
     # file system's settings are set first, and unset last.
     "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     "fs.file.impl.disable.cache": "true",
-    "spark.sql.streaming.checkpointFileManagerClass": MANAGERS
+    "spark.sql.streaming.checkpointFileManagerClass": jvm.MANAGERS
     + "FileSystemBasedCheckpointFileManager",
 }
 
@@ -255,9 +256,7 @@ class CheckpointFile:
         query = json.loads(text)["id"]
         if is_remote(self._session):
             return any(str(active.id) == query for active in self._session.streams.active)
-        session: Any = self._session
-        running = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-        return bool(running.containsKey(session._jvm.java.util.UUID.fromString(query)))  # noqa: SLF001
+        return jvm.has_active_query(self._session, query)
 
     def write(self, binding: Mapping[str, Any]) -> None:
         """Write the binding atomically: there is never a part of the file."""

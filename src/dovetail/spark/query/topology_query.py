@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
-from dovetail.platform.sessions import ended_by_itself
+from dovetail.platform.jvm import has_read_all
 from dovetail.spark.query.failures import explained
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class TopologyQuery(_SparkQuery):
             self._await_last()
             with self._starting:
                 follower = None
-                if not self._stopped and ended_by_itself(self._queries[0]):
+                if not self._stopped and has_read_all(self._queries[0]):
                     follower = follow()
                 if follower is not None:
                     self._take(follower)

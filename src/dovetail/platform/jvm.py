@@ -1,0 +1,159 @@
+"""The JVM of a classic session, which Spark's Python classes reach by private names.
+
+Spark Connect has no JVM in reach. So each caller asks for the kind of session first and has the
+replacement beside the call. No other module uses these private names, so a version of Spark that
+changes them concerns this one only.
+
+A result of type ``Any`` is an object of the JVM. Each call of its methods goes there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, SparkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
+"""The package of Spark's classes that write the files of a checkpoint."""
+
+
+def has_context(session: SparkSession) -> bool:
+    """Say whether the session's Spark runs; False once it was stopped."""
+    return getattr(session.sparkContext, "_jsc", None) is not None
+
+
+def cloned_session(session: SparkSession) -> SparkSession:
+    """Return a copy of a session, as streaming queries make it for themselves."""
+    return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+
+
+def has_read_all(query: StreamingQuery) -> bool:
+    """Say whether a query has ended because nothing is left to read.
+
+    Spark itself does not tell such an end from a stopped query.
+    """
+    return bool(query._jsq.streamingQuery().noNewData())
+
+
+def has_active_query(session: SparkSession, query_id: str) -> bool:
+    """Say whether a query runs in any session of this application."""
+    running = session._jsparkSession.sharedState().activeStreamingQueries()
+    return bool(running.containsKey(_packages(session).java.util.UUID.fromString(query_id)))
+
+
+def items(sequence: Any) -> list[Any]:
+    """Return the items of a Scala sequence."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def analyzed_plan(frame: DataFrame) -> Any:
+    """Return the analyzed plan of a frame."""
+    return _execution(frame).analyzed()
+
+
+def is_of_the_moment(session: SparkSession, expression: Any) -> bool:
+    """Say whether an expression in a plan depends on the time or the user, such as ``now()``."""
+    patterns = _packages(session).org.apache.spark.sql.catalyst.trees.TreePattern
+    return bool(expression.containsPattern(patterns.CURRENT_LIKE()))
+
+
+def null_on_failure(session: SparkSession, column: Column) -> Column:
+    """Return a column that is null where computing it fails, by an expression of Spark's own."""
+    spark = _packages(session).org.apache.spark.sql
+    utils = spark.classic.ExpressionUtils
+    untyped: Any = column
+    tried = spark.catalyst.expressions.TryEval(utils.expression(untyped._jc))
+    return Column(utils.column(tried))
+
+
+def unpersist(frame: DataFrame) -> None:
+    """Drop the rows of a frame that ``localCheckpoint`` has made."""
+    rdd = _execution(frame).logical().rdd()
+    rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
+
+
+def delta_snapshot(session: SparkSession, path: str) -> Any:
+    """Return the latest snapshot of a Delta table, with its version and its metadata."""
+    return _delta(session).DeltaLog.forTableWithSnapshot(session._jsparkSession, path)._2()
+
+
+def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
+    """Return the snapshot of a Delta table at a version."""
+    log = _delta(session).DeltaLog.forTable(session._jsparkSession, path)
+    none = _packages(session).scala.Option.empty()
+    return log.getSnapshotAt(version, none, none, False)
+
+
+def clean_delta_log(session: SparkSession, path: str) -> None:
+    """Remove commits that are older than a Delta table's property allows, to the minute.
+
+    Raises ``TypeError`` if the jar of Delta Lake lacks a class.
+    """
+    delta = _delta(session)
+    log = delta.DeltaLog.forTable(session._jsparkSession, path)
+    none = _packages(session).scala.Option.empty()
+    minute = delta.TruncationGranularity.MINUTE()
+    log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
+
+
+class Hadoop:
+    """Hadoop's file systems, with the settings of a session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._jvm = _packages(session)
+        self._state = session._jsparkSession.sessionState()
+
+    def settings(self) -> Any:
+        """Return Hadoop's settings, with those of the session."""
+        return self._state.newHadoopConf()
+
+    def located(self, *parts: Any) -> tuple[Any, Any]:
+        """Return Hadoop's object for a path, and its file system."""
+        path = self._jvm.org.apache.hadoop.fs.Path(*parts)
+        return path, path.getFileSystem(self.settings())
+
+    def text(self, files: Any, path: Any) -> str:
+        """Return the text of a file."""
+        return str(self._read(files, path, "toString", "UTF-8"))
+
+    def blob(self, files: Any, path: Any) -> bytes:
+        """Return the bytes of a file."""
+        return bytes(self._read(files, path, "toByteArray"))
+
+    def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
+        """Read a file by one of the functions of Commons IO."""
+        stream = files.open(path)
+        try:
+            return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)
+        finally:
+            stream.close()
+
+    def checkpoint_manager(self, folder: Any) -> Any:
+        """Return Spark's writer of files that appear whole, for the files of a folder."""
+        managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
+        return getattr(managers, "MODULE$").create(folder, self.settings())
+
+    def copy(self, files: Any, path: Any, target_files: Any, target: Any) -> None:
+        """Copy a folder with its content, from one file system to another."""
+        copy = self._jvm.org.apache.hadoop.fs.FileUtil.copy
+        copy(files, path, target_files, target, False, self.settings())
+
+
+def _packages(session: SparkSession) -> Any:
+    """Return the packages of the JVM by their names."""
+    return session._jvm
+
+
+def _delta(session: SparkSession) -> Any:
+    """Return the package of Delta Lake's classes."""
+    return _packages(session).org.apache.spark.sql.delta
+
+
+def _execution(frame: DataFrame) -> Any:
+    """Return Spark's object with the plans of a frame."""
+    untyped: Any = frame
+    return untyped._jdf.queryExecution()
