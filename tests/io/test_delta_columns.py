@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 import dovetail as dt
-from dovetail.io.sinks.delta_columns import refuse_unstorable
+from dovetail.io.sinks.delta.columns import refuse_unstorable
 
 NUMBER = LongType()
 

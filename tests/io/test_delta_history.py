@@ -23,7 +23,8 @@ from small_session import with_delta
 
 import dovetail as dt
 from dovetail.base.columns import quoted
-from dovetail.io.sinks import delta, delta_history
+from dovetail.io.sinks.delta import sink as delta
+from dovetail.io.sinks.delta import versions as delta_history
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import apart
 

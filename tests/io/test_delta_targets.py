@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 from small_session import with_delta
 
 import dovetail as dt
-from dovetail.io.sinks import delta, delta_merge
+from dovetail.io.sinks.delta import merge as delta_merge
+from dovetail.io.sinks.delta import sink as delta
 from dovetail.platform import delta_tables
 
 SETTINGS = {

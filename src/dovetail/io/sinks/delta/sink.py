@@ -16,8 +16,8 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import ColumnNames, Path, Positive, Text, validated
 from dovetail.errors import PlanError, TargetError
-from dovetail.io.sinks import delta_history, delta_merge
-from dovetail.io.sinks.delta_columns import refuse_unstorable
+from dovetail.io.sinks.delta import merge, versions
+from dovetail.io.sinks.delta.columns import refuse_unstorable
 from dovetail.io.sinks.ownership import (
     Existing,
     Owner,
@@ -126,8 +126,8 @@ class DeltaSink:
         columns = [*node.key.names, *node.values.names]
         schema = StructType([changes[name] for name in columns])
         if self.history:
-            delta_history.refuse_names(self.title, columns)
-            schema = StructType([*schema, *delta_history.ADDED])
+            versions.refuse_names(self.title, columns)
+            schema = StructType([*schema, *versions.ADDED])
         else:
             schema.add(changes[TIMESTAMP])
         self._refuse_unstorable(session, table, schema)
@@ -277,11 +277,9 @@ class KeptTable:
         """Merge a micro-batch's changes, or with ``history`` the versions that they make."""
         table, schema, keys, nulls = self.table, self.schema, self.keys, self.nulls
         if not self.sink.history:
-            delta_merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
+            merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
             return
-        delta_history.merge_versions(
-            session, batch, table, schema, keys, nulls=nulls, details=details
-        )
+        versions.merge_versions(session, batch, table, schema, keys, nulls=nulls, details=details)
 
     def _read_ahead(self, session: SparkSession) -> None:
         """Read the table's log in a thread while Spark prepares the next micro-batch, which needs
@@ -320,15 +318,15 @@ class KeptTable:
         """Put the first micro-batch's rows in place of the table's rows, in one commit."""
         properties = {QUERY: query, **self.sink.properties}
         if not self.sink.history:
-            rows = delta_merge.current_rows(batch, self.schema, self.keys)
+            rows = merge.current_rows(batch, self.schema, self.keys)
             self.sink.create(rows, self.table, properties, replace=True)
             return
         # In the sink's own session, because the settings apply to all commits of a session.
         stored_batch = keep(batch)
         try:
             with moved(stored_batch, session) as source, delta_tables.setting(session, once):
-                versions = delta_history.new_versions(source, self.schema, self.keys)
-                self.sink.create(versions, self.table, properties, replace=True)
+                rows = versions.new_versions(source, self.schema, self.keys)
+                self.sink.create(rows, self.table, properties, replace=True)
         finally:
             release(stored_batch)
 
