@@ -33,7 +33,7 @@ from dovetail.io.formats.plain import json
 from dovetail.io.formats.protobuf import protobuf
 from dovetail.io.formats.registry import registry
 from dovetail.io.sinks.delta.sink import to_delta
-from dovetail.io.sinks.postgres import to_postgres
+from dovetail.io.sinks.postgres.sink import to_postgres
 from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memory, to_parquet
 from dovetail.io.sinks.topics import to_topic
 from dovetail.io.sources.current_rows import read_current

@@ -15,9 +15,9 @@ from bench.parameters import slow_after
 from postgres_server import everything
 
 from dovetail.errors import TargetError
-from dovetail.io.sinks.postgres_columns import csv_of
-from dovetail.io.sinks.postgres_tables import StagedChanges, TableShape, apply, copy, found
-from dovetail.io.sinks.postgres_transactions import Line
+from dovetail.io.sinks.postgres.columns import csv_of
+from dovetail.io.sinks.postgres.tables import StagedChanges, TableShape, apply, copy, found
+from dovetail.io.sinks.postgres.transactions import Line
 
 psycopg = pytest.importorskip("psycopg")
 

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail.io.sinks import postgres_batch as sink_module
+from dovetail.io.sinks.postgres import batch as sink_module
 
 psycopg = pytest.importorskip("psycopg")
 

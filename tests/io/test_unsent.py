@@ -20,7 +20,7 @@ from test_debezium import column, event, problems, read, records
 from test_debezium_avro import avro_event, envelope
 
 import dovetail as dt
-from dovetail.io.sinks.postgres_columns import csv_of
+from dovetail.io.sinks.postgres.columns import csv_of
 
 __all__ = ["avro_spark"]
 

@@ -19,8 +19,8 @@ from dovetail import errors
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION
 from dovetail.errors import DovetailError, TargetError
 from dovetail.io.sinks.ownership import Existing, Owner, refuse_rows, refuse_taken, standing
-from dovetail.io.sinks.postgres_columns import csv_of, outgoing, refuse_values
-from dovetail.io.sinks.postgres_tables import (
+from dovetail.io.sinks.postgres.columns import csv_of, outgoing, refuse_values
+from dovetail.io.sinks.postgres.tables import (
     TASK,
     StagedChanges,
     TargetTable,
@@ -28,7 +28,7 @@ from dovetail.io.sinks.postgres_tables import (
     copy,
     foreign_key,
 )
-from dovetail.io.sinks.postgres_transactions import Line
+from dovetail.io.sinks.postgres.transactions import Line
 from dovetail.lookup.retry import persistently
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.sessions import keep, release

@@ -15,10 +15,10 @@ from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import PlanError
 from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing, refuse_gone
-from dovetail.io.sinks.postgres_batch import PostgresTable, PostgresTables, SinkSettings
-from dovetail.io.sinks.postgres_columns import types_of
-from dovetail.io.sinks.postgres_tables import TableShape, TargetTable, found, made, make_queries
-from dovetail.io.sinks.postgres_transactions import Line
+from dovetail.io.sinks.postgres.batch import PostgresTable, PostgresTables, SinkSettings
+from dovetail.io.sinks.postgres.columns import types_of
+from dovetail.io.sinks.postgres.tables import TableShape, TargetTable, found, made, make_queries
+from dovetail.io.sinks.postgres.transactions import Line
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
 from dovetail.lookup.postgres_connection import parameters, psycopg_for, refuse_names
 from dovetail.plan.nodes import Node, changelog_schema

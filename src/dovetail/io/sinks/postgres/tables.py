@@ -14,7 +14,7 @@ from typing import Any
 
 from dovetail.base.columns import DELETED, ORDER, POSITION
 from dovetail.errors import TargetError
-from dovetail.io.sinks.postgres_columns import differences
+from dovetail.io.sinks.postgres.columns import differences
 from dovetail.lookup.postgres_types import COLUMNS, StoreColumn
 
 QUERIES = "dovetail_queries"
