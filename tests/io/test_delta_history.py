@@ -24,6 +24,7 @@ from small_session import with_delta
 import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.io.sinks.delta import sink as delta
+from dovetail.io.sinks.delta import tables
 from dovetail.io.sinks.delta import versions as delta_history
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import apart
@@ -280,7 +281,7 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     details = place.spark.sql(f"DESCRIBE DETAIL delta.`{place.target}`").first()
     assert details is not None
     assert details["partitionColumns"] == ["_current"]
-    assert details["properties"][delta_tables.RETENTION] == "interval 3600 seconds"
+    assert details["properties"][tables.RETENTION] == "interval 3600 seconds"
     done = place.spark.sql(f"DESCRIBE HISTORY delta.`{place.target}`").collect()
     assert [row["operation"] for row in done][::-1] == [
         *("CREATE TABLE AS SELECT", "SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE", "WRITE")

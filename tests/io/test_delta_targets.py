@@ -19,6 +19,7 @@ from small_session import with_delta
 import dovetail as dt
 from dovetail.io.sinks.delta import merge as delta_merge
 from dovetail.io.sinks.delta import sink as delta
+from dovetail.io.sinks.delta import tables
 from dovetail.platform import delta_tables
 
 SETTINGS = {
@@ -321,12 +322,12 @@ def test_a_tables_log_forgets_files_that_are_no_part_of_it(
 ) -> None:
     place.run(**options)
     table = delta_tables.named(str(place.target))
-    assert delta_tables.property_of(place.spark, table, delta_tables.RETENTION) == expected
-    assert (delta_tables.property_of(place.spark, table, delta_tables.LOG_RETENTION) is None) == (
+    assert delta_tables.property_of(place.spark, table, tables.RETENTION) == expected
+    assert (delta_tables.property_of(place.spark, table, tables.LOG_RETENTION) is None) == (
         expected is None
     )
     place.run(existing="replace", checkpoint="another", **options)
-    assert delta_tables.property_of(place.spark, table, delta_tables.RETENTION) == expected
+    assert delta_tables.property_of(place.spark, table, tables.RETENTION) == expected
 
 
 def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
@@ -335,7 +336,7 @@ def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
         ({"retention": None}, 7),
     ):
         sink = dt.to_delta("path", **options)
-        assert sink.properties[delta_tables.LOG_RETENTION] == f"interval {days * 86400} seconds"
+        assert sink.properties[tables.LOG_RETENTION] == f"interval {days * 86400} seconds"
 
 
 @pytest.mark.slow
@@ -364,7 +365,7 @@ def test_a_log_that_cannot_be_cleaned_is_a_warning_and_nothing_more(
     delta_spark: SparkSession,
 ) -> None:
     with pytest.warns(dt.DovetailWarning, match="old commits of nowhere://table stay"):
-        delta_tables.clean_log(delta_spark, "nowhere://table")
+        tables.clean_log(delta_spark, "nowhere://table")
 
 
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:

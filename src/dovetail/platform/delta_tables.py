@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructField
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
 from dovetail.base.columns import CHANGE, key_name, quoted, value_name
-from dovetail.errors import ConfigurationError, DovetailWarning, PlanError, TargetError
-from dovetail.platform import jvm
+from dovetail.errors import ConfigurationError, PlanError
 from dovetail.platform.files import files_of
-from dovetail.platform.sessions import cores, has_source, is_remote
-from dovetail.platform.spark_errors import make_folder, reaching, reason
+from dovetail.platform.sessions import cores, has_source
+from dovetail.platform.spark_errors import make_folder, reaching
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -30,18 +27,11 @@ JAR = "io.delta:delta-spark_4.2_2.13:4.4.0"
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
-_CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
-"""The errors of a commit that conflicts with another writer's."""
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that enables its change data feed."""
 APPEND_ONLY = "delta.appendOnly"
 """The property of a table whose rows can only be added."""
-RETENTION = "delta.deletedFileRetentionDuration"
-"""The property with the time for which a table's log keeps entries of removed files."""
-LOG_RETENTION = "delta.logRetentionDuration"
-"""The property with the time for which a table's log keeps commits, and so past versions."""
-_MAPPING = "delta.columnMapping.mode"
 _VECTORS = "delta.enableDeletionVectors"
 _LOG_PARTITIONS, _LOG_PARTITIONS_DEFAULT = "spark.databricks.delta.snapshotPartitions", 50
 
@@ -57,10 +47,6 @@ _SETTINGS = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.variable.substitute": "false",
 }
-
-_SMALL_FILES = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
-"""The size below which compaction rewrites files. By default it is 1 GB, so a smaller table would
-be written anew each time."""
 
 Range = tuple[Any, Any]
 """The smallest and the largest value of a column."""
@@ -239,85 +225,10 @@ def records_changes(properties: Mapping[str, str]) -> bool:
     return properties.get(FEED, "").lower() == "true"
 
 
-def maps_columns(session: SparkSession, table: str) -> bool:
-    """Say whether a table has column mapping, or a new one would have it by default."""
-    if exists(session, table):
-        mode = property_of(session, table, _MAPPING)
-    else:
-        mode = session.conf.get(f"spark.databricks.delta.properties.defaults.{_MAPPING[6:]}", None)
-    return mode in ("name", "id")
-
-
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
     """Set a property of the table: a commit without rows."""
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
-
-
-def add_columns(session: SparkSession, table: str, fields: Sequence[StructField]) -> None:
-    """Add columns to the table, null in all its rows: a commit without rows."""
-    added = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
-    session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})")
-
-
-def compact(session: SparkSession, table: str) -> None:
-    """Put small files together; larger ones only if many of their rows are deleted.
-
-    If another writer is faster, the files stay until the next time.
-    """
-    try:
-        with setting(session, _SMALL_FILES):
-            session.sql(f"OPTIMIZE {table}").collect()
-    except (Py4JError, PySparkException) as error:
-        if not is_conflict(error):
-            raise
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Say whether a commit has failed because another writer was faster."""
-    return any(sign in str(error) for sign in _CONFLICTS)
-
-
-def twice(commit: Callable[[], None]) -> None:
-    """Make a commit; if another writer was faster, make it once more."""
-    try:
-        commit()
-    except (Py4JError, PySparkException) as error:
-        if not is_conflict(error):
-            raise
-        commit()
-
-
-@contextmanager
-def conflicts_named(title: str) -> Iterator[None]:
-    """Turn a conflict with another writer into a ``TargetError``."""
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        if not is_conflict(error):
-            raise
-        raise TargetError(
-            title,
-            "another writer changes the table at the same time, also when the micro-batch is "
-            f"tried again: {reason(error)}",
-            "Start the query again, which loses and doubles nothing, and let other writers of the "
-            "table wait, or leave it to this query",
-        ) from error
-
-
-def clean_log(session: SparkSession, location: str) -> None:
-    """Remove commits that are older than the table's property allows, to the minute.
-
-    Delta itself does so by whole days, and each commit lists all that are there. On Spark Connect
-    nothing is done. Commits that cannot be removed stay, with a ``DovetailWarning``.
-    """
-    if is_remote(session):
-        return
-    try:
-        jvm.clean_delta_log(session, location)
-    except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake lacks the class
-        message = f"old commits of {location} stay, which makes new ones slow: {reason(error)}"
-        warnings.warn(message, DovetailWarning, stacklevel=2)
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
@@ -347,8 +258,7 @@ def merge(
     one of them.
     """
     columns = {**key, **values}
-    source_names = {name: key_name(i) for i, name in enumerate(key)}
-    source_names |= {name: value_name(0, i) for i, name in enumerate(values)}
+    source_names = internal_names(list(key), list(columns))
     source = changes.select(
         *(column.alias(source_names[name]) for name, column in columns.items()), gone.alias(CHANGE)
     )
@@ -365,6 +275,30 @@ def merge(
         .insert(assigned)
         .merge()
     )
+
+
+def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+    """Return the reserved name of each column: ``_k0`` … of the keys, ``_0_0`` … of the others.
+
+    >>> internal_names(["id"], ["id", "v", "w"])
+    {'id': '_k0', 'v': '_0_0', 'w': '_0_1'}
+    """
+    names = {name: key_name(i) for i, name in enumerate(keys)}
+    values = [name for name in columns if name not in keys]
+    return names | {name: value_name(0, i) for i, name in enumerate(values)}
+
+
+def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
+    """Return conditions by which a merge of ``rows`` skips files: a range for each key column.
+
+    ``keys``: the name in ``rows`` of each key column. Runs a job.
+    """
+    types = {name: rows.schema[name].dataType for name in keys.values()}
+    asked = [part for name, type_ in types.items() for part in bounds(name, type_)]
+    row = rows.agg(F.count("*").alias("count"), *asked).first()
+    assert row is not None
+    ranges = [range_of(row, name) for name in types]
+    return within([F.col(quoted(name)) for name in keys], ranges)
 
 
 def bounds(name: str, type_: DataType) -> list[Column]:

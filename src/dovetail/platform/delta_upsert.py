@@ -38,7 +38,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.base.columns import DELETED, key_name, quoted, value_name
+from dovetail.base.columns import DELETED, quoted
 from dovetail.platform import delta_tables
 
 ROWS_MAX = 10_000
@@ -85,7 +85,7 @@ def for_few(
 ) -> Iterator[Mapping[str, str]]:
     """Apply settings for a commit of few rows within the block; yield the table's properties.
 
-    ``session``: the caller's own; ``details``: the result of ``lake.details`` if just read.
+    ``session``: the caller's own; ``details``: the result of ``delta_tables.details`` if just read.
     """
     with delta_tables.setting(session, _SETTINGS):
         details = details or delta_tables.details(session, table)
@@ -166,8 +166,7 @@ def _upsert(
         return
     # Only a MERGE lets the change feed record an update, not a delete and an insert.
     values = [name for name in columns if name not in keys]
-    places = {name: key_name(i) for i, name in enumerate(keys)}
-    places |= {name: value_name(0, i) for i, name in enumerate(values)}
+    places = delta_tables.internal_names(keys, columns)
     source = session.createDataFrame(rows.combine_chunks(), schema).withColumnsRenamed(places)
     delta_tables.merge(
         source,

@@ -101,6 +101,16 @@ def release(frame: DataFrame) -> None:
         jvm.unpersist(frame)
 
 
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Yield the frame as ``keep`` returns it, and drop its rows after the block."""
+    stored = keep(frame)
+    try:
+        yield stored
+    finally:
+        release(stored)
+
+
 def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
     """Return a struct of the parts, ``_0`` and so on; null where computing one fails.
 

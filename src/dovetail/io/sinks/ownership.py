@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -72,11 +71,14 @@ def refuse_gone(title: str) -> None:
     )
 
 
-def refuse_rows(
-    title: str, existing: Existing, relation: Standing, is_empty: Callable[[], bool]
-) -> None:
-    """Raise ``TargetError`` if the table has rows that ``existing`` neither replaces nor adopts."""
-    if relation == "adopted" and existing == "refuse" and not is_empty():
+def must_be_empty(existing: Existing, relation: Standing) -> bool:
+    """Say whether ``existing`` neither replaces nor adopts the rows of a table."""
+    return relation == "adopted" and existing == "refuse"
+
+
+def refuse_rows(title: str, *, is_empty: bool) -> None:
+    """Raise ``TargetError`` if a table that must be empty has rows."""
+    if not is_empty:
         raise TargetError(
             title,
             "the table has rows that this query has not written",

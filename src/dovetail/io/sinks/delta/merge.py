@@ -18,6 +18,7 @@ from dovetail.base.columns import (
     quoted,
     value_name,
 )
+from dovetail.io.sinks.delta.conflicts import twice
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import keep, moved, release
 
@@ -70,17 +71,20 @@ def merge_changes(
             schema = StructType([f for f in stored_changes.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
             upsert_rows = rows.select(schema.names)
-            delta_tables.twice(
-                lambda: delta_upsert.upsert(
-                    session, table, upsert_rows, schema, keys, nulls=nulls, details=details
-                )
+            twice(
+                delta_upsert.upsert,
+                session,
+                table,
+                upsert_rows,
+                schema,
+                keys,
+                nulls=nulls,
+                details=details,
             )
         else:
             settings = delta_upsert.for_few(session, table, details)
             with settings if few else delta_upsert.for_many(session):
-                delta_tables.twice(
-                    lambda: _merge_many(session, stored_changes, table, keys, nulls=nulls)
-                )
+                twice(_merge_many, session, stored_changes, table, keys, nulls=nulls)
     finally:
         release(stored_changes)
 

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import ColumnNames, Path, Positive, Text, validated
-from dovetail.errors import PlanError, TargetError
-from dovetail.io.sinks.delta import merge, versions
-from dovetail.io.sinks.delta.columns import refuse_unstorable
+from dovetail.errors import PlanError
+from dovetail.io.sinks.delta import merge, tables, versions
+from dovetail.io.sinks.delta.columns import refuse_columns, refuse_unstorable
+from dovetail.io.sinks.delta.conflicts import conflicts_named, twice
 from dovetail.io.sinks.ownership import (
     Existing,
     Owner,
     Standing,
+    must_be_empty,
     progress,
     refuse_existing,
     refuse_gone,
@@ -74,8 +76,8 @@ class DeltaSink:
         seconds.
         """
         spans = {
-            delta_tables.RETENTION: self.retention_us,
-            delta_tables.LOG_RETENTION: self.log_retention_us,
+            tables.RETENTION: self.retention_us,
+            tables.LOG_RETENTION: self.log_retention_us,
         }
         return {
             name: f"interval {max(span_us // 1_000_000, 1)} seconds"
@@ -158,7 +160,7 @@ class DeltaSink:
         present = delta_tables.read(session, table).schema
         new = refuse_columns(self.title, present, schema, evolve=self.evolve)
         if new and change:
-            delta_tables.add_columns(session, table, new)
+            tables.add_columns(session, table, new)
 
     def create(
         self, rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool = False
@@ -169,7 +171,7 @@ class DeltaSink:
 
     def _refuse_unstorable(self, session: SparkSession, table: str, schema: StructType) -> None:
         """Raise ``PlanError`` for columns that the table cannot store."""
-        mapped = delta_tables.maps_columns(session, table)
+        mapped = tables.maps_columns(session, table)
         refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
 
     def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
@@ -226,7 +228,7 @@ class KeptTable:
         """Merge one micro-batch; raise ``TargetError`` if another writer conflicts with it
         twice.
         """
-        with delta_tables.conflicts_named(self.title):
+        with conflicts_named(self.title):
             self._take(batch, batch_id)
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
@@ -255,9 +257,7 @@ class KeptTable:
             if self.sink.evolve:
                 self.sink.fit(session, self.table, self.schema, change=True)
             if relation == "adopted":
-                delta_tables.twice(
-                    lambda: delta_tables.set_property(session, self.table, QUERY, query)
-                )
+                twice(delta_tables.set_property, session, self.table, QUERY, query)
             self._taken = True
         else:
             details = delta_tables.details(session, self.table)
@@ -268,9 +268,9 @@ class KeptTable:
         every = self.sink.compact_every
         if every is not None and (batch_id + 1) % every == 0:
             with delta_upsert.for_many(session):
-                delta_tables.compact(session, self.table)
+                tables.compact(session, self.table)
             details = details or delta_tables.details(session, self.table)
-            delta_tables.clean_log(session, details["location"])
+            tables.clean_log(session, details["location"])
         self._read_ahead(session)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
@@ -304,12 +304,8 @@ class KeptTable:
         relation = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
         if relation != "replaced":
             self.sink.fit(session, self.table, self.schema, change=False)
-        refuse_rows(
-            self.title,
-            self.sink.existing,
-            relation,
-            lambda: delta_tables.read(session, self.table).isEmpty(),
-        )
+        if must_be_empty(self.sink.existing, relation):
+            refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
         return relation
 
     def _replace(
@@ -338,37 +334,8 @@ def _append(title: str, location: str, owner: Owner, batch: DataFrame, batch_id:
     nothing.
     """
     once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(batch_id)}
-    with delta_tables.conflicts_named(title):
+    with conflicts_named(title):
         batch.write.format("delta").mode("append").options(**once).save(location)
-
-
-def refuse_columns(
-    title: str, present: StructType, wanted: StructType, *, evolve: bool = False
-) -> list[StructField]:
-    """Raise ``TargetError`` if a table's columns are not those to be written.
-
-    With ``evolve`` missing columns are no problem. Returns the missing columns.
-    """
-    sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
-    missing = [f for name, f in sides[1].items() if name not in sides[0]]
-    problems = [] if evolve else [f"{f.name} is missing" for f in missing]
-    problems += [
-        f"{f.name} is not among the query's" for name, f in sides[0].items() if name not in sides[1]
-    ]
-    problems += [
-        f"{f.name} is {sides[0][name].dataType.simpleString()} and comes as "
-        f"{f.dataType.simpleString()}"
-        for name, f in sides[1].items()
-        if name in sides[0] and sides[0][name].dataType.simpleString() != f.dataType.simpleString()
-    ]
-    if problems:
-        raise TargetError(
-            title,
-            "the table has other columns: " + ", ".join(problems),
-            "ALTER the table (evolve=True adds columns), choose another one, or with a new "
-            "checkpoint existing='replace'",
-        )
-    return missing
 
 
 @validated

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -34,6 +34,7 @@ from dovetail.base.columns import (
     value_name,
 )
 from dovetail.errors import PlanError
+from dovetail.io.sinks.delta.conflicts import twice
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import keep, moved, release
 
@@ -80,9 +81,9 @@ def merge_versions(
 ) -> None:
     """Bring a table of versions, of this schema, to the state after ``changes``, in one commit.
 
-    A second merge would be wrong, so it runs under ``lake.once``. ``session``: a session for this
-    sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if just
-    read.
+    A second merge would be wrong, so it runs under ``delta_tables.once``. ``session``: a session
+    for this sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if
+    just read.
     """
     stored_changes = keep(changes)
     try:
@@ -93,14 +94,14 @@ def merge_versions(
             merge = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
             if not few:
                 with delta_upsert.for_many(session):
-                    delta_tables.twice(merge.merge)
+                    twice(merge.merge)
                 return
             with delta_upsert.for_few(session, table, details) as properties:
                 where = None if delta_upsert.has_floats(schema, keys) else merge.having_keys()
                 if where is None or delta_tables.records_changes(properties):
-                    delta_tables.twice(merge.merge)
+                    twice(merge.merge)
                 else:
-                    delta_tables.twice(partial(merge.replace, where))
+                    twice(merge.replace, where)
     finally:
         release(stored_changes)
 

@@ -18,7 +18,14 @@ from pyspark.sql.types import StructType
 from dovetail import errors
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION
 from dovetail.errors import DovetailError, TargetError
-from dovetail.io.sinks.ownership import Existing, Owner, refuse_rows, refuse_taken, standing
+from dovetail.io.sinks.ownership import (
+    Existing,
+    Owner,
+    must_be_empty,
+    refuse_rows,
+    refuse_taken,
+    standing,
+)
 from dovetail.io.sinks.postgres.columns import csv_of, outgoing, refuse_values
 from dovetail.io.sinks.postgres.tables import (
     TASK,
@@ -75,7 +82,8 @@ class SinkSettings:
         owners = target.batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
         relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
-        refuse_rows(self.title, self.existing, relation, lambda: target.is_empty(cursor))
+        if must_be_empty(self.existing, relation):
+            refuse_rows(self.title, is_empty=target.is_empty(cursor))
         return relation == "replaced"
 
 

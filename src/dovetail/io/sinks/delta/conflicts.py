@@ -1,0 +1,49 @@
+"""Commits that conflict with those of other writers of a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from dovetail.errors import TargetError
+from dovetail.platform.spark_errors import reason
+
+P = ParamSpec("P")
+_CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
+"""The errors of a commit that conflicts with another writer's."""
+
+
+@contextmanager
+def conflicts_named(title: str) -> Iterator[None]:
+    """Turn a conflict with another writer into a ``TargetError``."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        raise TargetError(
+            title,
+            "another writer changes the table at the same time, also when the micro-batch is "
+            f"tried again: {reason(error)}",
+            "Start the query again, which loses and doubles nothing, and let other writers of the "
+            "table wait, or leave it to this query",
+        ) from error
+
+
+def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Make a commit; if another writer was faster, make it once more."""
+    try:
+        commit(*args, **kwargs)
+    except (Py4JError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        commit(*args, **kwargs)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Say whether a commit has failed because another writer was faster."""
+    return any(sign in str(error) for sign in _CONFLICTS)
