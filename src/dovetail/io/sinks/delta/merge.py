@@ -1,6 +1,11 @@
-"""Merges of each key's last change into a Delta table of current rows."""
+"""Merges of each key's last change into a Delta table of current rows: one commit.
+
+Few changes come into this process, where their last ones are found. Many changes stay in Spark.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,50 +13,24 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
 
-from dovetail.base.columns import (
-    CHANGE,
-    DELETE,
-    DELETED,
-    POSITION,
-    ROW,
-    key_name,
-    quoted,
-    value_name,
-)
+from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, quoted
 from dovetail.io.sinks.delta.conflicts import twice
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import keep, moved, release
+from dovetail.platform.sessions import kept, moved
 
 
-def current_rows(changes: DataFrame, schema: StructType, keys: list[str]) -> DataFrame:
+def current_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table with this schema: the current rows after these changes."""
-    places = _places(keys, schema.names)
-    last = _last_changes(changes, keys).where(~F.col(DELETED))
-    return last.select(*(F.col(places[name]).alias(name) for name in schema.names))
-
-
-def _last_changes(changes: DataFrame, keys: list[str]) -> DataFrame:
-    """Return the last change of each key: the key as ``_k0`` …, the values as ``_0_0`` …, and
-    ``_deleted``.
-    """
-    places = _places(keys, changes.columns)
-    values = [name for name in places if name not in keys]
-    grouped = changes.groupBy(*(F.col(quoted(name)).alias(places[name]) for name in keys))
-    last = grouped.agg(
-        F.max_by(F.struct(*map(quoted, values), CHANGE), POSITION).alias("last"),
-    )
-    return last.select(
-        *(F.col(places[name]) for name in keys),
-        *(F.col(f"last.{quoted(name)}").alias(places[name]) for name in values),
-        (F.col(f"last.{CHANGE}") == DELETE).alias(DELETED),
-    )
+    names = delta_tables.internal_names(keys, schema.names)
+    last = _last_changes(changes, names, keys).where(~F.col(DELETED))
+    return last.select(*(F.col(names[name]).alias(name) for name in schema.names))
 
 
 def merge_changes(
     session: SparkSession,
     changes: DataFrame,
     table: str,
-    keys: list[str],
+    keys: Sequence[str],
     *,
     nulls: bool = False,
     details: Row | None = None,
@@ -61,8 +40,7 @@ def merge_changes(
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read.
     """
-    stored_changes = keep(changes)
-    try:
+    with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
@@ -70,26 +48,16 @@ def merge_changes(
             rows = _last_rows(stored_changes.toArrow(), keys)
             schema = StructType([f for f in stored_changes.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
-            upsert_rows = rows.select(schema.names)
-            twice(
-                delta_upsert.upsert,
-                session,
-                table,
-                upsert_rows,
-                schema,
-                keys,
-                nulls=nulls,
-                details=details,
-            )
-        else:
-            settings = delta_upsert.for_few(session, table, details)
-            with settings if few else delta_upsert.for_many(session):
-                twice(_merge_many, session, stored_changes, table, keys, nulls=nulls)
-    finally:
-        release(stored_changes)
+            rows = rows.select(schema.names)
+            upsert = delta_upsert.upsert
+            twice(upsert, session, table, rows, schema, keys, nulls=nulls, details=details)
+            return
+        settings = delta_upsert.for_few(session, table, details)
+        with settings if few else delta_upsert.for_many(session):
+            twice(_merge_many, session, stored_changes, table, keys, nulls=nulls)
 
 
-def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
+def _last_rows(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the last change of each key, with ``_deleted`` in place of ``_change`` and
     ``_position``.
     """
@@ -102,40 +70,35 @@ def _last_rows(changes: pa.Table, keys: list[str]) -> pa.Table:
 
 
 def _merge_many(
-    session: SparkSession, changes: DataFrame, table: str, keys: list[str], *, nulls: bool
+    session: SparkSession, changes: DataFrame, table: str, keys: Sequence[str], *, nulls: bool
 ) -> None:
     """Merge many changes by Spark, without collecting them."""
-    places = _places(keys, changes.columns)
-    last_changes = keep(_last_changes(changes, keys))
-    try:
-        asked = [
-            part
-            for name in keys
-            for part in delta_tables.bounds(
-                places[name], last_changes.schema[places[name]].dataType
-            )
-        ]
-        bounds = last_changes.agg(F.count("*").alias("count"), *asked).first()
-        assert bounds is not None
-        columns = [F.col(quoted(name)) for name in keys]
+    columns = [name for name in changes.columns if name not in (CHANGE, POSITION)]
+    names = delta_tables.internal_names(keys, columns)
+    key_names = {name: names[name] for name in keys}
+    with kept(_last_changes(changes, names, keys)) as last_changes:
+        near = delta_tables.near(last_changes, key_names)
         with moved(last_changes, session) as source:
             delta_tables.merge(
                 source,
                 table,
-                key={name: F.col(places[name]) for name in keys},
-                values={n: F.col(internal) for n, internal in places.items() if n not in keys},
+                key={name: F.col(internal) for name, internal in key_names.items()},
+                values={n: F.col(internal) for n, internal in names.items() if n not in keys},
                 gone=F.col(DELETED),
-                where=delta_tables.within(
-                    columns, [delta_tables.range_of(bounds, places[name]) for name in keys]
-                ),
+                where=near,
                 nulls=nulls,
             )
-    finally:
-        release(last_changes)
 
 
-def _places(keys: list[str], columns: list[str]) -> dict[str, str]:
-    """Return the internal name of each column of the table, by its name."""
-    values = [name for name in columns if name not in (*keys, CHANGE, POSITION)]
-    places = {name: key_name(i) for i, name in enumerate(keys)}
-    return places | {name: value_name(0, i) for i, name in enumerate(values)}
+def _last_changes(changes: DataFrame, names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Return the last change of each key under the internal names, with ``_deleted``."""
+    values = [name for name in names if name not in keys]
+    grouped = changes.groupBy(*(F.col(quoted(name)).alias(names[name]) for name in keys))
+    last = grouped.agg(
+        F.max_by(F.struct(*map(quoted, values), CHANGE), POSITION).alias("last"),
+    )
+    return last.select(
+        *(F.col(names[name]) for name in keys),
+        *(F.col(f"last.{quoted(name)}").alias(names[name]) for name in values),
+        (F.col(f"last.{CHANGE}") == DELETE).alias(DELETED),
+    )

@@ -23,20 +23,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 from pyspark.sql.window import Window
 
-from dovetail.base.columns import (
-    CHANGE,
-    DELETE,
-    POSITION,
-    TIMESTAMP,
-    UPSERT,
-    key_name,
-    quoted,
-    value_name,
-)
+from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta.conflicts import twice
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import keep, moved, release
+from dovetail.platform.sessions import kept, moved
 
 VALID_FROM, VALID_TO, CURRENT = "_valid_from", "_valid_to", "_current"
 ADDED = (
@@ -64,7 +55,7 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
 
 def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table with this schema: the versions that the changes make."""
-    places = _places(schema, keys)
+    places = delta_tables.internal_names(keys, schema.names)
     versions = _versions(_placed(changes, places), places, keys)
     return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
@@ -85,13 +76,13 @@ def merge_versions(
     for this sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if
     just read.
     """
-    stored_changes = keep(changes)
-    try:
+    places = delta_tables.internal_names(keys, schema.names)
+    with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
         with moved(stored_changes, session) as source:
-            merge = _Merge(_placed(source, _places(schema, keys)), table, schema, keys, nulls)
+            merge = _Merge(_placed(source, places), table, places, keys, nulls)
             if not few:
                 with delta_upsert.for_many(session):
                     twice(merge.merge)
@@ -102,77 +93,58 @@ def merge_versions(
                     twice(merge.merge)
                 else:
                     twice(merge.replace, where)
-    finally:
-        release(stored_changes)
 
 
 @dataclass(frozen=True)
 class _Merge:
-    """Changes in the columns of ``_placed``, to be merged into a table."""
+    """A micro-batch's changes, to be merged into a table of versions."""
 
     changes: DataFrame
+    """Changes in the columns of ``_placed``."""
     table: str
-    schema: StructType
+    places: Mapping[str, str]
+    """The internal name of each column of the table, by its name."""
     keys: Sequence[str]
     nulls: bool
-
-    @property
-    def places(self) -> dict[str, str]:
-        """The internal name of each column of the table."""
-        return _places(self.schema, self.keys)
-
-    @property
-    def own(self) -> list[str]:
-        """The internal names of the key's columns."""
-        return [key_name(i) for i in range(len(self.keys))]
+    """Keys may have nulls in them."""
 
     def having_keys(self) -> str | None:
         """Return the SQL condition that a row of the table has one of the keys; None if it is too
         long.
         """
-        key_rows = self.changes.select(*self.own).distinct().toArrow()
-        types = {name: self.schema[name].dataType for name in self.keys}
-        keys = {n: (key_rows[at], types[n]) for n, at in zip(self.keys, self.own, strict=True)}
-        where = delta_upsert.having_keys(keys)
+        internal_names = [self.places[name] for name in self.keys]
+        key_rows = self.changes.select(*internal_names).distinct().toArrow()
+        types = [self.changes.schema[internal].dataType for internal in internal_names]
+        columns = zip(map(key_rows.column, internal_names), types, strict=True)
+        where = delta_upsert.having_keys(dict(zip(self.keys, columns, strict=True)))
         return where if len(where) <= delta_upsert.CONDITION_CHARS_MAX else None
 
     def replace(self, where: str) -> None:
         """Replace the current versions under the condition ``where`` by the new ones, with one
         scan.
         """
-        stored = delta_tables.read(self.changes.sparkSession, self.table).where(where)
-        placed = stored.select(*(F.col(quoted(n)).alias(at) for n, at in self.places.items()))
-        actions = keep(self._versions(placed))
-        try:
+        places = self.places
+        stored = self.changes.sparkSession.table(self.table).where(where)
+        stored = stored.select(*(F.col(quoted(n)).alias(at) for n, at in places.items()))
+        ends = _ends(stored, places, self.keys)
+        with kept(_versions(self.changes, places, self.keys, ends)) as actions:
             rows = actions.where(F.col(CHANGE) != _DROP)
-            columns = [F.col(at).alias(name) for name, at in self.places.items()]
+            columns = [F.col(at).alias(name) for name, at in places.items()]
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
-        finally:
-            release(actions)
 
     def merge(self) -> None:
         """Merge any number of versions by one MERGE."""
-        changes, places, key_columns = self.changes, self.places, self.own
-        types = {internal: changes.schema[internal].dataType for internal in key_columns}
-        asked = [
-            part
-            for internal, type_ in types.items()
-            for part in delta_tables.bounds(internal, type_)
-        ]
-        bounds = changes.agg(F.count("*").alias("count"), *asked).first()
-        assert bounds is not None
-        keys = [F.col(quoted(name)) for name in self.keys]
-        near = delta_tables.within(
-            keys, [delta_tables.range_of(bounds, internal) for internal in key_columns]
-        )
-        pairs = [(key, F.col(internal)) for key, internal in zip(keys, key_columns, strict=True)]
+        changes, places = self.changes, self.places
+        key_names = {name: places[name] for name in self.keys}
+        near = delta_tables.near(changes, key_names)
+        pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
         same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
 
-        stored = reduce(DataFrame.where, near, delta_tables.read(changes.sparkSession, self.table))
-        stored = stored.join(changes.select(*key_columns).distinct(), same)
-        values = {n: F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys}
-        actions = keep(self._versions(stored.select(*key_columns, *values.values())))
-        try:
+        stored = reduce(DataFrame.where, near, changes.sparkSession.table(self.table))
+        stored = stored.join(changes.select(*key_names.values()).distinct(), same)
+        values = [F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys]
+        ends = _ends(stored.select(*key_names.values(), *values), places, self.keys)
+        with kept(_versions(changes, places, self.keys, ends)) as actions:
             touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
             (
                 actions.mergeInto(self.table, reduce(and_, [same, touched, *near]))
@@ -184,20 +156,6 @@ class _Merge:
                 .insert({quoted(name): F.col(internal) for name, internal in places.items()})
                 .merge()
             )
-        finally:
-            release(actions)
-
-    def _versions(self, stored: DataFrame) -> DataFrame:
-        """Return the actions on versions, given the table's versions of the changed keys."""
-        ends = _ends(stored, self.places, self.keys)
-        return _versions(self.changes, self.places, self.keys, ends)
-
-
-def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the internal name of each column of the table, by its name."""
-    places = {name: key_name(i) for i, name in enumerate(keys)}
-    values = [name for name in schema.names if name not in keys]
-    return places | {name: value_name(0, i) for i, name in enumerate(values)}
 
 
 def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
