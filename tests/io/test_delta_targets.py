@@ -18,7 +18,6 @@ from small_session import with_delta
 
 import dovetail as dt
 from dovetail.io.sinks.delta import merge as delta_merge
-from dovetail.io.sinks.delta import sink as delta
 from dovetail.io.sinks.delta import tables
 from dovetail.platform import delta_tables
 
@@ -279,7 +278,7 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
 
     def taken(*arguments: Any, **options: Any) -> None:
         merge(*arguments, **options)
-        delta_tables.set_property(arguments[0], arguments[2], delta.QUERY, "another's")
+        delta_tables.set_property(arguments[0], arguments[2], tables.QUERY, "another's")
 
     monkeypatch.setattr(delta_merge, "merge_changes", taken)
     changes = place.spark.readStream.schema("id long, v string, at timestamp")

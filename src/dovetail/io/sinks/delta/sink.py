@@ -1,55 +1,33 @@
-"""The sink of a Delta table: merges a changelog, so that the table has its current rows."""
+"""The sink of a Delta table: ``to_delta``, and what a query does with it before it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from os import fspath
 from typing import TYPE_CHECKING
 
-from pyspark import InheritableThread
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import ColumnNames, Path, Positive, Text, validated
 from dovetail.errors import PlanError
-from dovetail.io.sinks.delta import merge, tables, versions
-from dovetail.io.sinks.delta.columns import refuse_columns, refuse_unstorable
-from dovetail.io.sinks.delta.conflicts import conflicts_named, twice
-from dovetail.io.sinks.ownership import (
-    Existing,
-    Owner,
-    Standing,
-    must_be_empty,
-    progress,
-    refuse_existing,
-    refuse_gone,
-    refuse_rows,
-    refuse_taken,
-    standing,
-)
+from dovetail.io.sinks.delta import tables, versions
+from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger
+from dovetail.io.sinks.delta.columns import refuse_unstorable
+from dovetail.io.sinks.delta.tables import DeltaTarget
+from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing
 from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.spans import Span, microseconds
-from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart, keep, moved, numbered, release
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import apart, numbered
 from dovetail.platform.spark_errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-QUERY = "dovetail.query"
-"""The table property with the id of the query that writes the table."""
-
-_SETTINGS = {
-    "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
-    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
-    # The table's log is small, so compiling code for it does not pay.
-    delta_upsert.CODE: delta_upsert.INTERPRETED,
-}
+_UNUSABLE = ("it cannot be used", "Give a Delta table's path or its name")
 
 
 @dataclass(frozen=True)
@@ -71,6 +49,11 @@ class DeltaSink:
     history: bool = False
 
     @property
+    def title(self) -> str:
+        """The call as written: ``to_delta('path or table')``."""
+        return f"to_delta({self.path or self.table!r})"
+
+    @property
     def properties(self) -> dict[str, str]:
         """The table properties of a table that the sink creates: the retentions that are set, in
         seconds.
@@ -90,58 +73,72 @@ class DeltaSink:
 
         Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
-        with refused(self.title, "it cannot be used", "Give a Delta table's path or its name"):
-            return self._writer(changes, node, checkpoint)
-
-    def _writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer; see ``writer``."""
-        session = apart(changes.sparkSession)
-        delta_tables.refuse_without_delta(session, self.title)
-        delta_tables.tune(session)
-        table = delta_tables.called(session, self.title, "path=", self.path, self.table)
-        if not node.current:
-            self._prepare_appending(session, changes.schema, table)
-            appended = changes.writeStream.format("delta").outputMode("append")
-            return appended.option("path", delta_tables.location(session, table))
-        target = self._kept(session, changes.schema, node, table, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, target.take))
+        with refused(self.title, *_UNUSABLE):
+            target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
+            if isinstance(target, DeltaAppender):
+                appended = changes.writeStream.format("delta").outputMode("append")
+                return appended.option("path", target.location)
+            return changes.writeStream.foreachBatch(numbered(changes.sparkSession, target.write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""
-        with refused(self.title, "it cannot be used", "Give a Delta table's path or its name"):
-            session = apart(session)
-            delta_tables.refuse_without_delta(session, self.title)
-            delta_tables.tune(session)
-            table = delta_tables.called(session, self.title, "path=", self.path, self.table)
-            schema = changelog_schema(node)
-            if node.current:
-                return self._kept(session, schema, node, table, checkpoint).take
-            self._prepare_appending(session, schema, table)
-            return partial(
-                _append, self.title, delta_tables.location(session, table), Owner(checkpoint)
-            )
+        with refused(self.title, *_UNUSABLE):
+            return self._prepared(session, changelog_schema(node), node, checkpoint).write
 
-    def _kept(
-        self, session: SparkSession, changes: StructType, node: Node, table: str, checkpoint: str
-    ) -> KeptTable:
-        """Return the table for merging, created or checked."""
-        columns = [*node.key.names, *node.values.names]
-        schema = StructType([changes[name] for name in columns])
-        if self.history:
-            versions.refuse_names(self.title, columns)
-            schema = StructType([*schema, *versions.ADDED])
-        else:
-            schema.add(changes[TIMESTAMP])
-        self._refuse_unstorable(session, table, schema)
+    def _prepared(
+        self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
+    ) -> DeltaMerger | DeltaAppender:
+        """Return the table, created or checked, for a changelog with these columns."""
+        session = apart(session)
+        delta_tables.refuse_without_delta(session, self.title)
+        delta_tables.tune(session)
+        table = delta_tables.called(session, self.title, "path=", self.path, self.table)
+        schema = self._schema(changes, node)
+        mapped = tables.maps_columns(session, table)
+        refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
+        target = DeltaTarget(
+            self.title,
+            table,
+            schema,
+            properties=self.properties if node.current else {},
+            existing=self.existing,
+            partition_by=self.partition_by,
+            evolve=self.evolve,
+        )
         owner = Owner(checkpoint)
-        target = KeptTable(self.title, table, schema, node.key.names, node.null_keys, self, owner)
+        if not node.current:
+            target.prepare_appending(session)
+            return DeltaAppender(self.title, delta_tables.location(session, table), owner)
         target.prepare(session, *progress(session, checkpoint))
-        return target
+        return DeltaMerger(
+            target,
+            owner,
+            keys=node.key.names,
+            nulls=node.null_keys,
+            history=self.history,
+            compact_every=self.compact_every,
+        )
 
-    @property
-    def title(self) -> str:
-        """The call as written: ``to_delta('path or table')``."""
-        return f"to_delta({self.path or self.table!r})"
+    def _schema(self, changes: StructType, node: Node) -> StructType:
+        """Return the table's columns for a changelog with the columns ``changes``.
+
+        Raises ``PlanError`` for arguments and names that do not suit them.
+        """
+        if not node.current:
+            refuse_existing(self.title, self.existing)
+            if self.history:
+                raise PlanError(
+                    self.title,
+                    "history=True is for tables; records and histories are appended, which keeps "
+                    "all",
+                    "Leave it out, or read the stream as a table by to_table()",
+                )
+            return changes
+        columns = [*node.key.names, *node.values.names]
+        if not self.history:
+            return StructType([changes[name] for name in (*columns, TIMESTAMP)])
+        versions.refuse_names(self.title, columns)
+        return StructType([*(changes[name] for name in columns), *versions.ADDED])
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Say whether the table that a query has appended to is missing.
@@ -152,190 +149,6 @@ class DeltaSink:
             return False
         table = delta_tables.called(session, self.title, "path=", self.path, self.table)
         return not delta_tables.exists(session, table)
-
-    def fit(self, session: SparkSession, table: str, schema: StructType, *, change: bool) -> None:
-        """Raise ``TargetError`` if the table's columns differ. ``change``: add the columns that
-        ``evolve`` allows.
-        """
-        present = delta_tables.read(session, table).schema
-        new = refuse_columns(self.title, present, schema, evolve=self.evolve)
-        if new and change:
-            tables.add_columns(session, table, new)
-
-    def create(
-        self, rows: DataFrame, table: str, properties: Mapping[str, str], *, replace: bool = False
-    ) -> None:
-        """Create the table with these rows."""
-        parts = self.partition_by
-        delta_tables.create(rows, table, properties, replace=replace, partition_by=parts)
-
-    def _refuse_unstorable(self, session: SparkSession, table: str, schema: StructType) -> None:
-        """Raise ``PlanError`` for columns that the table cannot store."""
-        mapped = tables.maps_columns(session, table)
-        refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
-
-    def _prepare_appending(self, session: SparkSession, schema: StructType, table: str) -> None:
-        """Create the table for appending, or check that it fits."""
-        refuse_existing(self.title, self.existing)
-        if self.history:
-            raise PlanError(
-                self.title,
-                "history=True is for tables; records and histories are appended, which keeps all",
-                "Leave it out, or read the stream as a table by to_table()",
-            )
-        self._refuse_unstorable(session, table, schema)
-        if delta_tables.exists(session, table):
-            self.fit(session, table, schema, change=True)
-        else:
-            self.create(session.createDataFrame([], schema), table, {})
-
-
-@dataclass
-class KeptTable:
-    """A table that a query merges into: its owner, and one merge per micro-batch.
-
-    The property ``dovetail.query`` names the query that owns a table. A query takes a table with
-    its first micro-batch; before that it changes nothing. A table without rows can be taken from
-    any owner, because a query may be killed before it has written anything.
-    """
-
-    title: str
-    table: str
-    schema: StructType
-    keys: list[str]
-    nulls: bool
-    sink: DeltaSink
-    owner: Owner
-    _session: SparkSession | None = field(default=None, init=False)
-    _taken: bool = field(default=False, init=False)
-
-    def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
-        """Create the table, or check the existing one.
-
-        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: whether
-        a micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
-        gone.
-        """
-        if delta_tables.exists(session, self.table):
-            self._standing(session, query, begun=begun)
-        elif begun:
-            refuse_gone(self.title)
-        else:
-            empty = session.createDataFrame([], self.schema)
-            self.sink.create(empty, self.table, self.sink.properties)
-
-    def take(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge one micro-batch; raise ``TargetError`` if another writer conflicts with it
-        twice.
-        """
-        with conflicts_named(self.title):
-            self._take(batch, batch_id)
-
-    def _take(self, batch: DataFrame, batch_id: int) -> None:
-        """Take the table with the first micro-batch, then merge each batch; compact as often as
-        set.
-        """
-        query = self.owner.query(batch.sparkSession)
-        if self._session is None:
-            self._session = apart(batch.sparkSession)
-            delta_tables.tune(self._session)
-            for name, value in _SETTINGS.items():
-                self._session.conf.set(name, value)
-            # Drop the streaming query's settings: Spark finds the number of tasks by itself.
-            for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
-                self._session.conf.unset(name)
-        session, details = self._session, None
-        # Only merges of versions must not be done twice.
-        once = delta_tables.once(f"dovetail-{query}", batch_id) if self.sink.history else {}
-        if not self._taken:
-            relation = self._standing(session, query, begun=batch_id > 0)
-            if relation == "replaced":
-                with delta_upsert.for_many(session):
-                    self._replace(session, batch, query, once)
-                self._taken = True
-                return
-            if self.sink.evolve:
-                self.sink.fit(session, self.table, self.schema, change=True)
-            if relation == "adopted":
-                twice(delta_tables.set_property, session, self.table, QUERY, query)
-            self._taken = True
-        else:
-            details = delta_tables.details(session, self.table)
-            if details["properties"].get(QUERY) != query:
-                refuse_taken(self.title)
-        with delta_tables.setting(session, once):
-            self._merge(session, batch, details)
-        every = self.sink.compact_every
-        if every is not None and (batch_id + 1) % every == 0:
-            with delta_upsert.for_many(session):
-                tables.compact(session, self.table)
-            details = details or delta_tables.details(session, self.table)
-            tables.clean_log(session, details["location"])
-        self._read_ahead(session)
-
-    def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
-        """Merge a micro-batch's changes, or with ``history`` the versions that they make."""
-        table, schema, keys, nulls = self.table, self.schema, self.keys, self.nulls
-        if not self.sink.history:
-            merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
-            return
-        versions.merge_versions(session, batch, table, schema, keys, nulls=nulls, details=details)
-
-    def _read_ahead(self, session: SparkSession) -> None:
-        """Read the table's log in a thread while Spark prepares the next micro-batch, which needs
-        the log.
-        """
-
-        def read() -> None:
-            with suppress(Exception):  # the next micro-batch reports the problem
-                delta_tables.details(session, self.table)
-
-        name = "dovetail-delta-log"
-        InheritableThread(target=read, daemon=True, name=name, session=session).start()
-
-    def _standing(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
-        """Return the relation of the query to the table: ``"kept"``, ``"replaced"`` or
-        ``"adopted"``.
-
-        Raises ``TargetError`` for other columns, and for rows that may be neither replaced nor
-        adopted.
-        """
-        owner = delta_tables.property_of(session, self.table, QUERY)
-        relation = standing(self.title, self.sink.existing, owner=owner, query=query, begun=begun)
-        if relation != "replaced":
-            self.sink.fit(session, self.table, self.schema, change=False)
-        if must_be_empty(self.sink.existing, relation):
-            refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
-        return relation
-
-    def _replace(
-        self, session: SparkSession, batch: DataFrame, query: str, once: Mapping[str, str]
-    ) -> None:
-        """Put the first micro-batch's rows in place of the table's rows, in one commit."""
-        properties = {QUERY: query, **self.sink.properties}
-        if not self.sink.history:
-            rows = merge.current_rows(batch, self.schema, self.keys)
-            self.sink.create(rows, self.table, properties, replace=True)
-            return
-        # In the sink's own session, because the settings apply to all commits of a session.
-        stored_batch = keep(batch)
-        try:
-            with moved(stored_batch, session) as source, delta_tables.setting(session, once):
-                rows = versions.new_versions(source, self.schema, self.keys)
-                self.sink.create(rows, self.table, properties, replace=True)
-        finally:
-            release(stored_batch)
-
-
-def _append(title: str, location: str, owner: Owner, batch: DataFrame, batch_id: int) -> None:
-    """Append a micro-batch's rows.
-
-    Delta's log stores the batch's number under the query's name, so appending it again changes
-    nothing.
-    """
-    once = {"txnAppId": f"dovetail-{owner.query(batch.sparkSession)}", "txnVersion": str(batch_id)}
-    with conflicts_named(title):
-        batch.write.format("delta").mode("append").options(**once).save(location)
 
 
 @validated

@@ -1,22 +1,43 @@
-"""The table of a Delta sink: its columns and properties, and its upkeep."""
+"""The table of a Delta sink: its columns, properties and owner, and its upkeep.
+
+The property ``dovetail.query`` names the query that owns a table. A query takes a table with its
+first micro-batch; before that it changes nothing. A table without rows can be taken from any owner,
+because a query may be killed before it has written anything.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructField
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructField, StructType
 
 from dovetail.base.columns import quoted
 from dovetail.errors import DovetailWarning
-from dovetail.io.sinks.delta.conflicts import is_conflict
+from dovetail.io.sinks.delta.columns import refuse_columns
+from dovetail.io.sinks.delta.conflicts import is_conflict, twice
+from dovetail.io.sinks.ownership import (
+    Existing,
+    Standing,
+    must_be_empty,
+    refuse_gone,
+    refuse_rows,
+    refuse_taken,
+    standing,
+)
 from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
 
+QUERY = "dovetail.query"
+"""The table property with the id of the query that writes the table."""
 RETENTION = "delta.deletedFileRetentionDuration"
 """The property with the time for which a table's log keeps entries of removed files."""
 LOG_RETENTION = "delta.logRetentionDuration"
@@ -28,6 +49,100 @@ _SMALL_FILES = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
 be written anew each time."""
 
 
+@dataclass(frozen=True)
+class DeltaTarget:
+    """A table that a query writes, and the treatment of one that is there."""
+
+    title: str
+    """The sink's call as written, for errors."""
+    table: str
+    """The table's name in SQL."""
+    schema: StructType
+    """The columns that the query writes."""
+    properties: Mapping[str, str]
+    """The properties of a table that the sink creates."""
+    existing: Existing
+    partition_by: tuple[str, ...]
+    evolve: bool
+
+    def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
+        """Create the table for merging, or check the existing one.
+
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: whether
+        a micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
+        gone.
+        """
+        if delta_tables.exists(session, self.table):
+            self.relation(session, query, begun=begun)
+        elif begun:
+            refuse_gone(self.title)
+        else:
+            self._create_empty(session)
+
+    def prepare_appending(self, session: SparkSession) -> None:
+        """Create the table for appending, or check its columns and add those that it lacks."""
+        if delta_tables.exists(session, self.table):
+            self.add_columns(session)
+        else:
+            self._create_empty(session)
+
+    def _create_empty(self, session: SparkSession) -> None:
+        """Create the table without rows."""
+        empty = session.createDataFrame([], self.schema)
+        parts = self.partition_by
+        delta_tables.create(empty, self.table, self.properties, replace=False, partition_by=parts)
+
+    def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
+        """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or
+        ``"adopted"``.
+
+        Raises ``TargetError`` for other columns, and for rows that may be neither replaced nor
+        adopted. ``query``, ``begun``: as in ``prepare``.
+        """
+        owner = delta_tables.property_of(session, self.table, QUERY)
+        relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        if relation != "replaced":
+            self._missing_columns(session)
+        if must_be_empty(self.existing, relation):
+            refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
+        return relation
+
+    def take(self, session: SparkSession, query: str, relation: Standing) -> None:
+        """Add the columns that ``evolve`` allows. Make the query the owner of an adopted table."""
+        if self.evolve:
+            self.add_columns(session)
+        if relation == "adopted":
+            twice(delta_tables.set_property, session, self.table, QUERY, query)
+
+    def replace(self, rows: DataFrame, query: str) -> None:
+        """Put rows in place of the table, which then belongs to the query, in one commit."""
+        properties = {QUERY: query, **self.properties}
+        parts = self.partition_by
+        delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
+
+    def taken_by(self, session: SparkSession, query: str) -> Row:
+        """Return Delta's details of the table; raise ``TargetError`` if the query has lost it."""
+        details = delta_tables.details(session, self.table)
+        if details["properties"].get(QUERY) != query:
+            refuse_taken(self.title)
+        return details
+
+    def add_columns(self, session: SparkSession) -> None:
+        """Add the columns that the table lacks, null in all its rows: a commit without rows.
+
+        Raises ``TargetError`` if the columns differ in another way than ``evolve`` allows.
+        """
+        fields = self._missing_columns(session)
+        if fields:
+            added = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in fields)
+            session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({added})")
+
+    def _missing_columns(self, session: SparkSession) -> list[StructField]:
+        """Return the columns that the table lacks; raise as ``add_columns`` does."""
+        present = session.table(self.table).schema
+        return refuse_columns(self.title, present, self.schema, evolve=self.evolve)
+
+
 def maps_columns(session: SparkSession, table: str) -> bool:
     """Say whether a table has column mapping, or a new one would have it by default."""
     if delta_tables.exists(session, table):
@@ -35,12 +150,6 @@ def maps_columns(session: SparkSession, table: str) -> bool:
     else:
         mode = session.conf.get(f"spark.databricks.delta.properties.defaults.{_MAPPING[6:]}", None)
     return mode in ("name", "id")
-
-
-def add_columns(session: SparkSession, table: str, fields: Sequence[StructField]) -> None:
-    """Add columns to the table, null in all its rows: a commit without rows."""
-    added = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
-    session.sql(f"ALTER TABLE {table} ADD COLUMNS ({added})")
 
 
 def compact(session: SparkSession, table: str) -> None:
@@ -69,3 +178,14 @@ def clean_log(session: SparkSession, location: str) -> None:
     except (Py4JError, TypeError) as error:  # TypeError: another Delta Lake lacks the class
         message = f"old commits of {location} stay, which makes new ones slow: {reason(error)}"
         warnings.warn(message, DovetailWarning, stacklevel=2)
+
+
+def read_log_ahead(session: SparkSession, table: str) -> None:
+    """Read a table's log in a thread while Spark prepares the next micro-batch, which needs it."""
+
+    def read() -> None:
+        with suppress(Exception):  # the next micro-batch reports the problem
+            delta_tables.details(session, table)
+
+    name = "dovetail-delta-log"
+    InheritableThread(target=read, daemon=True, name=name, session=session).start()

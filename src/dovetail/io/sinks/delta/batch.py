@@ -1,0 +1,154 @@
+"""One micro-batch on its way into a Delta table.
+
+``DeltaMerger.write`` has the steps of a micro-batch of a table's changes, in order. Calls go one
+way. This module decides, ``merge`` and ``versions`` make the commit, ``tables`` has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.io.sinks.delta import merge, tables, versions
+from dovetail.io.sinks.delta.conflicts import conflicts_named
+from dovetail.io.sinks.delta.tables import DeltaTarget
+from dovetail.io.sinks.ownership import Owner
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import apart, kept, moved
+
+# The steps of a micro-batch, the commits that each makes, and what a restarted query finds after a
+# kill behind the step. Spark repeats a micro-batch, under its number, until it has committed it.
+#
+#   step                                     commits    after a kill
+#   ─────────────────────────────────────────────────────────────────────────────────────────────
+#   start    create the table, empty         0 or 1     a table without rows: any query may take it
+#     ▼
+#   owner    read the owner's name           -          as before
+#     │
+#     ├─ first micro-batch of a start:
+#     │    add columns (evolve)              0 or 1     no column is missing
+#     │    name the query as the owner       0 or 1     its own name, with the rows that were there
+#     │    or replace rows and owner,        1          its own name, with the new rows; the rest is
+#     │    and leave out the other steps                as after a merge
+#     ├─ any other, if the name is another:
+#     │    fail                              -          the same name
+#     ▼
+#   merge    current rows                    0 or 1     the same rows, which are merged once more
+#            or versions                     0 or 1     the micro-batch's number: Delta skips it
+#     ▼
+#   upkeep   each n-th micro-batch:
+#            compact small files             0 or 1     a merge as above, then little to compact
+#            remove old commits              -          fewer old commits
+#     ▼
+#   log      read it ahead, in a thread      -          as before
+#     ▼
+#   Spark commits the micro-batch            -          the next micro-batch
+
+_SETTINGS = {
+    "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
+    # The table's log is small, so compiling code for it does not pay.
+    delta_upsert.CODE: delta_upsert.INTERPRETED,
+}
+
+
+@dataclass
+class DeltaMerger:
+    """A table that a query merges into, with one commit per micro-batch."""
+
+    target: DeltaTarget
+    owner: Owner
+    keys: Sequence[str]
+    nulls: bool
+    """Keys may have nulls in them."""
+    history: bool
+    """Keep all versions of the rows."""
+    compact_every: int | None
+    _session: SparkSession | None = field(default=None, init=False)
+    _taken: bool = field(default=False, init=False)
+    """True once this start of the query has taken the table."""
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Merge one micro-batch; raise ``TargetError`` if another writer conflicts with it
+        twice.
+        """
+        target, table, keys, nulls = self.target, self.target.table, self.keys, self.nulls
+        with conflicts_named(target.title):
+            query = self.owner.query(batch.sparkSession)
+            if self._session is None:
+                self._session = _merging(batch.sparkSession)
+            session, details = self._session, None
+            # Only merges of versions must not be done twice.
+            once = delta_tables.once(f"dovetail-{query}", batch_id) if self.history else {}
+
+            if self._taken:
+                details = target.taken_by(session, query)
+            else:
+                relation = target.relation(session, query, begun=batch_id > 0)
+                if relation == "replaced":
+                    with delta_upsert.for_many(session), delta_tables.setting(session, once):
+                        self._replace(session, batch, query)
+                    self._taken = True
+                    return
+                target.take(session, query, relation)
+                self._taken = True
+
+            with delta_tables.setting(session, once):
+                if self.history:
+                    versions.merge_versions(
+                        session, batch, table, target.schema, keys, nulls=nulls, details=details
+                    )
+                else:
+                    merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
+
+            if self.compact_every is not None and (batch_id + 1) % self.compact_every == 0:
+                with delta_upsert.for_many(session):
+                    tables.compact(session, table)
+                details = details or delta_tables.details(session, table)
+                tables.clean_log(session, details["location"])
+            tables.read_log_ahead(session, table)
+
+    def _replace(self, session: SparkSession, batch: DataFrame, query: str) -> None:
+        """Put the first micro-batch's rows in place of the table, in one commit."""
+        schema, keys = self.target.schema, self.keys
+        if not self.history:
+            self.target.replace(merge.current_rows(batch, schema, keys), query)
+            return
+        # In the sink's own session, because the settings apply to all commits of a session.
+        with kept(batch) as stored_batch, moved(stored_batch, session) as source:
+            self.target.replace(versions.new_versions(source, schema, keys), query)
+
+
+def _merging(session: SparkSession) -> SparkSession:
+    """Return a session for merges alone."""
+    merging = apart(session)
+    delta_tables.tune(merging)
+    for name, value in _SETTINGS.items():
+        merging.conf.set(name, value)
+    # Drop the streaming query's settings: Spark finds the number of tasks by itself.
+    for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
+        merging.conf.unset(name)
+    return merging
+
+
+@dataclass
+class DeltaAppender:
+    """A table that a query appends to, with one commit per micro-batch."""
+
+    title: str
+    location: str
+    """The path of the table."""
+    owner: Owner
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Append a micro-batch's rows.
+
+        Delta's log stores the batch's number under the query's name, so appending it again changes
+        nothing.
+        """
+        query = self.owner.query(batch.sparkSession)
+        once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
+        with conflicts_named(self.title):
+            batch.write.format("delta").mode("append").options(**once).save(self.location)
