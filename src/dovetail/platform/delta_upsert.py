@@ -74,9 +74,74 @@ _SUFFIXES: Mapping[type[DataType], str] = {
 Mask = npt.NDArray[np.bool_]
 
 
-def for_many(session: SparkSession) -> AbstractContextManager[None]:
-    """Apply settings for many rows within the block, to a session of the caller's own."""
-    return delta_tables.setting(session, {CODE: COMPILED})
+def measure(frame: DataFrame) -> tuple[int, bool]:
+    """Return the number of rows of a frame, and whether they may go through this process.
+
+    They may if they are few, not large, and of plain types. Runs a job.
+    """
+    types = {field.name: field.dataType for field in frame.schema}
+    long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
+    lengths = [F.coalesce(F.octet_length(quoted(name)), F.lit(0)) for name in long]
+    width = F.coalesce(F.sum(reduce(add, lengths, F.lit(0))), F.lit(0))
+    size = frame.agg(F.count("*").alias("rows"), width.alias("bytes")).first()
+    assert size is not None
+    few = size["rows"] <= ROWS_MAX and size["bytes"] <= BYTES_MAX
+    return size["rows"], few and all(map(is_plain, types.values()))
+
+
+def is_plain(type_: DataType) -> bool:
+    """Say whether a type's values come to Arrow and back unchanged."""
+    if isinstance(type_, StringType):
+        return type_.isUTF8BinaryCollation()
+    return isinstance(
+        type_, (BinaryType, BooleanType, DateType, DecimalType, NumericType, TimestampType)
+    )
+
+
+def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
+    """Say whether a key is a float. Spark takes different floats for equal."""
+    return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
+
+
+def upsert(
+    session: SparkSession,
+    table: str,
+    rows: pa.Table,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    details: Row | None = None,
+) -> None:
+    """Put rows in place of those of the same keys, in one commit.
+
+    It is a replacement, or a MERGE if the table has a change feed or the keys are too many.
+
+    ``rows``: one per key, of ``schema``: the table's columns and ``_deleted``, true for a key
+    without a row. All types are plain, keys no floats. ``nulls``: keys may have nulls in them; a
+    null equals a null. ``session``: the caller's own; ``details``: as in ``for_few``.
+    """
+    columns = [name for name in schema.names if name != DELETED]
+    where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
+    short = len(where) <= CONDITION_CHARS_MAX
+    with for_few(session, table, details) as properties:
+        if short and not delta_tables.records_changes(properties):
+            coming = rows.filter(pc.invert(rows[DELETED])).select(columns).combine_chunks()
+            frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
+            delta_tables.replace(frame, table, where)
+            return
+        # Only a MERGE lets the change feed record an update, not a delete and an insert.
+        names = delta_tables.internal_names(keys, columns)
+        source = session.createDataFrame(rows.combine_chunks(), schema).withColumnsRenamed(names)
+        delta_tables.merge(
+            source,
+            table,
+            key={name: F.col(names[name]) for name in keys},
+            values={name: F.col(names[name]) for name in columns if name not in keys},
+            gone=F.col(DELETED),
+            where=[F.expr(where)] if short else [],
+            nulls=nulls,
+        )
 
 
 @contextmanager
@@ -94,89 +159,9 @@ def for_few(
             yield details["properties"]
 
 
-def measure(frame: DataFrame) -> tuple[int, bool]:
-    """Return the number of rows of a frame, and whether they may go through this process.
-
-    They may if they are few, not large, and of plain types. Runs a job.
-    """
-    types = {field.name: field.dataType for field in frame.schema}
-    long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
-    lengths = [F.coalesce(F.octet_length(quoted(name)), F.lit(0)) for name in long]
-    width = F.coalesce(F.sum(reduce(add, lengths, F.lit(0))), F.lit(0))
-    size = frame.agg(F.count("*").alias("rows"), width.alias("bytes")).first()
-    assert size is not None
-    few = size["rows"] <= ROWS_MAX and size["bytes"] <= BYTES_MAX
-    return size["rows"], few and all(map(is_plain, types.values()))
-
-
-def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
-    """Say whether a key is a float. Spark takes different floats for equal."""
-    return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
-
-
-def is_plain(type_: DataType) -> bool:
-    """Say whether a type's values come to Arrow and back unchanged."""
-    if isinstance(type_, StringType):
-        return type_.isUTF8BinaryCollation()
-    return isinstance(
-        type_, (BinaryType, BooleanType, DateType, DecimalType, NumericType, TimestampType)
-    )
-
-
-def upsert(
-    session: SparkSession,
-    table: str,
-    rows: pa.Table,
-    schema: StructType,
-    keys: Sequence[str],
-    *,
-    nulls: bool,
-    details: Row | None = None,
-) -> None:
-    """Put rows in place of those of the same keys, in one commit.
-
-    ``rows``: one per key, of ``schema``: the table's columns and ``_deleted``, true for a key
-    without a row. All types are plain, keys no floats. ``nulls``: keys may have nulls in them; a
-    null equals a null. ``session``: the caller's own; ``details``: as in ``for_few``.
-    """
-    with for_few(session, table, details) as properties:
-        recorded = delta_tables.records_changes(properties)
-        _upsert(session, table, rows, schema, keys, nulls=nulls, recorded=recorded)
-
-
-def _upsert(
-    session: SparkSession,
-    table: str,
-    rows: pa.Table,
-    schema: StructType,
-    keys: Sequence[str],
-    *,
-    nulls: bool,
-    recorded: bool,
-) -> None:
-    """Write the rows by a replacement, or by a MERGE if the table has a change feed or too many
-    keys.
-    """
-    columns = [name for name in schema.names if name != DELETED]
-    where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
-    if len(where) <= CONDITION_CHARS_MAX and not recorded:
-        coming = rows.filter(pc.invert(rows[DELETED])).select(columns).combine_chunks()
-        frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
-        delta_tables.replace(frame, table, where)
-        return
-    # Only a MERGE lets the change feed record an update, not a delete and an insert.
-    values = [name for name in columns if name not in keys]
-    places = delta_tables.internal_names(keys, columns)
-    source = session.createDataFrame(rows.combine_chunks(), schema).withColumnsRenamed(places)
-    delta_tables.merge(
-        source,
-        table,
-        key={name: F.col(places[name]) for name in keys},
-        values={name: F.col(places[name]) for name in values},
-        gone=F.col(DELETED),
-        where=[F.expr(where)] if len(where) <= CONDITION_CHARS_MAX else [],
-        nulls=nulls,
-    )
+def for_many(session: SparkSession) -> AbstractContextManager[None]:
+    """Apply settings for many rows within the block, to a session of the caller's own."""
+    return delta_tables.setting(session, {CODE: COMPILED})
 
 
 def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
@@ -204,12 +189,13 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
         )
         for bits in np.unique(pattern)
     ]
-    ranges = [
-        f"{names[name]} {sign} {end}"
-        for name, (column, type_) in keys.items()
-        if delta_tables.has_range(type_) and column.null_count == 0
-        for sign, end in zip((">=", "<="), _literals(_ends(column), type_), strict=True)
-    ]
+    ranges = []
+    for name, (column, type_) in keys.items():
+        if delta_tables.has_range(type_) and column.null_count == 0:
+            ends = pc.min_max(column)
+            ends_column = pa.chunked_array([pa.array([ends["min"], ends["max"]], column.type)])
+            smallest, largest = _literals(ends_column, type_)
+            ranges += [f"{names[name]} >= {smallest}", f"{names[name]} <= {largest}"]
     return " AND ".join([*ranges, among[0] if len(among) == 1 else f"(({') OR ('.join(among)}))"])
 
 
@@ -227,12 +213,6 @@ def _among(
         values = ", ".join(f"({', '.join(row)})" for row in zip(*present_texts, strict=True))
         parts.append(f"({columns}) IN ({values})")
     return " AND ".join(parts)
-
-
-def _ends(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column's smallest and largest value."""
-    ends = pc.min_max(column)
-    return pa.chunked_array([pa.array([ends["min"], ends["max"]], column.type)])
 
 
 def _literals(column: pa.ChunkedArray, type_: DataType) -> npt.NDArray[Any]:
