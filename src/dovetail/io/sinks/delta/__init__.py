@@ -1,1 +1,1 @@
-"""The sink of a Delta table."""
+"""The sink of a Delta table. Calls go one way: sink, batch, merge or versions, tables, columns."""
