@@ -418,9 +418,21 @@ FAULTS = [
     ),
     Fault(
         "tables: of a micro-batch the last key's row is not stored",
-        "operators.joins.table_join",
+        "operators.tables",
         "stored_event = last_of_source(events, source)",
         "stored_event = last_of_source(events, source)[:-1]",
+    ),
+    Fault(
+        "tables: the net of a batch has rows that stay as they were",
+        "operators.joins.table_join",
+        "return changes.where(~equal)",
+        "return changes",
+    ),
+    Fault(
+        "tables: a row that goes comes out with nulls",
+        "operators.emission",
+        "deleted=~changes.present",
+        "deleted=np.zeros_like(changes.present)",
     ),
     Fault(
         "look-ups in tables: of two versions of one time the older",

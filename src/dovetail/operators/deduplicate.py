@@ -19,8 +19,8 @@ from dovetail.base.columns import EVENT_TIME, HASH
 from dovetail.laws.deduplicate import first_of_each, near
 from dovetail.laws.joins.table_join import Changes
 from dovetail.operators.counts import Counts
+from dovetail.operators.emission import emitted
 from dovetail.operators.job import Done, Job, minus, picked
-from dovetail.operators.joins.table_join import emitted
 from dovetail.physical.specs.by_key import Deduplicate
 from dovetail.plan.metrics import Kind, metric
 from dovetail.state.history import HistoryState

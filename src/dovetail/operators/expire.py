@@ -42,7 +42,7 @@ from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
-from dovetail.operators.joins.table_join import Pool
+from dovetail.operators.tables import Pool
 from dovetail.physical.specs.by_key import Expire, expiry
 from dovetail.plan.metrics import metric
 from dovetail.state.queue import QueueState

@@ -14,8 +14,9 @@ from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, tim
 from dovetail.errors import DataError
 from dovetail.laws.fill import former
 from dovetail.operators.counts import Counts
+from dovetail.operators.emission import changes_of, emitted
 from dovetail.operators.job import Done, Job
-from dovetail.operators.joins.table_join import Pool, changes_of, emitted, latest
+from dovetail.operators.tables import Pool, latest
 from dovetail.physical.specs.by_key import Fill
 from dovetail.plan.metrics import metric
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dovetail.arrays.timeline import Ints, timeline
 from dovetail.base.columns import EVENT_TIME
 from dovetail.operators.job import Batch, Job
-from dovetail.operators.joins.table_join import latest, time_of
+from dovetail.operators.tables import latest, time_of
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 

@@ -14,7 +14,7 @@ from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions
 from dovetail.laws.versioning import newest
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job
-from dovetail.operators.joins.table_join import (
+from dovetail.operators.tables import (
     Pool,
     TableStore,
     count_ignored,
@@ -76,7 +76,7 @@ class RowChanges:
         return ignored
 
 
-def emitted(
+def old_or_new(
     old: Sequence[pa.Array], new: Sequence[pa.Array], change: Ints, is_new: Mask
 ) -> list[pa.Array]:
     """Choose each change's old or new value, for columns that hold both."""

@@ -11,7 +11,7 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import ABSENT
 from dovetail.laws.to_changes import said
 from dovetail.operators.job import Done, Job, output
-from dovetail.operators.row_changes import RowChanges, emitted
+from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.by_key import ToChangesLaw
 
 
@@ -29,7 +29,7 @@ def run(job: Job, law: ToChangesLaw) -> Done:
     kind = np.where(is_new, emissions.kind_after[change], emissions.kind_before[change])
     event = changes.event[change]
     group = pa.array(changes.events.group[event])
-    values = emitted(former, present, change, is_new) if columns else []
+    values = old_or_new(former, present, change, is_new) if columns else []
     table = output(
         job.operator,
         [key.take(group) for key in changes.events.keys],

@@ -15,8 +15,8 @@ from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, tim
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settled
 from dovetail.operators.counts import Counts
+from dovetail.operators.emission import changes_of, emitted
 from dovetail.operators.job import Done, Job, picked, whole
-from dovetail.operators.joins.table_join import changes_of, emitted
 from dovetail.physical.specs.by_key import Transact
 from dovetail.plan.metrics import metric
 from dovetail.state.run_state import Located

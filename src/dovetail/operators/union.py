@@ -13,8 +13,8 @@ import pyarrow as pa
 from dovetail.arrays.timeline import ABSENT, timeline
 from dovetail.base.columns import value_name
 from dovetail.laws.joins.table_join import Changes
+from dovetail.operators.emission import emitted
 from dovetail.operators.job import Done, Job, picked
-from dovetail.operators.joins.table_join import emitted
 from dovetail.physical.specs.by_key import UnionLaw
 
 

@@ -38,7 +38,7 @@ from dovetail.laws.windows.fixed import assign, open_windows, running_max
 from dovetail.operators.counts import Counts
 from dovetail.operators.groups.long_lists import ListsRead, Parts, parts_of
 from dovetail.operators.job import Done, Job, minus, output, picked
-from dovetail.operators.joins.table_join import Pool
+from dovetail.operators.tables import Pool
 from dovetail.physical.specs.groups import WINDOW_TYPE, AggregationLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.table_state import TableState

@@ -18,7 +18,7 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, SourceRows, Timeline, t
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
 from dovetail.operators.job import Cause, Done, Job, output, whole
-from dovetail.operators.joins.table_join import Pool, keep
+from dovetail.operators.tables import Pool, keep
 from dovetail.physical.specs.groups import Final
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState

@@ -16,7 +16,7 @@ from dovetail.arrays.timeline import ABSENT
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.laws.retract import SILENT, moves
 from dovetail.operators.job import Done, Job
-from dovetail.operators.row_changes import RowChanges, emitted
+from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.groups import Retract
 from dovetail.plan.metrics import metric
 
@@ -42,7 +42,7 @@ def run(job: Job, _: Retract) -> Done:
     )
     change, enters = changes.in_order(group_moves.leaves, group_moves.enters)
     event = changes.event[change]
-    hash_, *columns = emitted(former, present, change, enters)
+    hash_, *columns = old_or_new(former, present, change, enters)
     names = [field.name for field in source.fields(row_columns)][1:]
     rows: dict[str, pa.Array] = {
         HASH: hash_,

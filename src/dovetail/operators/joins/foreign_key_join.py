@@ -32,7 +32,7 @@ from dovetail.operators.joins.subscriptions import (
     right_of,
     subscriptions_of,
 )
-from dovetail.operators.joins.table_join import count_ignored
+from dovetail.operators.tables import count_ignored
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 _ROWS_MAX = 50_000

@@ -13,7 +13,7 @@ from dovetail.laws.joins.history_join import Corrections, Points, correct
 from dovetail.laws.versioning import LATEST, batch_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, minus_each, output, picked
-from dovetail.operators.joins.table_join import count_ignored, counts, keep
+from dovetail.operators.tables import count_ignored, counts, keep
 from dovetail.physical.specs.by_key import HistoryJoinLaw
 from dovetail.state.history import HistoryState
 

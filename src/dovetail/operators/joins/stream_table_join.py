@@ -31,15 +31,9 @@ from dovetail.laws.joins.stream_join import NEVER
 from dovetail.laws.joins.table_join import look_up
 from dovetail.laws.versioning import LATEST, as_of, batch_versions
 from dovetail.operators.counts import Counts
+from dovetail.operators.emission import emitted
 from dovetail.operators.job import Batch, Done, Job, picked, whole
-from dovetail.operators.joins.table_join import (
-    Pool,
-    TableStore,
-    count_ignored,
-    counts,
-    emitted,
-    keep,
-)
+from dovetail.operators.tables import Pool, TableStore, count_ignored, counts, keep
 from dovetail.physical.specs.by_key import StreamTableJoinLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState

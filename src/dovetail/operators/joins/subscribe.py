@@ -16,7 +16,7 @@ from dovetail.base.columns import DELETED, EPOCH, EVENT_TIME, HASH, INSTRUCTION,
 from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages
 from dovetail.laws.joins.table_join import preserved
 from dovetail.operators.job import Done, Job, picked
-from dovetail.operators.row_changes import RowChanges, emitted
+from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.by_key import Subscribe
 
 
@@ -59,7 +59,7 @@ def _table(
     change, begun = changes.in_order(sent.ends, sent.begins)
     event = changes.event[change]
     group = events.group[event]
-    hash_, *foreign = emitted(*keys, change, begun)
+    hash_, *foreign = old_or_new(*keys, change, begun)
     place_hash = events.hash[group]
     null = any_null(foreign, len(event))
     route = np.where(null, place_hash, hash_.fill_null(0).to_numpy())

@@ -26,7 +26,7 @@ from dovetail.laws.joins.foreign_key_join import (
 from dovetail.laws.joins.table_join import preserved
 from dovetail.laws.versioning import newest
 from dovetail.operators.job import Job, whole
-from dovetail.operators.joins.table_join import Pool, TableStore, counts, keep, latest, time_of
+from dovetail.operators.tables import Pool, TableStore, counts, keep, latest, time_of
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState

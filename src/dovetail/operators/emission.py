@@ -1,0 +1,45 @@
+"""The changes of a bucket's keys as the table that an operator emits.
+
+A law names the rows of its results by references; here they become columns. The key of a change is
+that of its event's group, and its cause is that event's record. Operators whose results have other
+keys call ``job.output`` themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import ABSENT, Ints, Timeline
+from dovetail.laws.joins.table_join import Changes
+from dovetail.operators.job import Job, output
+
+
+def emitted(
+    job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
+) -> pa.Table | None:
+    """Return the changes of a join by key as a table, None for none. ``leaves``: the values of each
+    leaf.
+    """
+    if not len(changes.event):
+        return None
+    group = pa.array(events.group[changes.event])
+    return output(
+        job.operator,
+        [key.take(group) for key in events.keys],
+        leaves,
+        changes.reference,
+        deleted=~changes.present,
+        event_time_us=changes.event_time_us,
+        position=job.manifest.position,
+        cause=job.causes(events).of(changes.event),
+    )
+
+
+def changes_of(events: Timeline, event: Ints) -> Changes:
+    """Return a change for each of some events of one table: it makes its own row, or deletes it."""
+    deleted = events.deleted[event]
+    reference = np.where(deleted, ABSENT, event)
+    return Changes(event, ~deleted, events.event_time_us[event], (reference,))

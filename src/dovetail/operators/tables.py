@@ -1,0 +1,119 @@
+"""The tables of a bucket: what their stores hold, and what a micro-batch makes of them.
+
+Every operator that reads a table works on references (``arrays.timeline``) and looks values up at
+the end. So this module has three parts: it locates stored rows, it gathers the values that
+references name, and it stores the rows that a batch leaves.
+
+- A group has at most one located row. It is the last one that earlier batches stored.
+- A store is written once a batch, after all reads, in the order of its column.
+- Only tables whose history is kept (``versioned_us``) refuse rows. Such a row is too old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import by_group_and_time
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, last_of_source
+from dovetail.laws.versioning import LATEST, batch_versions, within_retention
+from dovetail.operators.counts import Counts
+from dovetail.operators.job import Job, picked
+from dovetail.plan.metrics import metric
+from dovetail.state.history import HistoryState
+from dovetail.state.run_state import Located
+from dovetail.state.table_state import TableState
+
+TableStore = TableState | HistoryState
+
+
+def latest(store: TableStore, events: Timeline) -> Located:
+    """Return the stored last row of each group."""
+    if isinstance(store, TableState):
+        return store.locate(events.hash, events.keys)
+    return store.as_of(events.hash, events.keys, np.full(events.groups, LATEST))
+
+
+def time_of(located: Located) -> Ints:
+    """Return the event time of each located row, a stored tombstone included; ``NO_TIME`` for
+    none.
+    """
+    return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The rows that a source's references name: below ``base`` the located row of that query, from
+    ``base`` on the rows of the batch.
+    """
+
+    rows: pa.Table
+    located: Located
+    base: int
+
+    def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
+        """Return columns at these references, null for ABSENT."""
+        old = refs < self.base
+        used = np.zeros(self.base + 1, dtype=np.bool_)
+        used[refs[old]] = True
+        stored = np.flatnonzero(used[: self.base])
+        rows = self.rows.select(columns)
+        index = refs - self.base
+        if len(stored):
+            stored_rows, gathered_row = self.located.gathered(stored, columns)
+            index[~old] += len(stored_rows)
+            index[old] = np.append(gathered_row, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
+            rows = pa.concat_tables([stored_rows, rows])
+        index[refs == ABSENT] = ABSENT
+        return picked(rows.columns, index)
+
+
+def counts(job: Job, events: Timeline, source: int) -> Mask:
+    """Find the events that are records of ``source`` and that its table takes: bool[events]."""
+    retention_us = job.sources[source].versioned_us
+    if retention_us is None or job.sources[source].in_order:
+        return events.source == source  # type: ignore[no-any-return]
+    return within_retention(events, source, job.clocks_of(source, events), retention_us)
+
+
+def count_ignored(
+    counts: Counts,
+    job: Job,
+    source: int,
+    events: Timeline,
+    taken: Mask,
+    current: Mask | None = None,
+) -> None:
+    """Count the records of a versioned table that change nothing. They are not ``taken``, because
+    they are older than its history; or they are not ``current``, if only each key's latest version
+    is of use.
+
+    Rows that a condition leaves out travel as tombstones, so tombstones of such a view are not
+    counted.
+    """
+    spec, rows = job.sources[source], job.batches[source].rows
+    if spec.versioned_us is None:
+        return
+    of_table = events.source == source
+    if spec.loose:
+        of_table &= ~events.deleted
+    counts.add_rows(metric(spec.name, "too_old"), spec, rows, events.row[of_table & ~taken])
+    if current is not None:
+        counts.add_rows(
+            metric(spec.name, "late"), spec, rows, events.row[of_table & taken & ~current]
+        )
+
+
+def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
+    """Store a table's last row per key or, if it is versioned, each version."""
+    if isinstance(store, TableState):
+        stored_event = last_of_source(events, source)
+    else:
+        stored_event = batch_versions(events, counted).event
+        hash_ = events.hash[events.group[stored_event]]
+        stored_event = stored_event[by_group_and_time(hash_, events.event_time_us[stored_event])]
+    rows = job.batches[source].rows.select(range(len(store.schema)))
+    store.store(rows.take(pa.array(events.row[stored_event])))
