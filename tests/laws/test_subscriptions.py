@@ -12,14 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.arrays.timeline import SourceRows, Timeline, timeline
-from dovetail.laws.joins.foreign_key_join import (
-    combined,
-    combined_range,
-    fan_out,
-    low_half,
-    messages,
-    references,
-)
+from dovetail.laws.joins.foreign_key_join import fan_out, messages, references
 
 # What is said of a left row: to the former foreign key that it "ends"; to the present one that it
 # "begins", and that it is "fresh" there. Either "emits" something where no right row is.
@@ -75,20 +68,6 @@ def test_what_a_changed_row_says(left_preserved: bool, law: dict[str, str]) -> N
         emitted = [" ".join(to_former)] * bool(said.ends[number])
         emitted += [" ".join(to_present)] * bool(said.begins[number])
         assert ", ".join(emitted) == law[change], (change, inputs)
-
-
-def test_a_combined_key_is_half_of_both() -> None:
-    random_ = random.Random(1)
-    ends = [-(2**63), 2**63 - 1, -1, 0, 1, 2**32 - 1, 2**32, -(2**32)]
-    drawn = [random_.randrange(-(2**63), 2**63) for _ in range(20)]
-    pairs = list(product(ends + drawn, repeat=2))
-    hash_, place = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
-    keys = combined(hash_, place)
-    low, high = combined_range(hash_)
-    assert keys.tolist() == [(h >> 32 << 32) + p % 2**32 for h, p in pairs]
-    assert low.tolist() == [h >> 32 << 32 for h, _ in pairs]
-    assert high.tolist() == [(h >> 32 << 32) + 2**32 - 1 for h, _ in pairs]
-    assert low_half(keys).tolist() == low_half(place).tolist() == [p % 2**32 for _, p in pairs]
 
 
 def ints(values: Sequence[int]) -> Any:

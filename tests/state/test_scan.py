@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 from stored_runs import restored
 
-from dovetail.arrays.hashing import stable_hash
-from dovetail.laws.joins.foreign_key_join import combined, combined_range
+from dovetail.arrays.hashing import combined, combined_range, stable_hash
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.run_state import Located

@@ -1,5 +1,5 @@
-"""Hashes without Spark: a stable hash of rows, Spark's ``xxhash64``, and the inverse of Spark's
-shuffle hash.
+"""Hashes without Spark: a stable hash of rows, two hashes in one number, Spark's ``xxhash64``, and
+the inverse of Spark's shuffle hash.
 
 The stable hash is persisted. Windows, sessions, rekeyed rows and the test driver's snapshots are
 ordered by it in state, and it fills the registers of distinct counts. All other rows of a query are
@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+Ints = npt.NDArray[np.int64]
 _Words: TypeAlias = "npt.NDArray[np.uint64]"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _INT32 = 1 << 32
+_LOW = (1 << 32) - 1
 _SPARK_SEED = 42
 _LONG_DIGITS, _DIGITS_MAX = 18, 38
 """The digits of a decimal that Spark keeps in a long, and of any decimal."""
@@ -99,6 +101,30 @@ def _hash_bytes(array: pa.Array) -> _Words:
     for word in padded.view("<u8").T:
         words = _mix(words + word)
     return words
+
+
+def combined(major_hash: Ints, minor_hash: Ints) -> Ints:
+    """Combine the hashes of two keys into one number: the upper half of the first, then the lower
+    half of the second. So rows that have the first key in common lie side by side in state.
+
+    >>> [f"{h:x}" for h in combined(np.array([0x11112222AAAA, 0x33334444BBBB]), np.array([7, 8]))]
+    ['111100000007', '333300000008']
+    """
+    return (major_hash & ~_LOW) | (minor_hash & _LOW)
+
+
+def combined_range(major_hash: Ints) -> tuple[Ints, Ints]:
+    """Return the least and the greatest combined number of a first key, both inclusive.
+
+    >>> [f"{h[0]:x}" for h in combined_range(np.array([0x11112222AAAA]))]
+    ['111100000000', '1111ffffffff']
+    """
+    return major_hash & ~_LOW, major_hash | _LOW
+
+
+def low_half(minor_hash: Ints) -> Ints:
+    """Return the part of the second key's hash that the combined number holds."""
+    return minor_hash & _LOW
 
 
 def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:

@@ -43,8 +43,6 @@ SETTLED, BEFORE = -1, -2
 row before the batch.
 """
 
-_LOW = (1 << 32) - 1
-
 
 @dataclass(frozen=True)
 class Messages:
@@ -89,23 +87,6 @@ def messages(
         begin_emits=named & ~stays,
         fresh=names & ~stays,
     )
-
-
-def combined(hash_: Ints, primary_hash: Ints) -> Ints:
-    """Combine two keys into one number: the upper half of the foreign key's hash, then the lower
-    half of the primary key's. So the subscriptions of one foreign key lie side by side.
-    """
-    return (hash_ & ~_LOW) | (primary_hash & _LOW)
-
-
-def combined_range(hash_: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the greatest combined key of a foreign key, both inclusive."""
-    return hash_ & ~_LOW, hash_ | _LOW
-
-
-def low_half(hash_: Ints) -> Ints:
-    """Return the part of a primary key's hash that its combined key holds."""
-    return hash_ & _LOW
 
 
 def fan_out(

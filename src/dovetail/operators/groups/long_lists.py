@@ -23,9 +23,9 @@ from dovetail.aggregates.aggregate import Columns, GroupUpdates, Traced, valid
 from dovetail.aggregates.multiset import Listing, lists_of, sizes
 from dovetail.aggregates.parts import PartLayout, cut, is_long
 from dovetail.aggregates.scans import replaced
+from dovetail.arrays.hashing import combined, combined_range
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
-from dovetail.laws.joins.foreign_key_join import combined, combined_range
 from dovetail.operators.job import Job, whole
 from dovetail.physical.specs.groups import AggregationLaw
 from dovetail.state.blobs import Blobs

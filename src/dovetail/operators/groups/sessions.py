@@ -16,9 +16,8 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import GroupUpdates
 from dovetail.aggregates.scans import merged_over, replaced
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.hashing import combined, combined_range, low_half, stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
-from dovetail.laws.joins.foreign_key_join import combined, combined_range, low_half
 from dovetail.laws.windows.sessions import Forest, Sessions, forest
 from dovetail.operators.groups.aggregate import (
     Columns,

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import bucket_of, rank_of_keys, stable_argsort
+from dovetail.arrays.hashing import low_half
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
-from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out, low_half
+from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out
 from dovetail.laws.joins.table_join import preserved
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output

@@ -12,17 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import any_null, by_key
+from dovetail.arrays.hashing import combined, combined_range, low_half
 from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions
 from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
-from dovetail.laws.joins.foreign_key_join import (
-    FRESH,
-    MOVED,
-    SETTLED,
-    combined,
-    combined_range,
-    low_half,
-    references,
-)
+from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, references
 from dovetail.laws.joins.table_join import preserved
 from dovetail.laws.versioning import newest
 from dovetail.operators.job import Job, whole

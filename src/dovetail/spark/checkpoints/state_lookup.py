@@ -21,13 +21,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dovetail.arrays.grouping import bucket_of
-from dovetail.arrays.hashing import spark_hash
+from dovetail.arrays.hashing import combined, low_half, spark_hash
 from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
 from dovetail.base.validation import Path, Text, validated
 from dovetail.engine import store_contents
 from dovetail.engine.store_contents import Asked
 from dovetail.errors import ConfigurationError, DovetailError
-from dovetail.laws.joins.foreign_key_join import combined, low_half
 from dovetail.operators.job import END_OF_TIME
 from dovetail.platform.files import Folder
 from dovetail.spark.checkpoints.changelog_files import Unknown, changes
