@@ -26,10 +26,10 @@ from dovetail.laws.joins.table_join import preserved
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.joins.subscriptions import (
+    References,
     Right,
     Subscriptions,
     SubscriptionStores,
-    references_of,
     right_of,
     subscriptions_of,
 )
@@ -48,21 +48,20 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     events = timeline([job.rows(0), job.rows(1)])
     table = right_of(job, stores.right, events)
     subscriptions = subscriptions_of(job, law, stores.subscribed, events, table)
-    initial = stores.referring(events)
-    counted = references_of(job, events, initial)
-    results = _joined(
+    references = stores.referring(job, events)
+    results = _ForeignResults.joined(
         [
             _answered(job, law, events, table, subscriptions),
             _retained(job, events, subscriptions, _fanned_out(law, events, table, subscriptions)),
-            *([] if initial is None else [_alone(events, table, *counted)]),
+            *([] if references is None else [_alone(events, table, references)]),
         ]
     )
     # By arrival, then by rank, as one number: a rank of -1 still follows the arrival before.
     results = results.of(stable_argsort((events.arrival[results.event] << 32) + results.rank))
     if job.operator.emit == "batch":
-        results = _net(law, events, table, subscriptions, initial, results)
+        results = _net(law, events, table, subscriptions, references, results)
     chunks = _chunks(job, law, events, table, subscriptions, results)
-    stores.keep(job, events, table.counted, subscriptions, counted[1])
+    stores.keep(job, events, table.counted, subscriptions, references)
     ignored, current = Counts(), np.zeros(len(events.row), np.bool_)
     current[table.changes] = True
     count_ignored(ignored, job, 1, events, table.counted, current)
@@ -89,24 +88,25 @@ class _ForeignResults:
 
     def of(self, which: Ints | Mask | slice) -> _ForeignResults:
         """Keep the selected results."""
-        return _ForeignResults(*(column[which] for column in _columns(self)))
+        return _ForeignResults(*(column[which] for column in self.columns))
 
+    @classmethod
+    def joined(cls, parts: Sequence[_ForeignResults]) -> _ForeignResults:
+        """Concatenate results."""
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
 
-def _joined(parts: Sequence[_ForeignResults]) -> _ForeignResults:
-    """Concatenate results."""
-    return _ForeignResults(*(np.concatenate(c) for c in zip(*map(_columns, parts), strict=True)))
-
-
-def _columns(results: _ForeignResults) -> tuple[npt.NDArray[Any], ...]:
-    """Return all columns of results."""
-    return tuple(getattr(results, field.name) for field in fields(results))
+    @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """All columns."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 def _answered(
     job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _ForeignResults:
     """Return the answers to the batch's messages."""
-    message = subscriptions.of_batch()
+    message = np.flatnonzero(subscriptions.event >= 0)
     event, live = subscriptions.event[message], subscriptions.live[message]
     row = subscriptions.reference[message] - subscriptions.pool.base
     emits = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & EMIT) != 0
@@ -174,11 +174,11 @@ def _retained(
     return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
-def _alone(events: Timeline, table: Right, before: Ints, after: Ints) -> _ForeignResults:
+def _alone(events: Timeline, table: Right, references: References) -> _ForeignResults:
     """Return the right rows that begin or cease to appear alone, or change while they do. Their
     rank is -1, so they come before results of left rows.
     """
-    right = table.after
+    right, before, after = table.after, references.before, references.after
     moves = ((before == 0) != (after == 0)) & (right != ABSENT)
     changes = np.zeros(len(moves), np.bool_)
     changes[table.changes] = True
@@ -204,7 +204,7 @@ def _net(
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,
-    initial: Ints | None,
+    references: References | None,
     results: _ForeignResults,
 ) -> _ForeignResults:
     """Return each result key's last result, if it differs from the row before the batch. If another
@@ -222,7 +222,7 @@ def _net(
     stood = np.full(pairs + 1, ABSENT)
     stood[subscriptions.pair[stored]] = stored
     alone = pair[last] == ABSENT
-    then = _before(law, events, table, initial, group[last], stood[pair[last]], alone)
+    then = _before(law, events, table, references, group[last], stood[pair[last]], alone)
     moved = ends.epoch != SETTLED
     differs = moved | (ends.present != then.present)
     compared = np.flatnonzero(ends.present & then.present & ~moved)
@@ -232,15 +232,15 @@ def _net(
         differs[at] = ~rows_equal(*rows)
     leaving = stored[subscriptions.epoch[stored] != SETTLED]
     group, none = subscriptions.group[leaving], np.zeros(len(leaving), np.bool_)
-    before = _before(law, events, table, initial, group, leaving, none)
-    return _joined([before.of(before.present), ends.of(differs)])
+    before = _before(law, events, table, references, group, leaving, none)
+    return _ForeignResults.joined([before.of(before.present), ends.of(differs)])
 
 
 def _before(
     law: ForeignKeyJoinLaw,
     events: Timeline,
     table: Right,
-    initial: Ints | None,
+    references: References | None,
     group: Ints,
     subscription: Ints,
     alone: Mask,
@@ -250,7 +250,7 @@ def _before(
     """
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
-    unnamed = alone if initial is None else alone & (initial[group] == 0)
+    unnamed = alone if references is None else alone & (references.stored[group] == 0)
     return _ForeignResults(
         event=events.start[group],
         subscription=subscription,

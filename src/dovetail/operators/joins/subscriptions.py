@@ -57,6 +57,57 @@ class SubscriptionStores:
             counts = TableState(schema, source.keys, runs, job.blobs, job.cache)
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
+    def referring(self, job: Job, events: Timeline) -> References | None:
+        """Count the rows that refer to each event's key, or return None if it is not needed."""
+        if self.counts is None:
+            return None
+        located = self.counts.locate(events.hash, events.keys)
+        counted_group = np.flatnonzero(located.present)
+        stored = np.zeros(events.groups, np.int64)
+        column = located.fetch(counted_group, [len(located.schema) - 1]).column(0)
+        stored[counted_group] = column.to_numpy()
+        message = np.flatnonzero(events.source == 0)
+        message = message[~any_null(events.keys, events.groups)[events.group[message]]]
+        instruction = job.batches[0].rows.column(INSTRUCTION).to_numpy()[events.row[message]]
+        change = np.zeros(len(events.row), np.int64)
+        change[message] = np.where(events.deleted[message], -1, (instruction & FRESH) != 0)
+        return References(stored, *references(events.group, change, stored))
+
+    def keep(
+        self,
+        job: Job,
+        events: Timeline,
+        counted: Mask,
+        subscriptions: Subscriptions,
+        references: References | None,
+    ) -> None:
+        """Store each subscription's last row, the right rows, and the changed numbers of
+        references.
+        """
+        rows = job.batches[0].rows
+        last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
+        row = subscriptions.reference[last] - subscriptions.pool.base
+        order = combined(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
+        arranged = np.argsort(order)
+        stored = rows.select(range(len(self.subscribed.schema))).take(pa.array(row[arranged]))
+        self.subscribed.store(stored.set_column(0, HASH, pa.array(order[arranged])))
+        keep(job, 1, self.right, events, counted)
+        if self.counts is None or references is None:
+            return
+        event = last_of_source(events, 0)
+        event = event[~any_null(events.keys, events.groups)[events.group[event]]]
+        group = pa.array(events.group[event])
+        end = np.append(events.start, len(events.row))[events.group[event] + 1]
+        count = references.after[end - 1]
+        columns = [
+            pa.array(events.hash[events.group[event]]),
+            pa.array(events.event_time_us[event]),
+            pa.array(count == 0),
+            *(key.take(group) for key in events.keys),
+            pa.array(count),
+        ]
+        self.counts.store(pa.table(columns, schema=self.counts.schema))
+
     @property
     def runs(self) -> dict[str, Runs]:
         """The runs of all stores, as the manifest records them."""
@@ -68,52 +119,17 @@ class SubscriptionStores:
             runs if self.counts is None else runs | {ForeignKeyJoinLaw.REFERENCES: self.counts.runs}
         )
 
-    def referring(self, events: Timeline) -> Ints | None:
-        """Return the number of stored rows that refer to each group's key, or None if it is not
-        needed.
-        """
-        if self.counts is None:
-            return None
-        located = self.counts.locate(events.hash, events.keys)
-        counted_group = np.flatnonzero(located.present)
-        count = np.zeros(events.groups, np.int64)
-        column = located.fetch(counted_group, [len(located.schema) - 1]).column(0)
-        count[counted_group] = column.to_numpy()
-        return count
 
-    def keep(
-        self,
-        job: Job,
-        events: Timeline,
-        counted: Mask,
-        subscriptions: Subscriptions,
-        referring: Ints,
-    ) -> None:
-        """Store each subscription's last row, the right rows, and the changed numbers of
-        references.
-        """
-        rows = job.batches[0].rows
-        last = subscriptions.last_of_batch()
-        row = subscriptions.reference[last] - subscriptions.pool.base
-        order = combined(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
-        arranged = np.argsort(order)
-        stored = rows.select(range(len(self.subscribed.schema))).take(pa.array(row[arranged]))
-        self.subscribed.store(stored.set_column(0, HASH, pa.array(order[arranged])))
-        keep(job, 1, self.right, events, counted)
-        if self.counts is None:
-            return
-        event = last_of_source(events, 0)
-        event = event[~any_null(events.keys, events.groups)[events.group[event]]]
-        group = pa.array(events.group[event])
-        count = referring[np.append(events.start, len(events.row))[events.group[event] + 1] - 1]
-        columns = [
-            pa.array(events.hash[events.group[event]]),
-            pa.array(events.event_time_us[event]),
-            pa.array(count == 0),
-            *(key.take(group) for key in events.keys),
-            pa.array(count),
-        ]
-        self.counts.store(pa.table(columns, schema=self.counts.schema))
+@dataclass(frozen=True)
+class References:
+    """The numbers of left rows that refer to the right rows."""
+
+    stored: Ints
+    """int64[groups]: of each key, before the batch."""
+    before: Ints
+    """Of each event's key, before the event."""
+    after: Ints
+    """Of each event's key, after the event."""
 
 
 @dataclass(frozen=True)
@@ -190,14 +206,6 @@ class Subscriptions:
     values: range
     """The columns of the values in ``pool``."""
 
-    def last_of_batch(self) -> Ints:
-        """Return the last message of each left row and foreign key."""
-        return np.flatnonzero((self.following < 0) & (self.event >= 0))
-
-    def of_batch(self) -> Ints:
-        """Return all messages."""
-        return np.flatnonzero(self.event >= 0)
-
 
 def subscriptions_of(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: Right
@@ -261,18 +269,3 @@ def subscriptions_of(
         primary=primary,
         values=law.held(job.sources, 0),
     )
-
-
-def references_of(job: Job, events: Timeline, initial: Ints | None) -> tuple[Ints, Ints]:
-    """Return the number of rows that refer to each event's key before and after it, zeros if it is
-    not needed.
-    """
-    zeros = np.zeros(len(events.row), np.int64)
-    if initial is None:
-        return zeros, zeros
-    message = np.flatnonzero(events.source == 0)
-    message = message[~any_null(events.keys, events.groups)[events.group[message]]]
-    instruction = job.batches[0].rows.column(INSTRUCTION).to_numpy()[events.row[message]]
-    change = zeros.copy()
-    change[message] = np.where(events.deleted[message], -1, (instruction & FRESH) != 0)
-    return references(events.group, change, initial)
