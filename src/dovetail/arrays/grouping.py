@@ -61,6 +61,9 @@ def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
 def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
     """Return a rank per row, equal for equal keys: int64[n]. Ranks ascend with the keys, or with
     their hashes if a key column is nested.
+
+    >>> rank_of_keys([pa.array([3, None, 1, 3])], np.array([1, 2, 3, 1])).tolist()
+    [1, 2, 0, 1]
     """
     if len(hash_) == 0 or any(pa.types.is_nested(key.type) for key in keys):
         return np.unique(hash_, return_inverse=True)[1]
@@ -111,6 +114,15 @@ def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
     return rows_equal([c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns])
 
 
+# Two keys share hash group 0, and group 1 has one key. Only rows of crowded groups move:
+#
+# | row | group | key | crowded | number | first row of the number | result |
+# |-----|-------|-----|---------|--------|-------------------------|--------|
+# | 0   | 0     | b   | yes     | 0      | 0                       | row 0  |
+# | 1   | 0     | c   | yes     | 1      | 1                       | row 2  |
+# | 2   | 0     | b   | yes     | 0      | 0                       | row 1  |
+# | 3   | 1     | a   |         |        |                         | row 3  |
+# | 4   | 1     | a   |         |        |                         | row 4  |
 def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
     """Return a stable order that puts equal keys of one hash group side by side. Within a hash
     group keys come in the order in which they are first seen.
@@ -132,6 +144,16 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
     return rows
 
 
+# Keys whose second hashes collide, too, in groups 0 and 1. A pass keeps the first key of each
+# number and gives the others of that number a common one:
+#
+# | row | group | key | by hashes | after pass 1 | after pass 2 |
+# |-----|-------|-----|-----------|--------------|--------------|
+# | 0   | 0     | b   | 0         | 0            | 0            |
+# | 1   | 0     | c   | 0         | 1            | 1            |
+# | 2   | 0     | d   | 0         | 1            | 2            |
+# | 3   | 0     | b   | 0         | 0            | 0            |
+# | 4   | 1     | a   | 1         | 2            | 3            |
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
     """Return a number per row: equal for equal keys of one group, different for all others.
 

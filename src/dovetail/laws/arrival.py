@@ -137,6 +137,19 @@ class Stairs:
         return position
 
 
+# Two tasks read log 0 in turns, and one task after the other reads log 1:
+#
+# | log | run | position | largest of its run so far | clock   | because                       |
+# |-----|-----|----------|---------------------------|---------|-------------------------------|
+# | 0   | 0   | 0        | 4                         | NO_TIME | no run ends before it         |
+# | 0   | 1   | 1        | 6                         | NO_TIME | no run ends before it         |
+# | 0   | 0   | 2        | 9                         | NO_TIME | no run ends before it         |
+# | 0   | 1   | 3        | 7                         | 9       | run 0 ends at 2 and reaches 9 |
+# | 1   | 2   | 0        | 5                         | 5       | its own run reaches 5         |
+# | 1   | 3   | 2        | 3                         | 5       | run 2, before it, reaches 5   |
+#
+# A bucket has some of the rows, but hears of all runs. It does not know which rows of an
+# interleaved run lie before a position, so it leaves such a run out.
 def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
     """Return each record's clock: int64[n].
 

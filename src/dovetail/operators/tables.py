@@ -55,7 +55,20 @@ class Pool:
     base: int
 
     def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Return columns at these references, null for ABSENT."""
+        """Return columns at these references, null for ABSENT.
+
+        Three queries, of which 0 and 2 have stored rows "y1" and "x0", and two rows of the batch:
+
+        | reference | row                       | value |
+        |-----------|---------------------------|-------|
+        | 4         | row 1 of the batch        | n1    |
+        | 0         | the stored one of query 0 | y1    |
+        | ABSENT    | none                      | null  |
+        | 2         | the stored one of query 2 | x0    |
+        | 3         | row 0 of the batch        | n0    |
+
+        A stored row is read once, however often it is named.
+        """
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
         used[refs[old]] = True

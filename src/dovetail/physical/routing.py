@@ -221,6 +221,18 @@ class Plan:
         return _steps(self)
 
 
+# The module's example: S is a stream, A and B aggregate it, and C joins them. A pair (number,
+# input) says for whom rows are. A step sends everything to the smallest number among its pairs:
+#
+# | step | number | its rows are for | it passes on | all of these   | it sends to |
+# |------|--------|------------------|--------------|----------------|-------------|
+# | S    | -1     | (0, 0), (1, 0)   |              | (0, 0), (1, 0) | 0: A        |
+# | A    | 0      | (2, 0)           | (1, 0)       | (1, 0), (2, 0) | 1: B        |
+# | B    | 1      | (2, 1)           | (2, 0)       | (2, 0), (2, 1) | 2: C        |
+# | C    | 2      | (5, 0)           |              | (5, 0)         | the end     |
+#
+# 5 is the address of the result: the length of the line plus C's number. If A is a result as well,
+# its rows are also for (3, 0). Then B and C pass them on to the end.
 def _steps(plan: Plan) -> tuple[RouteStep, ...]:
     """Build the steps of all lines and return the last step of each."""
     readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)

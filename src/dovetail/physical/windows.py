@@ -67,6 +67,18 @@ class WindowedFragment:
     """The inputs that name the output's columns: the sides of the last operator."""
 
 
+# ``hours`` counts views by page and hour. ``hours.join(hours, shift="-1 hour")`` is one fragment
+# with one input and four operators:
+#
+# | number | law               | reads                                       | emits             |
+# |--------|-------------------|---------------------------------------------|-------------------|
+# | 0      | AggregationLaw    | the input                                   | windows           |
+# | 1      | Subscribe         | 0; foreign key: page and window less 1 hour | messages          |
+# | 2      | ForeignKeyJoinLaw | 1; 0 as the right table                     | joined windows    |
+# | 3      | InOrder           | 2                                           | the same in order |
+#
+# A node is planned once, so both sides are operator 0. ``hours.to_stream(windows="on_close")`` has
+# two operators: 0, which emits each window's last row of a batch, and ``Final``.
 def windowed(
     node: Unwindowed | WindowJoin,
     arrival: Arrival,

@@ -44,6 +44,18 @@ Session: TypeAlias = Annotated[
 _WHOLE_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 
 
+# A frame with the columns id, at, gone, offset, part and amount, read with ``key="id"`` and
+# ``timestamp="at"``. A column that an argument names is used up, and a log puts rows in order:
+#
+# | further arguments                       | values               | sequence | log_partition |
+# |-----------------------------------------|----------------------|----------|---------------|
+# | deleted="gone"                          | offset, part, amount | None     | None          |
+# | sequence="offset"                       | gone, part, amount   | offset   | 0: one log    |
+# | sequence="offset", shared_log=True      | gone, part, amount   | offset   | None: shared  |
+# | sequence="offset", log_partition="part" | gone, amount         | offset   | part          |
+#
+# ``log_partition="part"`` alone is refused, because nothing orders the rows of a log. A role that
+# is an expression uses up no column.
 def source_of(
     frame: DataFrame,
     key: str | Sequence[str],

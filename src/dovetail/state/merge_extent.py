@@ -154,6 +154,18 @@ def _bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
     return sum(i.bytes_before(row) for i, row in zip(inputs, rows, strict=True))
 
 
+# The steps of the example above ``step_end``. A share is 8 / (4 * 2), one byte, so one row. Each
+# step goes to the nearest of the values that the shares reach:
+#
+# | rows read | reach of input 0 | reach of input 1 | nearest | rows read after |
+# |-----------|------------------|------------------|---------|-----------------|
+# | 0, 0      | 1                | 2                | 1       | 1, 0            |
+# | 1, 0      | 3                | 2                | 2       | 1, 1            |
+# | 1, 1      | 3                | 4                | 3       | 2, 1            |
+# | 2, 1      | 4                | 4                | 4 of 0  | 3, 1            |
+# | 3, 1      | 4                | 4                | 4 of 0  | 4, 1            |
+# | 4, 1      | 8                | 4                | 4 of 1  | 4, 2            |
+# | 4, 2      | 8                | 5                | 5       | 4, 3            |
 def _advanced(
     inputs: Sequence[MergeInput], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:

@@ -136,6 +136,14 @@ class Slices:
             )
         return parts
 
+    # Five messages with the hashes of their primary keys, in three slices:
+    #
+    # | message     | 0  | 1  | 2  | 3  | 4  |
+    # |-------------|----|----|----|----|----|
+    # | primary key | 70 | 71 | 70 | 72 | 71 |
+    # | slice       | 0  | 0  | 1  | 1  | 2  |
+    #
+    # 70 and 71 have moved. Messages of 72 are in one slice, whose order is that of the key.
     def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
         """Return, ascending, the hashes of primary keys that have messages in several slices."""
         key_hash = self.share.batches[0].rows.column(PLACE).to_numpy()

@@ -125,6 +125,10 @@ def references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
 
     ``group``: int64[n], ascending. ``change``: int64[n], added to the number by each event.
     ``initial``: int64[groups], the numbers before the batch.
+
+    >>> group, change = np.array([0, 0, 0, 1, 1]), np.array([1, 0, -1, 0, 1])
+    >>> [numbers.tolist() for numbers in references(group, change, np.array([0, 2]))]
+    [[0, 1, 1, 2, 2], [1, 1, 0, 2, 3]]
     """
     total = np.cumsum(change)
     first = np.searchsorted(group, np.arange(len(initial)))

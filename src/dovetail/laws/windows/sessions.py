@@ -181,6 +181,17 @@ def forest(
     return Forest(event, ref, below, start, line.time_us[high], dropped)
 
 
+# Gap 5, the module's example: records at 10, 20, 14 and 16 arrive as 0 to 3. Each is compared with
+# its neighbours among earlier arrivals only, so n records give at most 2 n spans to bridge:
+#
+# | place                          | 0  | 1          | 2       | 3          |
+# |--------------------------------|----|------------|---------|------------|
+# | time                           | 10 | 14         | 16      | 20         |
+# | arrival                        | 0  | 2          | 3       | 1          |
+# | left: last earlier arrival     |    | 0, near    | 1, near | 0, too far |
+# | right: next earlier arrival    |    | 3, too far | 3, near |            |
+# | bridged after the place, at    | 2  | 3          | 3       | never      |
+# | stretch around, at its arrival | 0  | 0 to 1     | 0 to 3  | 3          |
 def _line(
     group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
 ) -> tuple[_Line, Ints]:

@@ -200,6 +200,20 @@ class ChangedWindows:
         return window[order], record[order]
 
 
+# Size 10, one key, all windows open. The record at 2 is stored; those at 15, 10 and 30 arrive as 0,
+# 1 and 2. A record at t makes a window that ends at t and, once another record lies in it, the
+# window that begins right after t:
+#
+# | window   | made by        | since  | records | apart | emitted at arrival |
+# |----------|----------------|--------|---------|-------|--------------------|
+# | [-8, 2]  | 2              | STORED | 2       |       | not changed        |
+# | [0, 10]  | 10             | 1      | 2, 10   |       | 1                  |
+# | [3, 13]  | right after 2  | 1      | 10      |       | 1                  |
+# | [5, 15]  | 15             | 0      | 10, 15  |       | 0 and 1            |
+# | [11, 21] | right after 10 | 1      | 15      | yes   | 1                  |
+# | [20, 30] | 30             | 2      | 30      |       | 2                  |
+#
+# [16, 26], right after 15, holds no record, so it does not exist.
 def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
     """Return the windows that the batch's records change.
 
@@ -247,6 +261,19 @@ def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedW
     )
 
 
+# The example of ``changed``: window 0 is [-8, 2], from an earlier batch; 1 to 5 are new. The
+# batch's records may be added to old windows, all records to new ones. No old window holds a new
+# record:
+#
+# | record | old windows | new windows | these are               |
+# |--------|-------------|-------------|-------------------------|
+# | 2      |             | 1 to 2      | [0, 10]                 |
+# | 10     | 1 to 1      | 1 to 4      | [0, 10] [3, 13] [5, 15] |
+# | 15     | 1 to 1      | 3 to 5      | [5, 15] [11, 21]        |
+# | 30     | 1 to 1      | 5 to 6      | [20, 30]                |
+#
+# Ends are exclusive. Windows of one size are ordered by their start and by their end alike, so
+# those with a record are neighbours.
 def _ranges(
     records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:

@@ -4,6 +4,22 @@ right table (``ForeignKeyJoinLaw``).
 A *subscription* is a left row's interest in the right row that its foreign key names. The stores
 hold the subscriptions with their rows, side by side by foreign key, and the right table. If right
 rows appear alone, a third store holds the number of left rows that refer to each.
+
+Results are found by their kind and put in order at the end. A right row may have millions of
+subscriptions, so results are references until ``_chunks`` makes tables of them, a part at a time.
+
+A micro-batch of orders that refer to customers, ``how="outer"``. Before it Ann lives in Rome, Bob
+in Oslo, and order 1 is Ann's. Events are numbered by customer, here Bob and then Ann:
+
+| time | record            | event   | results                    | function        |
+|------|-------------------|---------|----------------------------|-----------------|
+| 4    | order 2 is Ann's  | 1       | 2: Ann, Rome               | ``_answered``   |
+| 5    | Ann moves to Bern | 2       | 1: Ann, Bern; 2: Ann, Bern | ``_fanned_out`` |
+| 6    | order 1 is Bob's  | 3 and 0 | Bob is no longer alone     | ``_alone``      |
+| 6    | order 1 is Bob's  | 3 and 0 | 1: Bob, Oslo               | ``_answered``   |
+| 7    | Ann moves to Kiev | 4       | 2: Ann, Kiev               | ``_fanned_out`` |
+
+Event 3 ends order 1's subscription to Ann. It has no result, because Bob answers.
 """
 
 from __future__ import annotations
@@ -174,6 +190,16 @@ def _retained(
     return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
+# The module's example: a customer appears alone while no order refers to it. Bob, who lives in
+# Oslo, is alone before event 0, and ceases to be:
+#
+# | event | record             | before | after | result                          |
+# |-------|--------------------|--------|-------|---------------------------------|
+# | 0     | order 1 is Bob's   | 0      | 1     | a tombstone of Bob alone        |
+# | 1     | order 2 is Ann's   | 1      | 2     | none                            |
+# | 2     | Ann moves to Bern  | 2      | 2     | none: it is in those of orders  |
+# | 3     | order 1 leaves Ann | 2      | 1     | none                            |
+# | 4     | Ann moves to Kiev  | 1      | 1     | none: it is in that of an order |
 def _alone(events: Timeline, table: Right, references: References) -> _ForeignResults:
     """Return the right rows that begin or cease to appear alone, or change while they do. Their
     rank is -1, so they come before results of left rows.
@@ -199,6 +225,20 @@ def _alone(events: Timeline, table: Right, references: References) -> _ForeignRe
     )
 
 
+# The module's example with ``how="left"``. Order 1 moves from Ann to Bob, so another bucket might
+# have its last result. ``InOrder`` decides by what this bucket gives: the row before the batch, and
+# the last result of each of the order's subscriptions. Order 2 has messages to one bucket only:
+#
+# | result       | epoch       | last of its pair | emitted                          |
+# |--------------|-------------|------------------|----------------------------------|
+# | 1: Ann, Rome | ``BEFORE``  |                  | as the row before, since 1 moves |
+# | 2: Ann, Rome | ``SETTLED`` | no               |                                  |
+# | 1: Ann, Bern | 0           | yes              | yes, since 1 moves               |
+# | 2: Ann, Bern | ``SETTLED`` | no               |                                  |
+# | 1: Bob, Oslo | 4           | yes              | yes, since 1 moves               |
+# | 2: Ann, Kiev | ``SETTLED`` | yes              | yes: there was no row before     |
+#
+# ``InOrder`` then emits the last by epoch, "1: Bob, Oslo", as it is not the row before.
 def _net(
     law: ForeignKeyJoinLaw,
     events: Timeline,

@@ -46,6 +46,17 @@ def run(job: Job, law: Subscribe) -> Done:
     return Done(rows if len(rows) else None, stores, counts=ignored)
 
 
+# Order 2 is new and Ann's; order 1 moves from Ann to Bob. With ``emit="batch"``:
+#
+# | change  | message to | deleted | value | instruction      | epoch |
+# |---------|------------|---------|-------|------------------|-------|
+# | order 2 | Ann        | no      | Ann   | FRESH            | 2     |
+# | order 1 | Ann        | yes     | null  | MOVED            | 3     |
+# | order 1 | Bob        | no      | Bob   | EMIT FRESH MOVED | 4     |
+#
+# The epoch counts all messages of the primary keys' bucket. Here one was sent in earlier batches.
+# With ``emit="change"`` order 1 is ``MOVED`` only if Ann and Bob are in different buckets. Within
+# one bucket the order of the messages is that of their results.
 def _table(
     job: Job,
     changes: RowChanges,

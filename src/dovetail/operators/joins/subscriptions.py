@@ -2,6 +2,13 @@
 
 It consists of the subscriptions that a batch touches, along the timeline; the right table; the
 number of left rows that refer to each right row; and their stores.
+
+- Rows are located before any are stored, and a batch appends to each store once. Segments never
+  change, so values may be gathered after that.
+- A subscription is stored under the combined hash of its foreign and its primary key. So those of
+  one foreign key are a range of the store, and a right record reads only that range.
+- Only stored subscriptions that a change of the right table meets are read. A message answers for
+  itself, so its own stored row is needed only for net results (``emit="batch"``).
 """
 
 from __future__ import annotations
@@ -207,6 +214,19 @@ class Subscriptions:
     """The columns of the values in ``pool``."""
 
 
+# Order 1 has a stored subscription to Ann. The batch, in the order of its events: order 1
+# subscribes to Bob (event 0), order 2 to Ann (1), Ann's row changes (2), order 1 leaves Ann (3),
+# Ann's row changes once more (4). Ann's changes meet her stored subscriptions; Bob has none and is
+# not read. The result, by foreign and primary key, has one line per subscription and message:
+#
+# | group | primary key | event      | following | live | pair | reference             |
+# |-------|-------------|------------|-----------|------|------|-----------------------|
+# | Bob   | 1           | 0          | -1        | yes  | 0    | 3: row 2 of the batch |
+# | Ann   | 2           | 1          | -1        | yes  | 1    | 1: row 0 of the batch |
+# | Ann   | 1           | -1: stored | 3         | yes  | 2    | 0: the stored row     |
+# | Ann   | 1           | 3          | -1        | no   | 2    | 2: row 1 of the batch |
+#
+# So event 2 meets orders 2 and 1, and event 4 meets order 2. Of each pair the last line is stored.
 def subscriptions_of(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: Right
 ) -> Subscriptions:

@@ -105,6 +105,19 @@ def at_rest(node: Node) -> bool:
     return all(frame is not None and not frame.isStreaming for frame in frames)
 
 
+# The steps of a start, by its arguments and by what the checkpoint's file records:
+#
+# | checkpoint             | arguments              | before the query            | trigger        |
+# |------------------------|------------------------|-----------------------------|----------------|
+# | new                    | others                 |                             | as given       |
+# | new                    | ``initial=``           | ``prepared``, ``finished``  | as given       |
+# | new                    | a table that is static | ``prepared``, ``finished``  | as given       |
+# | prepared, not finished | any                    | ``_as_began``, ``finished`` | as given       |
+# | begun                  | others                 | ``_as_began``               | as given       |
+# | begun                  | ``close_at_end=True``  | ``_as_began``               | ALL, then ONCE |
+# | begun, its end planned | ``close_at_end=True``  | ``_as_began``               | ONCE           |
+#
+# So a start that was killed between two steps is taken up by the next start.
 def start(
     operator: str,
     outcomes: Sequence[Outcome],
