@@ -220,13 +220,19 @@ FAULTS = [
     ),
     Fault(
         "groups: what leaves counts as what comes",
-        "operators.groups.aggregate",
+        "operators.groups.accumulators",
         "np.where(events.deleted & law.retracts, -1, 1)",
         "np.where(events.deleted & law.retracts, 1, 1)",
     ),
     Fault(
-        "groups: the net of a batch leaves out rows that go",
+        "groups: a window's key has an end that is too late",
         "operators.groups.aggregate",
+        "(start, start + windows.size_us),",
+        "(start, start + windows.size_us + 1),",
+    ),
+    Fault(
+        "groups: the net of a batch leaves out rows that go",
+        "operators.groups.accumulators",
         "differs = present | was_present",
         "differs = present.copy()",
     ),

@@ -23,7 +23,7 @@ from dovetail.base.columns import (
     TIMESTAMP,
     UPSERT,
 )
-from dovetail.operators.groups.aggregate import GROUP_TIME, accumulator_name
+from dovetail.operators.groups.accumulators import GROUP_TIME, accumulator_name
 from dovetail.operators.groups.long_lists import Parts
 from dovetail.operators.job import END_OF_TIME, whole
 from dovetail.physical.specs.law import Store

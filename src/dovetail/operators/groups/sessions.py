@@ -19,7 +19,7 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import combined, combined_range, low_half, stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
 from dovetail.laws.windows.sessions import Forest, Sessions, forest
-from dovetail.operators.groups.aggregate import (
+from dovetail.operators.groups.accumulators import (
     Columns,
     aggregated,
     bounds,

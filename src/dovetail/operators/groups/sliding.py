@@ -23,7 +23,7 @@ from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, time
 from dovetail.base.columns import EVENT_TIME, HASH, ROW
 from dovetail.laws.windows.fixed import running_max
 from dovetail.laws.windows.sliding import ChangedWindows, SlidingRecords, changed
-from dovetail.operators.groups.aggregate import (
+from dovetail.operators.groups.accumulators import (
     Before,
     Columns,
     Updated,

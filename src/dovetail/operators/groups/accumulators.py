@@ -1,0 +1,371 @@
+"""The groups that a micro-batch updates, with their accumulators: read, updated and stored.
+
+Aggregations by key and by windows share it. They differ in how they assign rows to groups, and in
+the updates after which a result is emitted (``Updated``).
+
+- The stores hold each group's accumulators, never its rows.
+- A group is stored with its time and its number of rows. It is present while that is not 0.
+- All groups of a batch are updated at once, by ``aggregates``: results of single updates are
+  computed only if they are emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.aggregates.aggregate import Aggregate, AggregateError, GroupUpdates, Traced
+from dovetail.aggregates.collect import LastRow
+from dovetail.aggregates.multiset import sizes
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    SourceRows,
+    Timeline,
+    last_of_source,
+    timeline,
+)
+from dovetail.base.columns import DELETED, EVENT_TIME, HASH
+from dovetail.errors import DataError
+from dovetail.laws.windows.fixed import running_max
+from dovetail.operators.counts import Counts
+from dovetail.operators.groups.long_lists import ListsRead, Parts
+from dovetail.operators.job import Job, minus, output, picked
+from dovetail.operators.tables import Pool
+from dovetail.physical.specs.groups import WINDOW_TYPE, AggregationLaw
+from dovetail.plan.metrics import metric
+from dovetail.state.table_state import TableState
+
+Columns: TypeAlias = Sequence[pa.Array]
+
+
+GROUP_TIME, _COUNT = "_time", "_count"
+
+
+def accumulator_name(column: int, part: int) -> str:
+    """Return the name of the stored column with one part of a result column's accumulators."""
+    return f"_a{column}_{part}"
+
+
+def state_store(job: Job, law: AggregationLaw) -> TableState:
+    """Return the store of accumulators. Its columns are ``_hash``; ``_event_time``, the end for a
+    window; ``_deleted``; the key; the group's time; its number of rows; the accumulators.
+    """
+    windows = law.windows
+    horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)
+    key = job.operator.key
+    schema = pa.schema(
+        [
+            (HASH, pa.int64()),
+            (EVENT_TIME, pa.int64()),
+            (DELETED, pa.bool_()),
+            *key,
+            (GROUP_TIME, pa.int64()),
+            (_COUNT, pa.int64()),
+            *(
+                (accumulator_name(column_index, part), type_)
+                for column_index, column in enumerate(law.columns)
+                for part, type_ in enumerate(column.kernel.state)
+            ),
+        ]
+    )
+    return TableState(
+        schema, len(key), job.runs(law.GROUPS), job.blobs, job.cache, horizon_us=horizon_us
+    )
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The updates of groups in a batch."""
+
+    events: Timeline
+    """The updates, one row's update of one group each."""
+    values: Sequence[Columns]
+    """Per column, the values that the updates bring."""
+    emitted: Ints
+    """The updates after which a result is emitted, in the order of the results."""
+    cause: Ints
+    """The batch's row that causes each emitted result."""
+    late: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The batch's rows that came for closed windows, once for each such window."""
+
+
+def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
+    """Return the values that each column aggregates, taken at the rows ``row``."""
+    first = job.sources[0].value_columns.start
+    return [
+        picked([rows.column(first + value_index) for value_index in column.values], row)
+        for column in law.columns
+    ]
+
+
+def timeline_of_windows(
+    keys: Sequence[pa.Array],
+    hash_: Ints,
+    window: tuple[Ints, Ints],
+    event_time_us: Ints,
+    sequence: Ints,
+) -> Timeline:
+    """Build the timeline of rows that each update one window, in the order of ``sequence``.
+    ``window``: the starts and the ends.
+    """
+    rows = SourceRows(
+        keys=[*keys, *bounds(*window)],
+        hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
+        event_time_us=event_time_us,
+        deleted=np.zeros(len(hash_), np.bool_),
+        clock_us=sequence,
+        sequence=sequence,
+    )
+    return timeline([rows])
+
+
+def bounds(start: Ints, end: Ints) -> list[pa.Array]:
+    """Return the key columns of windows: start and end."""
+    return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
+
+
+@dataclass(frozen=True)
+class UpdatedGroups:
+    """The groups that a batch updates, numbered as in ``events``."""
+
+    job: Job
+    law: AggregationLaw
+    updated: Updated
+    before: Before
+    state: Sequence[Columns]
+    """Per column, the accumulators after the batch."""
+    time_us: Ints
+    """int64[updates]: the group's time after each update."""
+    count: Ints
+    """int64[updates]: the number of rows in the group after each update."""
+    last: Ints
+    """Each group's last update."""
+    lists: Sequence[tuple[Parts, ListsRead, Traced]] = ()
+    """The columns whose lists may lie in parts: the column's parts, what was read, and what became
+    of it.
+    """
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        law: AggregationLaw,
+        updated: Updated,
+        store: TableState,
+        parts: Sequence[Parts],
+    ) -> UpdatedGroups:
+        """Aggregate the batch's updates over the stored groups."""
+        events, values = updated.events, updated.values
+        updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
+        before = Before.of(law, events, store)
+        initial, reads = list(before.state), []
+        for part in parts:
+            stored, part_values = initial[part.column], values[part.column]
+            read = part.read(events, before.known, stored, updates, part_values)
+            initial[part.column] = read.initial
+            reads.append(read)
+        accumulators: list[Traced] = aggregated(law, "traced", updates, initial, values)
+        _refuse_several(law, events, accumulators)
+        total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
+        total += (before.count - np.append(0, total)[events.start])[events.group]
+        return cls(
+            job=job,
+            law=law,
+            updated=updated,
+            before=replace(before, state=initial),
+            state=[traced.columns for traced in accumulators],
+            time_us=_times(events, before.time_us, total, updated.emitted),
+            count=total,
+            last=last_of_source(events, 0),
+            lists=[
+                (part, read, accumulators[part.column])
+                for part, read in zip(parts, reads, strict=True)
+            ],
+        )
+
+    def each(self) -> pa.Table | None:
+        """Return the result after each update that emits, None for none."""
+        events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
+        updates = GroupUpdates(events.group, events.groups, events.deleted & self.law.retracts)
+        results = aggregated(self.law, "scan", updates, self.before.state, values)
+        refs = np.where(self.count[emitted] > 0, emitted, ABSENT)
+        return self._output(emitted, picked(results, refs), self.updated.cause)
+
+    def net(self) -> pa.Table | None:
+        """Return each group's result that differs from the one before the batch, None for none.
+        Results are in the order in which their groups were last emitted.
+        """
+        groups = np.arange(len(self.last))
+        present = self.count[self.last] > 0
+        was_present = self.before.known
+        now, then = (self._results(state) for state in (self.state, self.before.state))
+        compared = np.flatnonzero(present & was_present)
+        differs = present | was_present
+        differs[compared] = ~rows_equal(
+            *([column.take(pa.array(compared)) for column in columns] for columns in (now, then))
+        )
+        if self.law.timed:
+            differs[compared] |= self.time_us[self.last[compared]] != self.before.time_us[compared]
+        group = groups[differs]
+        emission_index = np.full(len(groups), -1)
+        emission_index[self.updated.events.group[self.updated.emitted]] = np.arange(
+            len(self.updated.emitted)
+        )
+        group = group[np.argsort(emission_index[group])]
+        refs = np.where(present[group], group, ABSENT)
+        return self._output(
+            self.last[group], picked(now, refs), self.updated.cause[emission_index[group]]
+        )
+
+    def keep(self, store: TableState) -> None:
+        """Store each group's accumulators."""
+        events, last, state = self.updated.events, self.last, list(self.state)
+        time_us = self.time_us[last]
+        for part, read, traced in self.lists:
+            state[part.column] = part.keep(read, events, traced, time_us)
+        expiry = time_us
+        if self.law.windows is not None:
+            expiry = events.keys[-1].cast(pa.int64()).to_numpy()
+        columns = [
+            pa.array(events.hash),
+            pa.array(expiry),
+            pa.array(self.count[last] == 0),
+            *events.keys,
+            pa.array(time_us),
+            pa.array(self.count[last]),
+            *(column for columns in state for column in columns),
+        ]
+        store.store(pa.table(columns, schema=store.schema))
+
+    def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
+        """Return the results of accumulators, per column."""
+        return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
+
+    def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
+        """Return updates as changes, a tombstone where the group has no rows."""
+        if len(update) == 0:
+            return None
+        events, operator = self.updated.events, self.job.operator
+        group = pa.array(events.group[update])
+        present = self.count[update] > 0
+        return output(
+            operator,
+            [key.take(group) for key in events.keys],
+            [values],
+            [np.where(present, update, ABSENT)],
+            deleted=~present,
+            event_time_us=self.time_us[update],
+            position=self.job.manifest.position,
+            cause=self.job.causes_of_rows(cause),
+        )
+
+
+@dataclass(frozen=True)
+class Before:
+    """The stored state of some groups before the batch. Times are ``NO_TIME`` and counts 0 for new
+    groups.
+    """
+
+    known: Mask
+    """bool[groups]: the group is stored."""
+    state: Sequence[Columns]
+    """Per column, the accumulators; of long lists only the parts that the batch needs."""
+    time_us: Ints
+    count: Ints
+    """int64[groups]: the number of rows in the group."""
+
+    @classmethod
+    def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> Before:
+        """Read the state of the groups of some events."""
+        located = store.locate(events.hash, events.keys)
+        pool = Pool(store.schema.empty_table(), located, events.groups)
+        refs = np.where(located.present, np.arange(events.groups), ABSENT)
+        columns = iter(pool.values(refs, store.value_columns))
+        time = next(columns).fill_null(NO_TIME).to_numpy()
+        count = next(columns).fill_null(0).to_numpy()
+        state = [[next(columns) for _ in column.kernel.state] for column in law.columns]
+        return cls(located.present, state, time, count)
+
+
+def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequence[Traced]) -> None:
+    """Raise ``DataError`` if a batch leaves several rows in a group that may have one. Rows in
+    between do not matter.
+    """
+    for column, traced in zip(law.columns, accumulators, strict=True):
+        kernel, lists = column.kernel, traced.columns[0]
+        if not (isinstance(kernel, LastRow) and kernel.unique):
+            continue
+        several = np.flatnonzero(sizes(lists) > 1)
+        if len(several):
+            group = int(several[0])
+            key = (part[group].as_py() for part in events.keys)
+            shown = ", ".join(f"{n}={v!r}" for n, v in zip(kernel.key, key, strict=True))
+            first, second, *_ = lists[group].as_py()
+            raise DataError(
+                law.name,
+                f"several rows have the key {shown}, among them {first} and {second}",
+                "Use duplicates='last', or a key that tells them apart",
+            )
+
+
+def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
+    """Return each group's time after each update: the largest since the group began:
+    int64[updates]. A group without rows is forgotten once its tombstone is emitted.
+    """
+    ends = np.zeros(len(count), np.bool_)
+    ends[emitted] = count[emitted] == 0
+    begins = np.append(True, ends[:-1])[: len(ends)]
+    begins[events.start] = True
+    start = np.flatnonzero(begins)
+    initial = np.full(len(start), NO_TIME)
+    initial[np.searchsorted(start, events.start)] = stored_us
+    return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
+
+
+def aggregated(
+    law: AggregationLaw,
+    method: Literal["scan", "fold", "traced"],
+    updates: GroupUpdates,
+    initial: Sequence[Columns],
+    values: Sequence[Columns],
+) -> list[Any]:
+    """Call ``method`` of each column's kernel on the updates. Returns results or accumulators, per
+    column.
+    """
+
+    def run(kernel: Aggregate, column_index: int) -> Any:
+        return getattr(kernel, method)(updates, initial[column_index], values[column_index])
+
+    return by_column(law, run)
+
+
+def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
+    """Call ``run`` with each column's kernel and number, and collect the returned values. Raises
+    ``DataError`` that names the column.
+    """
+    name = ""
+    try:
+        results = []
+        for column_index, column in enumerate(law.columns):
+            name = column.name
+            results.append(run(column.kernel, column_index))
+    except AggregateError as error:
+        raise DataError(law.name, f"{name}: {error.problem}", error.remedy) from error
+    return results
+
+
+def counted(job: Job, law: AggregationLaw, late: Ints) -> Counts:
+    """Count the batch's rows that came for closed windows, each once for every such window."""
+    counts, source = Counts(), job.sources[0]
+    if law.windows is not None:
+        counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
+    return counts
