@@ -17,9 +17,8 @@ from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order
 from dovetail.plan.types.spans import Span
 from dovetail.spark.checkpoints.checkpoint import BEGINNING
-from dovetail.spark.migration import first_batch
 from dovetail.spark.migration.initial_rows import Initial
-from dovetail.spark.query import start
+from dovetail.spark.query import first_batch, start
 from dovetail.spark.query.results import BatchSink, Outcome
 from dovetail.spark.query.start import A_SINK
 from dovetail.spark.query.writer import StartRequest

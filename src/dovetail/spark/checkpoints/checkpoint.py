@@ -29,7 +29,7 @@ NAME = "dovetail.json"
 BEGINNING = "beginning"
 """Key of a binding: the steps that are left before the query can start.
 
-See ``spark.migration.first_batch``."""
+See ``spark.query.first_batch``."""
 SEEDED = "seeded"
 """Key of a binding: the first micro-batch takes over the state of another checkpoint."""
 CLOSING = "closing"

@@ -4,7 +4,7 @@ stages that store them.
 So the stored state is the same as if a first micro-batch had brought these rows, through all
 stages. The files are in the folder ``initial`` of the query's checkpoint. ``rows`` has the rows.
 ``checkpoint`` belongs to a query of these rows alone, whose state the real query takes over, unless
-it runs that micro-batch itself (``spark.migration.first_batch``).
+it runs that micro-batch itself (``spark.query.first_batch``).
 """
 
 from __future__ import annotations

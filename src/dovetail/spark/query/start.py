@@ -41,8 +41,8 @@ from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.execution.delta_join import refuse_unreachable
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog
-from dovetail.spark.migration import first_batch, initial_rows
-from dovetail.spark.query import end_of_input, folders
+from dovetail.spark.migration import initial_rows
+from dovetail.spark.query import end_of_input, first_batch, folders
 from dovetail.spark.query.empty_batches import wake
 from dovetail.spark.query.results import Outcome, Sink
 from dovetail.spark.query.topology_query import TopologyQuery

@@ -5,9 +5,9 @@ separate query reads them into a checkpoint of its own. The first micro-batch of
 takes over that state. This needs only what Spark Connect has, too.
 
 There are two reasons for a first micro-batch of the real query to read the rows instead: its sinks
-are to get the results, or it goes on where another query stopped (``spark.migration.handover``).
-The checkpoint is then rewritten as if this micro-batch had read the sources. Each step can be
-repeated; ``dovetail.json`` lists the steps that are left.
+are to get the results, or it goes on where another query stopped
+(``spark.migration.stored_inputs``). The checkpoint is then rewritten as if this micro-batch had
+read the sources. Each step can be repeated; ``dovetail.json`` lists the steps that are left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dovetail.spark.checkpoints.checkpoint import (
 )
 from dovetail.spark.checkpoints.stores import CheckpointStores, refuse_unreadable
 from dovetail.spark.execution.buckets import bucket_labels
-from dovetail.spark.migration import handover, initial_rows
+from dovetail.spark.migration import initial_rows, stored_inputs
 from dovetail.spark.migration.initial_rows import Seeding
 from dovetail.spark.query.end_of_input import refuse_ended
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -217,8 +217,8 @@ def _with_state(
     run: StartRequest, stored: CheckpointStores, plan: Plan, *, emits: bool
 ) -> dict[str, Any]:
     """Return the steps to begin with a query's state: the ``beginning`` part of a binding."""
-    offsets, same = handover.offsets(stored, plan, run.nodes)
-    begun = handover.succession(stored, plan, run.nodes, results=emits)
+    offsets, same = stored_inputs.offsets(stored, plan, run.nodes)
+    begun = stored_inputs.succession(stored, plan, run.nodes, results=emits)
     sources_with_rows = {entry.base for entry in begun.rows}
     static = initial_rows.static_rows(origins_of(run.nodes))
     rows: dict[Any, DataFrame] = {
