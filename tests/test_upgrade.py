@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail import cli
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
-from dovetail.spark.migration import initial_rows, stored_inputs
+from dovetail.spark.migration import initial_rows
+from dovetail.spark.migration.wider_types import widened, widens
 from dovetail.spark.query import first_batch
 
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
@@ -163,16 +164,16 @@ def test_a_value_is_the_same_in_a_wider_type(spark: SparkSession) -> None:
     types = [[StructField("c", DataType.fromDDL(t)).dataType for t in case[:2]] for case in cases]
     columns = []
     for (was, is_), (*_, value, _) in zip(types, cases, strict=True):
-        assert stored_inputs._widens(was, is_)
+        assert widens(was, is_)
         own = F.from_json(F.lit(json.dumps({"c": value})), StructType([StructField("c", was)]))["c"]
-        made = stored_inputs._widened(own, was, is_)
+        made = widened(own, was, is_)
         columns.append(F.to_json(F.struct(made.alias("c")), {"ignoreNullFields": "false"}))
     (row,) = spark.range(1).select(*columns).collect()
     for found, (_, is_), (*_, expected) in zip(row, types, cases, strict=True):
         assert json.loads(found)["c"] == expected, is_
     narrower = [DataType.fromDDL(t) for t in ("array<struct<n: long>>", "array<struct<n: int>>")]
-    assert not stored_inputs._widens(*narrower)
-    assert not stored_inputs._widens(*map(DataType.fromDDL, ("struct<a: int>", "struct<b: int>")))
+    assert not widens(*narrower)
+    assert not widens(*map(DataType.fromDDL, ("struct<a: int>", "struct<b: int>")))
 
 
 def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> None:

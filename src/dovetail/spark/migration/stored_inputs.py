@@ -14,17 +14,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructField
 
 from dovetail.base.columns import CHANGE, TIMESTAMP, quoted
 from dovetail.engine import store_contents
@@ -42,6 +32,7 @@ from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
 from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
 from dovetail.spark.migration import initial_rows
+from dovetail.spark.migration.wider_types import widened, widens
 
 _START = "Start with a new checkpoint, and read its sources from their beginning"
 
@@ -342,7 +333,7 @@ def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
     for field in part.row:
         if field.name in stored.names:
             was = stored[field.name].dataType
-            if not _widens(was, field.dataType):
+            if not widens(was, field.dataType):
                 is_ = field.dataType.simpleString()
                 return f"has {part.name}.{field.name} as {was.simpleString()}, not as {is_}"
         elif field.name in needed and (field.name in old_columns or field.name in part.key.names):
@@ -354,40 +345,6 @@ def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
     """Return the columns of a described input."""
     parts = ("columns",) if "view" in described else ("key", "values")
     return [column for part in parts for column in described[part]]
-
-
-def _widens(was: DataType, is_: DataType) -> bool:
-    """Say whether every value of the type ``was`` is one of ``is_``, too.
-
-    A struct's fields are matched by name, like columns: a new one is null, a missing one is left
-    out.
-    """
-    if isinstance(was, StructType) and isinstance(is_, StructType):
-        common = [name for name in is_.names if name in was.names]
-        return bool(common) and all(_widens(was[n].dataType, is_[n].dataType) for n in common)
-    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
-        return _widens(was.elementType, is_.elementType)
-    if isinstance(was, MapType) and isinstance(is_, MapType):
-        return _widens(was.keyType, is_.keyType) and _widens(was.valueType, is_.valueType)
-    return was == is_ or _is_wider(was, is_)
-
-
-def _is_wider(was: DataType, is_: DataType) -> bool:
-    """Say whether every number of the type ``was`` is one of ``is_``, too."""
-    if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
-        added_scale = is_.scale - was.scale
-        return added_scale >= 0 and is_.precision - was.precision >= added_scale
-    if isinstance(was, IntegralType) and isinstance(is_, DecimalType):
-        return is_.precision - is_.scale >= _DIGITS[was.typeName()]
-    if isinstance(was, IntegralType) and isinstance(is_, IntegralType):
-        return _DIGITS[was.typeName()] <= _DIGITS[is_.typeName()]
-    small = isinstance(was, IntegralType) and _DIGITS[was.typeName()] <= _EXACT_DIGITS
-    return isinstance(is_, DoubleType) and (small or isinstance(was, FloatType))
-
-
-_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-_EXACT_DIGITS = 15
-"""The number of decimal digits of whole numbers that a double has at least."""
 
 
 def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFrame:
@@ -403,30 +360,9 @@ def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFra
         if field.name not in frame.columns:
             return F.lit(None).cast(field.dataType).alias(field.name)
         was = frame.schema[field.name].dataType
-        return _widened(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
+        return widened(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
 
     return frame.select(*map(column, part.row), *map(F.col, beside))
-
-
-def _widened(column: Column, was: DataType, is_: DataType) -> Column:
-    """Return a value in a wider type (``_widens``)."""
-    if isinstance(was, StructType) and isinstance(is_, StructType):
-        fields = (
-            _widened(column[f.name], was[f.name].dataType, f.dataType)
-            if f.name in was.names
-            else F.lit(None).cast(f.dataType)
-            for f in is_
-        )
-        named = (field.alias(name) for field, name in zip(fields, is_.names, strict=True))
-        return F.when(column.isNotNull(), F.struct(*named))
-    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
-        inner = (was.elementType, is_.elementType)
-        return F.transform(column, lambda item: _widened(item, *inner))
-    if isinstance(was, MapType) and isinstance(is_, MapType):
-        keys, values = (was.keyType, is_.keyType), (was.valueType, is_.valueType)
-        by_key = F.transform_keys(column, lambda key, _: _widened(key, *keys))
-        return F.transform_values(by_key, lambda _, value: _widened(value, *values))
-    return column.cast(is_)
 
 
 def _refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:

@@ -1,0 +1,70 @@
+"""Types with all the values of another type, and values in such a type."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StructType,
+)
+
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_EXACT_DIGITS = 15
+"""The number of decimal digits of whole numbers that a double has at least."""
+
+
+def widens(was: DataType, is_: DataType) -> bool:
+    """Say whether every value of the type ``was`` is one of ``is_``, too.
+
+    A struct's fields are matched by name, like columns: a new one is null, a missing one is left
+    out.
+    """
+    if isinstance(was, StructType) and isinstance(is_, StructType):
+        common = [name for name in is_.names if name in was.names]
+        return bool(common) and all(widens(was[n].dataType, is_[n].dataType) for n in common)
+    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
+        return widens(was.elementType, is_.elementType)
+    if isinstance(was, MapType) and isinstance(is_, MapType):
+        return widens(was.keyType, is_.keyType) and widens(was.valueType, is_.valueType)
+    return was == is_ or _is_wider(was, is_)
+
+
+def _is_wider(was: DataType, is_: DataType) -> bool:
+    """Say whether every number of the type ``was`` is one of ``is_``, too."""
+    if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
+        added_scale = is_.scale - was.scale
+        return added_scale >= 0 and is_.precision - was.precision >= added_scale
+    if isinstance(was, IntegralType) and isinstance(is_, DecimalType):
+        return is_.precision - is_.scale >= _DIGITS[was.typeName()]
+    if isinstance(was, IntegralType) and isinstance(is_, IntegralType):
+        return _DIGITS[was.typeName()] <= _DIGITS[is_.typeName()]
+    small = isinstance(was, IntegralType) and _DIGITS[was.typeName()] <= _EXACT_DIGITS
+    return isinstance(is_, DoubleType) and (small or isinstance(was, FloatType))
+
+
+def widened(column: Column, was: DataType, is_: DataType) -> Column:
+    """Return a value in a wider type (``widens``)."""
+    if isinstance(was, StructType) and isinstance(is_, StructType):
+        fields = (
+            widened(column[f.name], was[f.name].dataType, f.dataType)
+            if f.name in was.names
+            else F.lit(None).cast(f.dataType)
+            for f in is_
+        )
+        named = (field.alias(name) for field, name in zip(fields, is_.names, strict=True))
+        return F.when(column.isNotNull(), F.struct(*named))
+    if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
+        inner = (was.elementType, is_.elementType)
+        return F.transform(column, lambda item: widened(item, *inner))
+    if isinstance(was, MapType) and isinstance(is_, MapType):
+        keys, values = (was.keyType, is_.keyType), (was.valueType, is_.valueType)
+        by_key = F.transform_keys(column, lambda key, _: widened(key, *keys))
+        return F.transform_values(by_key, lambda _, value: widened(value, *values))
+    return column.cast(is_)
