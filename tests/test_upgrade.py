@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail import cli
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
-from dovetail.spark.migration import initial_rows
+from dovetail.spark.migration import row_files
 from dovetail.spark.migration.wider_types import widened, widens
 from dovetail.spark.query import first_batch
 
@@ -311,7 +311,7 @@ def test_a_call_that_is_killed_is_repeated(
         owner, name = CheckpointFile, "write"
         calls = iter([False, True])
     else:
-        owner, name = (first_batch if step == "_going_on" else initial_rows), step  # type: ignore[assignment]
+        owner, name = (first_batch if step == "_going_on" else row_files), step  # type: ignore[assignment]
         calls = iter([True])
     real: Callable[..., Any] = getattr(owner, name)
 

@@ -31,7 +31,7 @@ from dovetail.spark.checkpoints import state_results
 from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
 from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
-from dovetail.spark.migration import initial_rows
+from dovetail.spark.migration import row_files
 from dovetail.spark.migration.wider_types import widened, widens
 
 _START = "Start with a new checkpoint, and read its sources from their beginning"
@@ -350,7 +350,7 @@ def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
 def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFrame:
     """Return a store's rows with an input's columns, null for columns that it lacks."""
     if old_store.kept is None:
-        return initial_rows.empty(stored.spark, part)
+        return row_files.empty(stored.spark, part)
     frame = rows(stored, old_store.kept)
     if old_store.store.kind == "versions" and part.versioned_us is None:
         frame = last_versions(frame, old_store.kept)

@@ -1,6 +1,6 @@
 """The begin of a query with initial rows: the rows of static frames, or the state of another query.
 
-The initial rows lie in files in the checkpoint (``spark.migration.initial_rows``). By default a
+The initial rows lie in files in the checkpoint (``spark.migration.row_files``). By default a
 separate query reads them into a checkpoint of its own. The first micro-batch of the real query
 takes over that state. This needs only what Spark Connect has, too.
 
@@ -43,8 +43,8 @@ from dovetail.spark.checkpoints.checkpoint import (
 )
 from dovetail.spark.checkpoints.stores import CheckpointStores, refuse_unreadable
 from dovetail.spark.execution.buckets import bucket_labels
-from dovetail.spark.migration import initial_rows, stored_inputs
-from dovetail.spark.migration.initial_rows import Seeding
+from dovetail.spark.migration import initial_rows, row_files, stored_inputs
+from dovetail.spark.migration.first_stages import FirstStages
 from dovetail.spark.query.end_of_input import refuse_ended
 from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
@@ -147,8 +147,8 @@ def taken_over(run: StartRequest) -> dict[str, DataFrame]:
     Once that micro-batch is done, return none and remove the files.
     """
     if not run.file.has_committed():
-        return initial_rows.blobs_of(run.operator, run.session, run.checkpoint)
-    initial_rows.remove(run.session, run.checkpoint)
+        return row_files.blobs_of(run.operator, run.session, run.checkpoint)
+    row_files.remove(run.session, run.checkpoint)
     return {}
 
 
@@ -159,16 +159,16 @@ def _apart(run: StartRequest, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
     refuse_unreadable(run.operator, run.checkpoint)
     sources = origins_of(run.nodes)
     frames = [
-        rows[source] if source in rows else initial_rows.empty(run.session, source)
+        rows[source] if source in rows else row_files.empty(run.session, source)
         for source in sources
     ]
     with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
-        initial_rows.write(run.session, run.checkpoint, frames)
-    apart = replace(run, outcomes=(), checkpoint=initial_rows.folder_of(run.checkpoint))
+        row_files.write(run.session, run.checkpoint, frames)
+    apart = replace(run, outcomes=(), checkpoint=row_files.folder_of(run.checkpoint))
     count, partitions = apart.numbers()
     plan = apart.plan(count)
-    begun = initial_rows.read(run.session, run.checkpoint, sources)
-    seeding = Seeding(bucket_labels(count), partitions, timers=True, sources=begun)
+    begun = row_files.read(run.session, run.checkpoint, sources)
+    seeding = FirstStages(bucket_labels(count), partitions, timers=True, sources=begun)
     apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
     _complete(apart, plan, seeding)
     return _bind(run, plan, partitions, {SEEDED: True})
@@ -185,9 +185,9 @@ def _bind(
     return bound
 
 
-def _complete(run: StartRequest, plan: Plan, seeding: Seeding) -> None:
+def _complete(run: StartRequest, plan: Plan, seeding: FirstStages) -> None:
     """Run the query of the initial rows to its end."""
-    used = settings(seeding.partitions) | run.file.settings() | initial_rows.SETTINGS
+    used = settings(seeding.partitions) | run.file.settings() | row_files.SETTINGS
     used |= TO_END if has_timers(plan, timed=seeding.timed) else {}
     with STARTING, delta_tables.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
@@ -265,11 +265,11 @@ def _written(
     ]
     distinct_parts, results = list(dict.fromkeys(parts_read)), results or {}
     frames = [
-        rows[node] if node in rows else initial_rows.empty(run.session, node)
+        rows[node] if node in rows else row_files.empty(run.session, node)
         for node in distinct_parts
     ]
     with refused(run.title, "what initial= names cannot be stored", _REMEDY):
-        initial_rows.write(run.session, run.checkpoint, [*frames, *results.values()])
+        row_files.write(run.session, run.checkpoint, [*frames, *results.values()])
     entries_and_parts = zip(plan.entries, parts_read, strict=True)
     return {
         "parts": [parts_of(entry).index(part) for entry, part in entries_and_parts],
@@ -277,17 +277,19 @@ def _written(
     }
 
 
-def _seeding(run: StartRequest, plan: Plan, partitions: int, left: Mapping[str, Any]) -> Seeding:
+def _seeding(
+    run: StartRequest, plan: Plan, partitions: int, left: Mapping[str, Any]
+) -> FirstStages:
     """Return the stages of the first micro-batch, reading the files."""
     entries_and_depths = zip(plan.entries, left["parts"], strict=True)
     parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in entries_and_depths))
-    begun = initial_rows.read(run.session, run.checkpoint, parts)
+    begun = row_files.read(run.session, run.checkpoint, parts)
     stages = [plan.stages[index] for index in left["results"]]
     results = {
-        stage: initial_rows.read_rows(run.session, run.checkpoint, index)
+        stage: row_files.read_rows(run.session, run.checkpoint, index)
         for index, stage in enumerate(stages, start=len(parts))
     }
-    seeding = Seeding(
+    seeding = FirstStages(
         bucket_labels(plan.buckets),
         partitions,
         timers=True,
@@ -318,4 +320,4 @@ def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -
     for before, now in left["sources"]:
         files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")
     files.put(f"{root}/offsets/{last}", "\n".join([*head, *(o or "-" for o in left["offsets"])]))
-    initial_rows.remove(session, checkpoint)
+    row_files.remove(session, checkpoint)

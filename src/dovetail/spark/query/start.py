@@ -41,7 +41,7 @@ from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.execution.delta_join import refuse_unreachable
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog
-from dovetail.spark.migration import initial_rows
+from dovetail.spark.migration import row_files
 from dovetail.spark.query import end_of_input, first_batch, folders
 from dovetail.spark.query.empty_batches import wake
 from dovetail.spark.query.results import Outcome, Sink
@@ -261,7 +261,7 @@ def _started(
         if bound is not None and not ends and timers:
             wake(run)
         blobs = first_batch.taken_over(run) if bound is not None and SEEDED in bound else {}
-        sources = initial_rows.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
+        sources = row_files.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
         streaming = Streaming(
             bucket_labels(count),
             partitions,

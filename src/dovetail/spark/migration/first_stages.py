@@ -1,0 +1,77 @@
+"""The stages of the first micro-batch, on initial rows.
+
+So the stored state is the same as if a first micro-batch had brought these rows, through all
+stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import (
+    CHANGE,
+    CLOCK,
+    ORDER,
+    POSITION,
+    SEQUENCE,
+    STREAM_TIME,
+    TIE,
+    TIMESTAMP,
+    quoted,
+)
+from dovetail.physical.output import output_of
+from dovetail.physical.routing import RouteStep
+from dovetail.physical.stage import Stage
+from dovetail.spark.execution.frames import Streaming
+
+
+@dataclass
+class FirstStages(Streaming):
+    """The stages of a query on the initial rows of their inputs, in ``sources``."""
+
+    carried: Collection[Stage] = ()
+    """The stages that take over their state (``initial``). They take no rows."""
+    results: Mapping[Stage, DataFrame] = field(default_factory=dict)
+    """The rows that carried stages have made, for the stages that read them."""
+
+    def read(self, step: RouteStep) -> DataFrame:
+        """Return rows of ``PACKED`` as ``Streaming`` does, without those for carried stages."""
+        packed = super().read(step)
+        begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
+        return packed.where(~F.col("reader").isin(begun)) if begun else packed
+
+    def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+        """Return the changelog, with the rows of a carried stage."""
+        changelog = super().changes(step, inputs)
+        if step.stage not in self.results:
+            return changelog
+        return changelog.unionByName(self._result(step.stage), allowMissingColumns=True)
+
+    def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+        """Return rows of ``PACKED``, with those of a carried stage."""
+        packed = super().emitted(step, inputs)
+        if step.stage not in self.results:
+            return packed
+        names = output_of(step.stage).columns.names
+        rows = self._result(step.stage).select(*map(quoted, names))
+        return packed.union(self._carrying(step, rows, passes=False))
+
+    def _result(self, stage: Stage) -> DataFrame:
+        """Return a stage's rows as changes before all others, each caused by a record of its
+        own.
+        """
+        rows, sequence = self.results[stage], F.col(SEQUENCE)
+        time = F.unix_micros(TIMESTAMP)
+        caused = {SEQUENCE: time, CLOCK: time, STREAM_TIME: time, ORDER: sequence}
+        caused[TIE] = F.lit(0).cast("long")
+        return rows.select(
+            *map(quoted, stage.node.row.names),
+            CHANGE,
+            TIMESTAMP,
+            (sequence - (1 << 62)).alias(POSITION),
+            *(caused[name].alias(name) for name in stage.fragment.feeds),
+        )

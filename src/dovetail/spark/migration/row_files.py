@@ -1,0 +1,140 @@
+"""The files of initial rows, in the order of their times, and the folder that holds them.
+
+They are in the folder ``initial`` of the query's checkpoint. ``rows`` has the rows. ``checkpoint``
+belongs to a query of these rows alone, unless the real query reads them itself
+(``spark.query.first_batch``). The folder is removed when its rows are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from dovetail.base.columns import (
+    CHANGE,
+    DELETE,
+    FILE_METADATA,
+    LOG_PARTITION,
+    SEQUENCE,
+    TIMESTAMP,
+    UNREAD,
+    UPSERT,
+)
+from dovetail.plan.nodes import Entry, Source
+from dovetail.platform.files import files_of
+from dovetail.spark.checkpoints.stores import CheckpointStores
+
+FOLDER, STATIC = "initial", "static"
+SETTINGS = {"spark.sql.files.openCostInBytes": str(1 << 40)}
+"""Lets each file be read by a task of its own. The rows of a file are in the order of their times,
+those of two files are not. A versioned table takes no rows that are older than its history."""
+
+
+def folder_of(checkpoint: str) -> str:
+    """Return the folder of the separate query's checkpoint within a query's checkpoint."""
+    return f"{checkpoint.rstrip('/')}/{FOLDER}/checkpoint"
+
+
+def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
+    """Write the initial rows of entries to files, each by its number, in place of former files.
+
+    Rows have ``_timestamp``, and ``_change`` if some are deletes.
+    """
+    remove(session, checkpoint)
+    for frame_index, frame in enumerate(rows):
+        changes = frame if CHANGE in frame.columns else frame.withColumn(CHANGE, F.lit(UPSERT))
+        changes = changes.orderBy(TIMESTAMP).withColumns(
+            {LOG_PARTITION: F.spark_partition_id(), SEQUENCE: F.monotonically_increasing_id()}
+        )
+        changes.write.parquet(_rows_of(checkpoint, frame_index))
+
+
+def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
+    """Return by entry the source of its initial rows, from the files of its number."""
+    frames = (read_rows(session, checkpoint, frame_index) for frame_index in range(len(entries)))
+    return dict(zip(entries, map(_begun, entries, frames), strict=True))
+
+
+def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
+    """Return the rows in the files of a number, as a stream."""
+    path = _rows_of(checkpoint, frame_index)
+    return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
+
+
+def _rows_of(checkpoint: str, frame_index: int) -> str:
+    """Return the path of the files of a number."""
+    return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{frame_index}"
+
+
+def _begun(entry: Entry, frame: DataFrame) -> Source:
+    """Return a source, or a view of one, that reads its initial rows from files, ordered by
+    time.
+    """
+    base = entry.base
+    assert isinstance(base, Source)
+    if base.files:
+        # Order files by path, because their modification times mean nothing.
+        metadata, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
+        parts = (metadata["file_path"], metadata["file_block_start"])
+        named = zip(("file_path", "file_block_start"), parts, strict=True)
+        file = F.struct(never.alias("file_modification_time"), *(p.alias(n) for n, p in named))
+        frame = frame.select("*", file.alias(FILE_METADATA))
+    unread = base.with_unread
+    # In a shared log, the rows of several frames are ordered by time.
+    sequence = F.unix_micros(TIMESTAMP) if base.ordered else F.col(SEQUENCE)
+    return Source(
+        name=entry.name,
+        key=entry.key,
+        values=entry.values,
+        frame=frame,
+        timestamp=F.col(TIMESTAMP),
+        deleted=F.col(CHANGE) == DELETE,
+        sequence=None if base.sequence is None else sequence,
+        log_partition=None if base.log_partition is None else F.col(LOG_PARTITION),
+        stream=entry.stream,
+        files=base.files,
+        with_unread=None if unread is None else _nothing_unread(frame, unread.schema[UNREAD]),
+    )
+
+
+def _nothing_unread(frame: DataFrame, column: StructField) -> DataFrame:
+    """Return rows with an empty column of dead letters."""
+    return frame.withColumn(UNREAD, F.lit(None).cast(column.dataType))
+
+
+def empty(session: SparkSession, entry: Entry) -> DataFrame:
+    """Return an empty frame with an entry's columns, as ``write`` takes them."""
+    fields = [*entry.row.fields, StructField(TIMESTAMP, TimestampType())]
+    return session.createDataFrame([], StructType(fields))
+
+
+def unchanging(
+    session: SparkSession, checkpoint: str, sources: Sequence[Source]
+) -> dict[Entry, Source]:
+    """Return by static table the source that a begun query reads: a folder of one empty file."""
+    static = [source for source in sources if source.static]
+    if not static:
+        return {}
+    path = f"{checkpoint.rstrip('/')}/{STATIC}"
+    nothing = empty(session, static[0]).select(TIMESTAMP)
+    nothing.coalesce(1).write.mode("ignore").parquet(path)
+    schemas = [empty(session, source).schema for source in static]
+    frames = [session.readStream.schema(schema).parquet(path) for schema in schemas]
+    return {
+        source: replace(source, frame=frame, timestamp=F.col(TIMESTAMP))
+        for source, frame in zip(static, frames, strict=True)
+    }
+
+
+def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
+    """Return the blobs of buckets by a stage's fingerprint: ``bucket``, ``name``, ``blob``."""
+    return CheckpointStores.of(operator, session, folder_of(checkpoint), None).states()
+
+
+def remove(session: SparkSession, checkpoint: str) -> None:
+    """Remove the files of the initial rows, if there are any."""
+    files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")
