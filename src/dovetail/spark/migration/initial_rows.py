@@ -1,29 +1,36 @@
-"""Initial rows of tables: those of frames, with the columns of their tables.
+"""The second phase of a query that begins with initial rows: which rows are read, and from where.
 
-They are written to files (``spark.migration.row_files``). One micro-batch of the stages reads the
-files (``spark.migration.first_stages``).
+Rows come from the frames of ``initial=``, from static tables, or from the stores of another
+checkpoint (``spark.migration.stored_inputs``). All of them are written to files
+(``spark.migration.row_files``). One micro-batch of the stages reads the files
+(``spark.migration.first_stages``), so their state is as if the rows had come from the sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from dovetail.base.columns import (
-    TIMESTAMP,
-    quoted,
-)
+from dovetail.base.columns import TIMESTAMP, quoted
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
+from dovetail.physical.routing import Plan
+from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import origins_of
-from dovetail.plan.nodes import Node, Source
+from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.types.arrow import nullable
+from dovetail.plan.views import parts_of
+from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.migration import row_files
+from dovetail.spark.migration.carried_over import CarriedOver
+from dovetail.spark.migration.stored_inputs import rows_of_tables
 
 Initial: TypeAlias = Annotated[
     Mapping[str, Annotated[DataFrame, Rule("a DataFrame")]] | str | PathLike[str],
@@ -31,9 +38,108 @@ Initial: TypeAlias = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class InitialRows:
+    """Phase 2: the rows that the first micro-batch reads from files.
+
+    The files are numbered. Those of the plan's inputs come first, then those of results.
+    """
+
+    parts: Sequence[int]
+    """For each input of the plan, the depth of the view whose rows are in its files."""
+    results: Sequence[int]
+    """The indices of the carried stages whose results are in the files that follow."""
+    begins: Sequence[str] | None = None
+    """For each stage the way in which it begins, in words; None without another checkpoint."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its part of the steps that are left, in ``dovetail.json``."""
+        begins = {} if self.begins is None else {"begins": self.begins}
+        return begins | {"parts": self.parts, "results": self.results}
+
+    @classmethod
+    def of_json(cls, left: Mapping[str, Any]) -> InitialRows:
+        """Return the value by the steps that are left."""
+        return cls(left["parts"], left["results"], left.get("begins"))
+
+    def inputs_of(self, plan: Plan) -> list[Entry]:
+        """Return the entries whose rows are in the files, in the order of the files."""
+        depths = zip(plan.entries, self.parts, strict=True)
+        return list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in depths))
+
+    def results_of(self, plan: Plan) -> list[Stage]:
+        """Return the carried stages whose results are in the files, in the order of the files."""
+        return [plan.stages[index] for index in self.results]
+
+
+@dataclass(frozen=True)
+class RowFrames:
+    """The frames of initial rows, before they are written."""
+
+    inputs: Mapping[Entry, DataFrame]
+    """The rows of sources and of views."""
+    results: Mapping[Stage, DataFrame] = field(default_factory=dict)
+    """The results of carried stages."""
+    begins: Sequence[str] | None = None
+    """As in ``InitialRows``."""
+
+
+def of_stores(
+    stored: CheckpointStores,
+    plan: Plan,
+    nodes: Sequence[Node],
+    carried: CarriedOver,
+    *,
+    results: bool,
+) -> RowFrames:
+    """Return the rows from another checkpoint, static ones included.
+
+    ``results``: whether the rows of results are wanted. Raises ``CheckpointError`` for a stage that
+    needs what the checkpoint does not have.
+    """
+    carried_stages = carried.stages_of(plan)
+    inputs, result_rows = rows_of_tables(stored, plan, nodes, carried_stages, results=results)
+    stored_tables = {entry.base for entry in inputs}
+    static = static_rows(origins_of(nodes))
+    read_first = {table: rows for table, rows in static.items() if table not in stored_tables}
+    tables = {*stored_tables, *static}
+    begins = [_begin_of(stage, carried_stages, tables) for stage in plan.stages]
+    return RowFrames({**read_first, **inputs}, result_rows, begins)
+
+
+def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry]) -> str:
+    """Return the way in which a stage begins, in words; ``tables``: the sources with rows."""
+    if stage in carried:
+        return "carried over"
+    read = [table for table in stage.inputs.values() if not table.stream]
+    names = [
+        table.name for table in read if table.base in tables or isinstance(table.base, Derived)
+    ]
+    return f"with the rows of {', '.join(dict.fromkeys(names))}" if names else "empty"
+
+
+def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames) -> InitialRows:
+    """Write the initial rows to files; inputs without rows get empty ones."""
+    rows = frames.inputs
+    parts_read = [
+        next((p for p in parts_of(node) if p in rows), node.base) for node in plan.entries
+    ]
+    inputs = [
+        rows[part] if part in rows else row_files.empty(session, part)
+        for part in dict.fromkeys(parts_read)
+    ]
+    row_files.write(session, checkpoint, [*inputs, *frames.results.values()])
+    entries_and_parts = zip(plan.entries, parts_read, strict=True)
+    return InitialRows(
+        parts=[parts_of(entry).index(part) for entry, part in entries_and_parts],
+        results=[plan.stages.index(stage) for stage in frames.results],
+        begins=frames.begins,
+    )
+
+
 def rows_of(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
-) -> dict[Source, DataFrame]:
+) -> dict[Entry, DataFrame]:
     """Return the initial rows by table, static ones included: key, values and ``_timestamp``.
 
     ``operator``: the call. Raises ``PlanError`` for frames that do not fit the tables, and for
@@ -56,11 +162,13 @@ def rows_of(
                 f"initial= names {name!r}, which is no table of {nodes[0].name}",
                 f"Its tables are {', '.join(tables) or 'none'}",
             )
-    named_rows = {tables[name]: _rows(tables[name], frame) for name, frame in initial.items()}
+    named_rows: dict[Entry, DataFrame] = {
+        tables[name]: _rows(tables[name], frame) for name, frame in initial.items()
+    }
     return static_rows(inputs) | named_rows
 
 
-def static_rows(sources: Sequence[Source]) -> dict[Source, DataFrame]:
+def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
     """Return the rows of the static sources."""
     frames = [(source, source.frame) for source in sources if source.static]
     return {source: _rows(source, frame) for source, frame in frames if frame is not None}

@@ -1,15 +1,14 @@
-"""The way in which a topology goes on with the stored state of another one's query.
+"""Rows from the stored state of another topology's query, for stages that are not carried over.
 
-A stage of both topologies is carried over, blob by blob. Any other stage of the new one begins with
-rows: those of a source, from some stage of the old one; or those of a carried stage, which are its
-result. What a stage has made of a stream's records cannot be obtained in this way.
+Such a stage begins with rows of two kinds. Those of a source come from some stage of the old query.
+Those of a carried stage are its result. What a stage has made of a stream's records cannot be
+obtained in this way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -18,36 +17,21 @@ from pyspark.sql.types import StructField
 
 from dovetail.base.columns import CHANGE, TIMESTAMP, quoted
 from dovetail.engine import store_contents
-from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.errors import ConfigurationError
 from dovetail.physical.output import output_of
 from dovetail.physical.routing import Plan
 from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.fingerprint import describe_input, identity, sources_in
-from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import parts_of
 from dovetail.spark.checkpoints import state_results
-from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
 from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
 from dovetail.spark.migration import row_files
+from dovetail.spark.migration.carried_over import refusal
 from dovetail.spark.migration.wider_types import widened, widens
-
-_START = "Start with a new checkpoint, and read its sources from their beginning"
-
-
-@dataclass(frozen=True)
-class Succession:
-    """The way in which the stages of a plan begin."""
-
-    carried: tuple[Stage, ...]
-    """The stages that are carried over."""
-    rows: Mapping[Entry, DataFrame]
-    """By input: the initial rows of stages that are not carried over. Sources without history are
-    absent."""
-    results: Mapping[Stage, DataFrame]
-    """By carried stage: its result, the initial rows of the stages that read it."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +45,25 @@ class _Found:
     """The description of the input in the old query."""
 
 
-def succession(
-    stored: CheckpointStores, plan: Plan, nodes: Sequence[Node], *, results: bool = False
-) -> Succession:
-    """Return the way in which the stages of a plan begin; ``nodes``: its results.
+def rows_of_tables(
+    stored: CheckpointStores,
+    plan: Plan,
+    nodes: Sequence[Node],
+    carried: Collection[Stage],
+    *,
+    results: bool,
+) -> tuple[dict[Entry, DataFrame], dict[Stage, DataFrame]]:
+    """Return the initial rows of stages that are not carried over: by input, and by carried stage.
 
-    ``results``: whether the rows of results are wanted, also of carried stages. Raises
-    ``CheckpointError`` for a stage that needs what the checkpoint does not have.
+    Sources without history are absent. The rows of a carried stage are its result, which other
+    stages read. ``nodes``: the results of the plan. ``results``: whether the rows of results are
+    wanted, also of carried stages.
+
+    Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
-    carried = tuple(
-        stage
-        for stage in plan.stages
-        if plan.buckets == stored.buckets
-        and stage.fragment.topology
-        and stage.fragment.topology in stored.stages
-    )
-    old_identities = [identity(source) for source in sources_in(dict(stored.topology[1]))]
-    wanted: dict[Entry, list[Port]] = {}
     ends = [result.stage for result in plan.results if results]
     read = [stage for stage in ends if stage in carried]
+    wanted: dict[Entry, list[Port]] = {}
     for stage in _storing(plan, ends):
         if stage in carried:
             continue
@@ -89,21 +73,39 @@ def succession(
                 read += [port.origin] if port.origin in carried else []
             elif port.input is not None and not port.source.stream:
                 wanted.setdefault(port.input.source, []).append(port)
+    return _rows_by_input(stored, plan, nodes, wanted), _rows_by_stage(stored, plan, read)
+
+
+def _rows_by_input(
+    stored: CheckpointStores,
+    plan: Plan,
+    nodes: Sequence[Node],
+    wanted: Mapping[Entry, Sequence[Port]],
+) -> dict[Entry, DataFrame]:
+    """Return the rows of inputs that the other query had."""
+    old_identities = [identity(source) for source in sources_in(dict(stored.topology[1]))]
     rows_by_entry = {}
     for entry, ports in wanted.items():
         if identity(describe_input(nodes, entry.base)) in old_identities:
             part, frame = _rows(stored, nodes, entry, ports, _kept(plan, ports))
             rows_by_entry[part] = frame
+    return rows_by_entry
+
+
+def _rows_by_stage(
+    stored: CheckpointStores, plan: Plan, read: Sequence[Stage]
+) -> dict[Stage, DataFrame]:
+    """Return the results of the carried stages in ``read``, as far as they are tables."""
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
         if apart and not plan.single and output_of(stage).held is None:
-            raise _refusal(
+            raise refusal(
                 stored,
                 f"has {stage.node.name}, which computes its columns as it leaves",
                 "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
             )
-    return Succession(carried, rows_by_entry, {stage: _result(stored, stage) for stage in tables})
+    return {stage: _result(stored, stage) for stage in tables}
 
 
 def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
@@ -118,98 +120,12 @@ def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
     return stages[::-1]
 
 
-def offsets(
-    stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
-) -> tuple[list[str | None], list[tuple[int, int]]]:
-    """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
-    one.
-
-    Also return pairs of the folder numbers of a source, in the old query and the new one. Raises
-    ``CheckpointError`` for sources whose positions contradict each other.
-    """
-    old_inputs = _places(stored)
-    new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
-    taken: dict[str, int] = {}
-    for source, read, folders in zip(plan.reads, *reads_of(plan.reads), strict=True):
-        source_id, leaves, folders = (
-            identity(describe_input(nodes, source)),
-            read or 0,
-            folders or [],
-        )
-        if source.static:
-            new_offsets += [None] * leaves
-            continue
-        before = [positions for candidate, positions in old_inputs if candidate == source_id]
-        occurrence = taken.setdefault(str(source_id), 0)
-        taken[str(source_id)] += 1
-        if not before:
-            new_offsets += [None] * leaves
-            for folder in folders:
-                _settle(stored, source, same, folder, (None, None))
-            continue
-        alike = (
-            len(list(groupby([[offset for _, offset in positions] for positions in before]))) == 1
-        )
-        again = sum(candidate is source for candidate in plan.reads)
-        if not alike and len(before) != again:
-            raise _refusal(
-                stored,
-                f"has read {source.name} in {len(before)} places, up to different ones",
-                "Start it once more with availableNow=True while nothing comes, then call again",
-            )
-        positions = before[0 if alike else occurrence]
-        if len(positions) != leaves:
-            raise _refusal(
-                stored,
-                f"has read {source.name} from {len(positions)} sources, and now there are {leaves}",
-            )
-        for folder, position in zip(folders, positions, strict=True):
-            _settle(stored, source, same, folder, position)
-            new_offsets.append(position[1])
-    return new_offsets, [(old, new) for new, (old, _) in same.items() if old is not None]
-
-
-def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | None]]]]:
-    """Return the inputs of the old query, each with the folders and offsets of its sources."""
-    old_offsets = iter(enumerate(stored.offsets()))
-    old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
-    for source_id, leaves, numbers in stored.reads:
-        if leaves is None:
-            raise _refusal(stored, "was started on Spark Connect, which does not say what it reads")
-        positions = list(islice(old_offsets, leaves))
-        if numbers is not None:
-            positions = [(n, offset) for n, (_, offset) in zip(numbers, positions, strict=True)]
-        old_inputs.append((source_id, positions))
-    return old_inputs
-
-
-def _settle(
-    stored: CheckpointStores,
-    source: Source,
-    same: dict[int, tuple[int | None, str | None]],
-    folder: int,
-    position: tuple[int | None, str | None],
-) -> None:
-    """Record which source of the old query a source continues, and its offset.
-
-    Inputs that share a frame are one source to Spark, which reads on from one place. Raises
-    ``CheckpointError`` if their places differ.
-    """
-    before = same.setdefault(folder, position)
-    if (before[0] is None) != (position[0] is None) or before[1] != position[1]:
-        raise _refusal(
-            stored,
-            f"has not read {source.name} as far as another input of the same frame",
-            f"Give {source.name} a frame of its own: read it once more with spark.readStream",
-        )
-
-
 def _result(stored: CheckpointStores, stage: Stage) -> DataFrame:
     """Return the rows of a carried stage's table."""
     try:
         return state_results.result(stored, stage.node, stage.node)
     except ConfigurationError as error:
-        raise _refusal(stored, f"does not say what rows there are: {error.problem}") from error
+        raise refusal(stored, f"does not say what rows there are: {error.problem}") from error
 
 
 def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
@@ -220,7 +136,7 @@ def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
     tables = {port.source.name for port in stage.ports} - set(streams)
     for store in stage.fragment.stores.values() if streams else ():
         if store.of not in tables:
-            raise _refusal(
+            raise refusal(
                 stored,
                 f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
                 f"Leave {stage.node.name} as it was, with the same buckets=, or start with a new "
@@ -275,7 +191,7 @@ def _rows(
                 _refuse_waiting(stored, old_store)
                 return part, _fitted(stored, old_store, part)
             problems.append(misfit)
-    raise _refusal(stored, problems[-1])
+    raise refusal(stored, problems[-1])
 
 
 def _needed(port: Port) -> set[str]:
@@ -319,7 +235,7 @@ def _refuse_waiting(stored: CheckpointStores, old_store: _Found) -> None:
     for stage_store in stored.stores:
         waits = stage_store.store.kind == "queue" and stage_store.store.of == old_store.store.of
         if waits and stage_store.stage.topology == topology and rows(stored, stage_store).head(1):
-            raise _refusal(
+            raise refusal(
                 stored,
                 f"has rows of {old_store.store.of} that wait for another input (align=)",
                 "Start it once more, until they have come out, then call again",
@@ -363,8 +279,3 @@ def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFra
         return widened(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
 
     return frame.select(*map(column, part.row), *map(F.col, beside))
-
-
-def _refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:
-    """Return the error for a checkpoint that cannot be gone on with."""
-    return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

@@ -1,19 +1,51 @@
-"""The begin of a query with initial rows: the rows of static frames, or the state of another query.
+"""The start of a query that begins with initial rows.
 
-The initial rows lie in files in the checkpoint (``spark.migration.row_files``). By default a
-separate query reads them into a checkpoint of its own. The first micro-batch of the real query
-takes over that state. This needs only what Spark Connect has, too.
+They are rows of static frames, or the state of another query. Three phases decide how the query
+begins, each a value that is handed on to the next:
 
-There are two reasons for a first micro-batch of the real query to read the rows instead: its sinks
-are to get the results, or it goes on where another query stopped
-(``spark.migration.stored_inputs``). The checkpoint is then rewritten as if this micro-batch had
-read the sources. Each step can be repeated; ``dovetail.json`` lists the steps that are left.
+1. ``CarriedOver``: what is taken over from another checkpoint. Stages that both queries have keep
+   their state, and sources are read on from where the other query stopped.
+2. ``InitialRows``: which rows are read. They are written to files in the checkpoint, in the folder
+   ``initial``.
+3. ``FirstBatch``: what the first micro-batch emits, which reads these files.
+
+By default a separate query reads the files, into a checkpoint of its own. The first micro-batch of
+the real query takes over that state. This needs only what Spark Connect has, too. There are two
+reasons for the real query to read the files by itself: its sinks are to get the results, or it goes
+on from another checkpoint. It then rewrites its checkpoint as if it had read the sources.
+
+Each step can be repeated. ``dovetail.json`` lists the steps that are left. It binds nothing before
+Spark has written ``sources`` or ``offsets`` beside it. A kill leaves what is on disk after the last
+complete step.
+
+| by itself  | step               | on disk afterwards            | a restart there               |
+|------------|--------------------|-------------------------------|-------------------------------|
+| prepared   | write the rows     | initial/rows/0, 1, …          | removes them, begins anew     |
+|     │      | bind               | dovetail.json: "beginning"    | begins anew: nothing is bound |
+|     ▼      |                    |                               |                               |
+| finished   | plan micro-batch 0 | sources/, offsets/0           | runs it, on these rows        |
+|     │      | run it             | state/, the sinks' output     | runs it again, on these rows  |
+|     │      | commit it          | commits/0                     | skips it, does the rest       |
+|     │      | copy the sources   | sources/ of the other query   | copies them again             |
+|     │      | set the offsets    | offsets/0 of the other query  | sets them again               |
+|     │      | remove the rows    | no initial/                   | sets the offsets again        |
+|     ▼      | bind               | dovetail.json: no "beginning" | goes on like any other query  |
+
+| separately | step               | on disk afterwards            | a restart there               |
+|------------|--------------------|-------------------------------|-------------------------------|
+| prepared   | write the rows     | initial/rows/0, 1, …          | removes them, begins anew     |
+|     │      | run the query      | initial/checkpoint/           | removes it, begins anew       |
+|     │      | bind               | dovetail.json: "seeded"       | begins anew: nothing is bound |
+|     ▼      |                    |                               |                               |
+| the query  | plan micro-batch 0 | sources/, offsets/0           | takes over the state again    |
+|     │      | commit it          | commits/0                     | removes initial/              |
+|     ▼      | next start         | no initial/                   | goes on like any other query  |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import Any
 
@@ -21,11 +53,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.errors import ConfigurationError
 from dovetail.physical.routing import Plan
-from dovetail.physical.stage import Stage
 from dovetail.plan.dead_letters import DeadLetters, leaving_out
-from dovetail.plan.fingerprint import origins_of
-from dovetail.plan.nodes import Derived, Node
-from dovetail.plan.views import parts_of
+from dovetail.plan.nodes import Node
 from dovetail.platform import delta_tables
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
@@ -36,15 +65,16 @@ from dovetail.spark.checkpoints.checkpoint import (
     TIMED,
     CheckpointFile,
     binding_of,
-    reads_of,
     refuse_other_stages,
     refuse_repartitioning,
     refuse_unfit,
 )
 from dovetail.spark.checkpoints.stores import CheckpointStores, refuse_unreadable
 from dovetail.spark.execution.buckets import bucket_labels
-from dovetail.spark.migration import initial_rows, row_files, stored_inputs
+from dovetail.spark.migration import initial_rows, row_files
+from dovetail.spark.migration.carried_over import CarriedOver, carried_over
 from dovetail.spark.migration.first_stages import FirstStages
+from dovetail.spark.migration.initial_rows import InitialRows, RowFrames
 from dovetail.spark.query.end_of_input import refuse_ended
 from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
@@ -57,6 +87,27 @@ from dovetail.spark.query.writer import (
 )
 
 _REMEDY = "Mend what it names"
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """Phase 3: what the first micro-batch emits of the state and the rows that it begins with."""
+
+    carried: CarriedOver
+    rows: InitialRows
+    emits: bool
+    """True if the sinks get the results. Dead letters go to their sink in any case."""
+    separate: bool = False
+    """True if a query without sinks runs it, whose state the real query takes over."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the steps that are left, the entry ``BEGINNING`` of a binding."""
+        return {**self.carried.as_json(), **self.rows.as_json(), "emits": self.emits}
+
+    @classmethod
+    def of_json(cls, left: Mapping[str, Any]) -> FirstBatch:
+        """Return the value by the steps that are left."""
+        return cls(CarriedOver.of_json(left), InitialRows.of_json(left), left["emits"])
 
 
 def prepared(
@@ -72,28 +123,21 @@ def prepared(
     """
     if initial is None:
         initial, emits = {}, any(map(_says_by_itself, run.nodes))
-    if isinstance(initial, Mapping) and not emits and not _has_letters(run):
-        return _apart(run, initial_rows.rows_of(run.operator, run.nodes, initial))
-    if is_remote(run.session):
-        raise ConfigurationError(
-            run.operator,
-            "Spark Connect cannot write files into a checkpoint, as emit_initial=, initial= with a "
-            "checkpoint and a static table whose rows come out by themselves need it",
-            "Start the query in a classic session for the first time; it may go on here",
-        )
-    if isinstance(initial, Mapping):
-        rows = initial_rows.rows_of(run.operator, run.nodes, initial)
-        count, partitions = run.numbers()
-        plan = run.plan(count)
-        never = [None] * sum(leaves or 0 for leaves in reads_of(plan.reads)[0])
-        left: dict[str, Any] = {"offsets": never, "sources": []} | _written(run, plan, rows)
-    else:
-        stored = _standing(run, fspath(initial))
-        count, partitions = run.numbers(stored.buckets)
-        plan = run.plan(count)
-        left = _with_state(run, stored, plan, emits=emits)
-    left["emits"] = emits
-    return _bind(run, plan, partitions, {BEGINNING: left})
+    separate = isinstance(initial, Mapping) and not emits and not _has_letters(run)
+    frames, stored = _opened(run, initial, separate=separate)
+    buckets, partitions = run.numbers(None if stored is None else stored.buckets)
+    plan = replace(run, outcomes=()).plan(buckets) if separate else run.plan(buckets)
+
+    carried = carried_over(stored, plan, run.nodes)
+    if stored is not None:
+        frames = initial_rows.of_stores(stored, plan, run.nodes, carried, results=emits)
+    rows = _written(run, plan, frames, separate=separate)
+    first = FirstBatch(carried, rows, emits, separate)
+
+    if not separate:
+        return _bind(run, plan, partitions, {BEGINNING: first.as_json()})
+    _run_separately(run, plan, partitions, first)
+    return _bind(run, plan, partitions, {SEEDED: True})
 
 
 def _says_by_itself(node: Node) -> bool:
@@ -116,14 +160,13 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Run the first micro-batch, if it is not done; return the binding that holds from then on."""
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_unfit(bound, run.nodes, run.title, asked)
-    left = bound[BEGINNING]
+    first = FirstBatch.of_json(bound[BEGINNING])
     if not run.file.has_committed():
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
-        seeding = _seeding(run, plan, bound["partitions"], left)
-        seeding.timed = TIMED in bound
-        _complete(run, plan, seeding)
-    _going_on(run.session, run.checkpoint, left)
+        stages = _stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
+        _complete(run, plan, stages)
+    _going_on(run.session, run.checkpoint, first.carried)
     binding = {name: value for name, value in bound.items() if name != BEGINNING}
     run.file.write(binding)
     return binding
@@ -152,48 +195,27 @@ def taken_over(run: StartRequest) -> dict[str, DataFrame]:
     return {}
 
 
-def _apart(run: StartRequest, rows: Mapping[Any, DataFrame]) -> dict[str, Any]:
-    """Process the initial rows in a checkpoint of their own; return the real checkpoint's
-    binding.
+def _opened(
+    run: StartRequest, initial: Mapping[str, DataFrame] | str | PathLike[str], *, separate: bool
+) -> tuple[RowFrames, CheckpointStores | None]:
+    """Return what ``initial=`` names: rows of frames, and the state of another checkpoint.
+
+    Raises ``ConfigurationError`` for a checkpoint on Spark Connect, unless a separate query reads
+    the rows.
     """
-    refuse_unreadable(run.operator, run.checkpoint)
-    sources = origins_of(run.nodes)
-    frames = [
-        rows[source] if source in rows else row_files.empty(run.session, source)
-        for source in sources
-    ]
-    with refused(run.title, "the frames of initial= cannot be stored", _REMEDY):
-        row_files.write(run.session, run.checkpoint, frames)
-    apart = replace(run, outcomes=(), checkpoint=row_files.folder_of(run.checkpoint))
-    count, partitions = apart.numbers()
-    plan = apart.plan(count)
-    begun = row_files.read(run.session, run.checkpoint, sources)
-    seeding = FirstStages(bucket_labels(count), partitions, timers=True, sources=begun)
-    apart.file.write(binding_of(run.nodes, plan, partitions=partitions))
-    _complete(apart, plan, seeding)
-    return _bind(run, plan, partitions, {SEEDED: True})
-
-
-def _bind(
-    run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Write the binding of a new checkpoint and return it."""
-    timed = {} if run.idle is None else {TIMED: True}
-    bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
-    with reaching(run.operator, "checkpoint=", run.checkpoint):
-        run.file.write(bound)
-    return bound
-
-
-def _complete(run: StartRequest, plan: Plan, seeding: FirstStages) -> None:
-    """Run the query of the initial rows to its end."""
-    used = settings(seeding.partitions) | run.file.settings() | row_files.SETTINGS
-    used |= TO_END if has_timers(plan, timed=seeding.timed) else {}
-    with STARTING, delta_tables.setting(run.session, used):
-        writer = writer_of(run.outcomes, plan, seeding, run.checkpoint)
-        with refused(run.title, "Spark does not start its query", _REMEDY):
-            query = writer.trigger(availableNow=True).start()
-    TopologyQuery.of(query, run.title).awaitTermination()
+    if is_remote(run.session) and not separate:
+        raise ConfigurationError(
+            run.operator,
+            "Spark Connect cannot write files into a checkpoint, as emit_initial=, initial= with a "
+            "checkpoint and a static table whose rows come out by themselves need it",
+            "Start the query in a classic session for the first time; it may go on here",
+        )
+    if not isinstance(initial, Mapping):
+        return RowFrames({}), _standing(run, fspath(initial))
+    rows = initial_rows.rows_of(run.operator, run.nodes, initial)
+    if separate:
+        refuse_unreadable(run.operator, run.checkpoint)
+    return RowFrames(rows), None
 
 
 def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
@@ -213,103 +235,66 @@ def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
     return replace(stored, batch=max(done))
 
 
-def _with_state(
-    run: StartRequest, stored: CheckpointStores, plan: Plan, *, emits: bool
+def _written(run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool) -> InitialRows:
+    """Write the initial rows to files."""
+    what = "the frames of initial=" if separate else "what initial= names"
+    with refused(run.title, f"{what} cannot be stored", _REMEDY):
+        return initial_rows.write(run.session, run.checkpoint, plan, frames)
+
+
+def _bind(
+    run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the steps to begin with a query's state: the ``beginning`` part of a binding."""
-    offsets, same = stored_inputs.offsets(stored, plan, run.nodes)
-    begun = stored_inputs.succession(stored, plan, run.nodes, results=emits)
-    sources_with_rows = {entry.base for entry in begun.rows}
-    static = initial_rows.static_rows(origins_of(run.nodes))
-    rows: dict[Any, DataFrame] = {
-        table: frame for table, frame in static.items() if table not in sources_with_rows
-    }
-    rows |= begun.rows
-    sources_with_rows |= static.keys()
-
-    def how(stage: Stage) -> str:
-        if stage in begun.carried:
-            return "carried over"
-        read = [table for table in stage.inputs.values() if not table.stream]
-        names = [
-            table.name
-            for table in read
-            if table.base in sources_with_rows or isinstance(table.base, Derived)
-        ]
-        return f"with the rows of {', '.join(dict.fromkeys(names))}" if names else "empty"
-
-    return {
-        "offsets": offsets,
-        "sources": same,
-        "from": stored.checkpoint,
-        "batch": stored.batch,
-        "carried": [plan.stages.index(stage) for stage in begun.carried],
-        "begins": [how(stage) for stage in plan.stages],
-        **_written(run, plan, rows, begun.results),
-    }
+    """Write the binding of a new checkpoint and return it."""
+    timed = {} if run.idle is None else {TIMED: True}
+    bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
+    with reaching(run.operator, "checkpoint=", run.checkpoint):
+        run.file.write(bound)
+    return bound
 
 
-def _written(
-    run: StartRequest,
-    plan: Plan,
-    rows: Mapping[Any, DataFrame],
-    results: Mapping[Any, DataFrame] | None = None,
-) -> dict[str, Any]:
-    """Write the initial rows to files and return their part of the binding.
-
-    ``parts``: for each input of the plan the depth of the view whose rows are read from files.
-    ``results``: the numbers of the stages whose rows follow in the files.
-    """
-    parts_read = [
-        next((p for p in parts_of(node) if p in rows), node.base) for node in plan.entries
-    ]
-    distinct_parts, results = list(dict.fromkeys(parts_read)), results or {}
-    frames = [
-        rows[node] if node in rows else row_files.empty(run.session, node)
-        for node in distinct_parts
-    ]
-    with refused(run.title, "what initial= names cannot be stored", _REMEDY):
-        row_files.write(run.session, run.checkpoint, [*frames, *results.values()])
-    entries_and_parts = zip(plan.entries, parts_read, strict=True)
-    return {
-        "parts": [parts_of(entry).index(part) for entry, part in entries_and_parts],
-        "results": [plan.stages.index(stage) for stage in results],
-    }
+def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
+    """Run the first micro-batch as a query without sinks, in a checkpoint of its own."""
+    folder = row_files.folder_of(run.checkpoint)
+    separate_run = replace(run, outcomes=(), checkpoint=folder)
+    stages = _stages(run, plan, partitions, first, timed=False)
+    separate_run.file.write(binding_of(run.nodes, plan, partitions=partitions))
+    _complete(separate_run, plan, stages)
 
 
-def _seeding(
-    run: StartRequest, plan: Plan, partitions: int, left: Mapping[str, Any]
+def _stages(
+    run: StartRequest, plan: Plan, partitions: int, first: FirstBatch, *, timed: bool
 ) -> FirstStages:
     """Return the stages of the first micro-batch, reading the files."""
-    entries_and_depths = zip(plan.entries, left["parts"], strict=True)
-    parts = list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in entries_and_depths))
-    begun = row_files.read(run.session, run.checkpoint, parts)
-    stages = [plan.stages[index] for index in left["results"]]
-    results = {
-        stage: row_files.read_rows(run.session, run.checkpoint, index)
-        for index, stage in enumerate(stages, start=len(parts))
-    }
-    seeding = FirstStages(
+    session, inputs = run.session, first.rows.inputs_of(plan)
+    results = enumerate(first.rows.results_of(plan), start=len(inputs))
+    return FirstStages(
         bucket_labels(plan.buckets),
         partitions,
         timers=True,
-        silent=not left["emits"],
-        sources=begun,
-        results=results,
+        timed=timed,
+        silent=not (first.emits or first.separate),
+        sources=row_files.read(session, run.checkpoint, inputs),
+        results={
+            stage: row_files.read_rows(session, run.checkpoint, index) for index, stage in results
+        },
+        carried=first.carried.stages_of(plan),
+        initial=first.carried.states(run.operator, session, plan),
     )
-    if left.get("carried"):
-        states = CheckpointStores.of(
-            run.operator, run.session, left["from"], left["batch"]
-        ).states()
-        seeding.carried = [plan.stages[index] for index in left["carried"]]
-        topologies = [stage.fragment.topology for stage in seeding.carried]
-        seeding.initial = {
-            topology: states[topology] for topology in topologies if topology in states
-        }
-    return seeding
 
 
-def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -> None:
+def _complete(run: StartRequest, plan: Plan, stages: FirstStages) -> None:
+    """Run the query of the initial rows to its end."""
+    used = settings(stages.partitions) | run.file.settings() | row_files.SETTINGS
+    used |= TO_END if has_timers(plan, timed=stages.timed) else {}
+    with STARTING, delta_tables.setting(run.session, used):
+        writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
+        with refused(run.title, "Spark does not start its query", _REMEDY):
+            query = writer.trigger(availableNow=True).start()
+    TopologyQuery.of(query, run.title).awaitTermination()
+
+
+def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
     """Rewrite the checkpoint as if it had read its sources up to where the query goes on."""
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"))
@@ -317,7 +302,10 @@ def _going_on(session: SparkSession, checkpoint: str, left: Mapping[str, Any]) -
     assert text is not None
     head = text.splitlines()[:2]  # the version, and the micro-batch's settings
     files.clear(f"{root}/sources")
-    for before, now in left["sources"]:
-        files.copy(f"{left['from'].rstrip('/')}/sources/{before}", f"{root}/sources/{now}")
-    files.put(f"{root}/offsets/{last}", "\n".join([*head, *(o or "-" for o in left["offsets"])]))
+    for before, now in carried.sources:
+        assert carried.checkpoint is not None
+        other_root = carried.checkpoint.rstrip("/")
+        files.copy(f"{other_root}/sources/{before}", f"{root}/sources/{now}")
+    offsets = (offset or "-" for offset in carried.offsets)
+    files.put(f"{root}/offsets/{last}", "\n".join([*head, *offsets]))
     row_files.remove(session, checkpoint)

@@ -1,0 +1,180 @@
+"""The first phase of a query that begins with initial rows: what it carries over.
+
+Only a query that goes on from another checkpoint carries anything over. A stage of both topologies
+takes its state along, blob by blob. A source of both is read on from where the other query stopped.
+Any other stage begins with rows (``spark.migration.initial_rows``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.errors import CheckpointError
+from dovetail.physical.routing import Plan
+from dovetail.physical.stage import Stage
+from dovetail.plan.fingerprint import describe_input, identity
+from dovetail.plan.nodes import Node, Source
+from dovetail.spark.checkpoints.checkpoint import reads_of
+from dovetail.spark.checkpoints.stores import CheckpointStores
+
+_START = "Start with a new checkpoint, and read its sources from their beginning"
+
+
+@dataclass(frozen=True)
+class CarriedOver:
+    """Phase 1: what a new query takes over from another checkpoint."""
+
+    offsets: Sequence[str | None]
+    """The offset at which each of Spark's sources goes on; None to begin at its start."""
+    sources: Sequence[Sequence[int]]
+    """Pairs of the folder numbers of a source: in the other checkpoint and in the new one."""
+    checkpoint: str | None = None
+    """The other checkpoint; None if there is none."""
+    batch: int | None = None
+    """The micro-batch after which its state is taken over."""
+    stages: Sequence[int] = ()
+    """The indices of the plan's stages whose state is taken over."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its part of the steps that are left, in ``dovetail.json``."""
+        left: dict[str, Any] = {"offsets": self.offsets, "sources": self.sources}
+        if self.checkpoint is None:
+            return left
+        return left | {"from": self.checkpoint, "batch": self.batch, "carried": self.stages}
+
+    @classmethod
+    def of_json(cls, left: Mapping[str, Any]) -> CarriedOver:
+        """Return the value by the steps that are left."""
+        offsets, sources, stages = left["offsets"], left["sources"], left.get("carried", ())
+        return cls(offsets, sources, left.get("from"), left.get("batch"), stages)
+
+    def stages_of(self, plan: Plan) -> list[Stage]:
+        """Return the stages whose state is taken over."""
+        return [plan.stages[index] for index in self.stages]
+
+    def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
+        """Return the blobs that are taken over, by the fingerprint of a stage.
+
+        ``operator``: the call, for errors.
+        """
+        if self.checkpoint is None or not self.stages:
+            return {}
+        states = CheckpointStores.of(operator, session, self.checkpoint, self.batch).states()
+        topologies = [stage.fragment.topology for stage in self.stages_of(plan)]
+        return {topology: states[topology] for topology in topologies if topology in states}
+
+
+def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[Node]) -> CarriedOver:
+    """Return what a query carries over.
+
+    ``stored``: the state of the other query, None without one. ``nodes``: the results of the plan.
+    Raises ``CheckpointError`` for sources whose positions contradict each other.
+    """
+    if stored is None:
+        leaves, _ = reads_of(plan.reads)
+        return CarriedOver([None] * sum(count or 0 for count in leaves), [])
+    offsets, sources = _offsets(stored, plan, nodes)
+    stages = [index for index, stage in enumerate(plan.stages) if _is_same(stored, plan, stage)]
+    return CarriedOver(offsets, sources, stored.checkpoint, stored.batch, stages)
+
+
+def _is_same(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
+    """Say whether the other query has the state of a stage."""
+    topology = stage.fragment.topology
+    return plan.buckets == stored.buckets and bool(topology) and topology in stored.stages
+
+
+def _offsets(
+    stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
+) -> tuple[list[str | None], list[tuple[int, int]]]:
+    """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
+    one.
+
+    Also return pairs of the folder numbers of a source, in the old query and the new one. Raises
+    ``CheckpointError`` for sources whose positions contradict each other.
+    """
+    old_inputs = _places(stored)
+    new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
+    taken: dict[str, int] = {}
+    for source, read, folders in zip(plan.reads, *reads_of(plan.reads), strict=True):
+        source_id, leaves, folders = (
+            identity(describe_input(nodes, source)),
+            read or 0,
+            folders or [],
+        )
+        if source.static:
+            new_offsets += [None] * leaves
+            continue
+        before = [positions for candidate, positions in old_inputs if candidate == source_id]
+        occurrence = taken.setdefault(str(source_id), 0)
+        taken[str(source_id)] += 1
+        if not before:
+            new_offsets += [None] * leaves
+            for folder in folders:
+                _settle(stored, source, same, folder, (None, None))
+            continue
+        alike = (
+            len(list(groupby([[offset for _, offset in positions] for positions in before]))) == 1
+        )
+        again = sum(candidate is source for candidate in plan.reads)
+        if not alike and len(before) != again:
+            raise refusal(
+                stored,
+                f"has read {source.name} in {len(before)} places, up to different ones",
+                "Start it once more with availableNow=True while nothing comes, then call again",
+            )
+        positions = before[0 if alike else occurrence]
+        if len(positions) != leaves:
+            raise refusal(
+                stored,
+                f"has read {source.name} from {len(positions)} sources, and now there are {leaves}",
+            )
+        for folder, position in zip(folders, positions, strict=True):
+            _settle(stored, source, same, folder, position)
+            new_offsets.append(position[1])
+    return new_offsets, [(old, new) for new, (old, _) in same.items() if old is not None]
+
+
+def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | None]]]]:
+    """Return the inputs of the old query, each with the folders and offsets of its sources."""
+    old_offsets = iter(enumerate(stored.offsets()))
+    old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
+    for source_id, leaves, numbers in stored.reads:
+        if leaves is None:
+            raise refusal(stored, "was started on Spark Connect, which does not say what it reads")
+        positions = list(islice(old_offsets, leaves))
+        if numbers is not None:
+            positions = [(n, offset) for n, (_, offset) in zip(numbers, positions, strict=True)]
+        old_inputs.append((source_id, positions))
+    return old_inputs
+
+
+def _settle(
+    stored: CheckpointStores,
+    source: Source,
+    same: dict[int, tuple[int | None, str | None]],
+    folder: int,
+    position: tuple[int | None, str | None],
+) -> None:
+    """Record which source of the old query a source continues, and its offset.
+
+    Inputs that share a frame are one source to Spark, which reads on from one place. Raises
+    ``CheckpointError`` if their places differ.
+    """
+    before = same.setdefault(folder, position)
+    if (before[0] is None) != (position[0] is None) or before[1] != position[1]:
+        raise refusal(
+            stored,
+            f"has not read {source.name} as far as another input of the same frame",
+            f"Give {source.name} a frame of its own: read it once more with spark.readStream",
+        )
+
+
+def refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be gone on with."""
+    return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)
