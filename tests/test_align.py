@@ -25,7 +25,7 @@ from dovetail import testing
 from dovetail.api.topology import Topology
 from dovetail.engine import align
 from dovetail.operators.job import Batch
-from dovetail.physical.source import SourceSpec
+from dovetail.physical.source import RowArrival, RowShape, SourceSpec
 from dovetail.testing import Change, Driver
 
 if TYPE_CHECKING:
@@ -159,11 +159,8 @@ def test_what_is_let_through_has_the_clocks_of_its_logs(partitioned: bool) -> No
     own = [(name, pa.int64()) for name in ("_hash", "_event_time")]
     spec = SourceSpec(
         "L",
-        pa.schema([*own, ("_deleted", pa.bool_()), ("k", pa.string())]),
-        1,
-        sequence=partitioned,
-        log_partition=partitioned,
-        clocked=True,
+        RowShape(pa.schema([*own, ("_deleted", pa.bool_()), ("k", pa.string())]), keys=1),
+        arrival=RowArrival(ordered_by="own logs" if partitioned else None, clocked=True),
     )
 
     def rows(times: list[int], log: list[int], place: list[int]) -> pa.Table:

@@ -172,7 +172,7 @@ class Tasks:
 
     def cold(self) -> list[SideCache]:
         return [
-            SideCache.empty(pa.schema(source.fields(source.user_columns)), source.keys)
+            SideCache.empty(pa.schema(source.shape.user_fields), source.shape.keys)
             for source in self.operator.sources
         ]
 
@@ -221,7 +221,7 @@ class Tasks:
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
         source = self.operator.sources[side]
-        schema = pa.schema(source.fields(source.user_columns))
+        schema = pa.schema(source.shape.user_fields)
         return opened(self.law.sides[side].lookup, schema).rows(by, keys)
 
     @property
@@ -247,7 +247,7 @@ def read_by_key(port: Port) -> Port:
 
 def wire(port: Port, rows: Iterable[tuple[Row, bool, int]]) -> Batch:
     """Changes in the columns in which they travel."""
-    schema = port.source.schema
+    schema = port.source.shape.schema
     made = [
         {HASH: 0, EVENT_TIME: time, DELETED: gone}
         | {name: row.get(name) for name in schema.names[3:]}

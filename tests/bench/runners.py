@@ -25,7 +25,7 @@ from dovetail.engine.fragment import process
 from dovetail.laws.joins.table_join import Tree, TreeLeaf
 from dovetail.laws.joins.table_join import TreeJoin as JoinedBy
 from dovetail.physical.fragment import Emit, Fragment, Operator
-from dovetail.physical.source import SourceSpec
+from dovetail.physical.source import RowArrival, RowShape, SourceSpec
 from dovetail.physical.specs.by_key import TableJoinLaw
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -227,7 +227,8 @@ def kernel(
     """A tree of tables as a stage by itself, on one bucket."""
     known = list(family.sources(join))
     assert isinstance(join, str | tuple)
-    sources = tuple(SourceSpec(name, _ROWS, keys=1, sequence=True) for name in known)
+    arrival = RowArrival(ordered_by="shared log")
+    sources = tuple(SourceSpec(name, RowShape(_ROWS, keys=1), arrival=arrival) for name in known)
     operator = Operator(law=TableJoinLaw(_tree(join, known)), sources=sources, emit=emit)
     fragment = Fragment(topology="test", buckets=1, sources=sources, operators=(operator,))
     blobs, cache = MemoryBlobs(), SegmentCache()

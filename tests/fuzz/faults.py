@@ -591,7 +591,7 @@ FAULTS = [
     Fault(
         "batch: records with a null in their key are taken",
         "engine.pack",
-        "required = [] if self.source.null_keys else self._key_names",
+        "required = [] if self.source.meaning.null_keys else self._key_names",
         "required: list[str] = []",
     ),
     Fault(

@@ -71,11 +71,11 @@ def align(
     read_us = [NO_TIME if time is None else time for time in manifest.read_us]
     logs_before = before.logs or ({},) * len(incoming)
     logs = tuple(
-        _logs(of, pieces, source_index, now_us) if source.log_partition else {}
+        _logs(of, pieces, source_index, now_us) if source.arrival.by_own_logs else {}
         for source_index, (source, of) in enumerate(zip(fragment.sources, logs_before, strict=True))
     )
     reached = [
-        _reached(of, now_us, span_us) if source.log_partition else None if quiet else time
+        _reached(of, now_us, span_us) if source.arrival.by_own_logs else None if quiet else time
         for source, of, quiet, time in zip(
             fragment.sources,
             logs,
@@ -93,7 +93,9 @@ def align(
         before_us = NO_TIME if passed is None else passed
         slowest_us = reached[source_index]
         own_us = (
-            slowest_us if source.log_partition and slowest_us is not None else read_us[source_index]
+            slowest_us
+            if source.arrival.by_own_logs and slowest_us is not None
+            else read_us[source_index]
         )
         others = [time for o, time in enumerate(reached) if o != source_index and time is not None]
         upto_us = max(before_us, min([*others, own_us]))
@@ -103,7 +105,7 @@ def align(
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
         waited = queue.take(upto_us)
         due_us = _due(source, batch, logs_before[source_index], before.read_us[source_index])
-        if source.loose:
+        if source.meaning.loose:
             # A row that a condition leaves out has no time that other inputs could reach.
             due_us = np.minimum(due_us, read_us[source_index])
         passes = due_us <= upto_us
@@ -148,9 +150,9 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
     It is the row's clock: the largest timestamp that its log has had by then. So rows of a log keep
     their order. A row of another stage has its own event time.
     """
-    if source.carries:
+    if source.arrival.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
-    if not source.log_partition:
+    if not source.arrival.by_own_logs:
         return np.maximum(batch.clock_us, NO_TIME if read_us is None else read_us)
     log_ids, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
     before = np.array([logs.get(log_id, (NO_TIME, 0))[0] for log_id in log_ids.tolist()], np.int64)
@@ -167,7 +169,7 @@ def _let_through(
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)
     rows = pa.concat_tables([waited, incoming.rows.filter(pa.array(passing))]).combine_chunks()
-    if source.log_partition:
+    if source.arrival.by_own_logs:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
         row = np.lexsort((position, log))
         rows = rows.take(pa.array(row)).combine_chunks()

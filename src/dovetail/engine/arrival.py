@@ -31,7 +31,7 @@ from dovetail.base.columns import (
 )
 from dovetail.engine.batches.pieces import RUNS, STAIRS
 from dovetail.laws.arrival import Stairs, running_clock
-from dovetail.physical.source import SourceSpec
+from dovetail.physical.source import RowArrival, SourceSpec
 
 _GAPS_MAX = 64
 """The largest number of gaps, the widest first, at which the rows of a log are cut into runs."""
@@ -55,38 +55,39 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
     ``rows``: at least one row of ``travel_schema``, in the order of reading; ``counted``:
     bool[rows], those that advance stream time, None for all.
     """
-    if not source.clocked:
-        return rows, _brought(source, rows, counted)
-    if source.sequence:
-        rows, counted = _in_log_order(source, rows, counted)
+    arrival = source.arrival
+    if not arrival.clocked:
+        return rows, _brought(arrival, rows, counted)
+    if arrival.by_shared_log or arrival.by_own_logs:
+        rows, counted = _in_log_order(arrival, rows, counted)
     time_us = rows.column(EVENT_TIME).to_numpy()
     if counted is not None:
         time_us = np.where(counted, time_us, NO_TIME)
-    log, first = _logs(source, rows)
+    log, first = _logs(arrival, rows)
     clock_us = running_clock(log, time_us)
     last = np.append(first[1:], len(rows)) - 1
     runs = None
-    if source.files or source.log_partition:
-        runs = _runs(source, rows, first, last, clock_us[last])
+    if arrival.by_file or arrival.by_own_logs:
+        runs = _runs(arrival, rows, first, last, clock_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
-    stairs = _stairs(source, rows, clock_us, clock_us) if source.stairs else None
-    if source.files:
+    stairs = _stairs(arrival, rows, clock_us, clock_us) if arrival.stairs else None
+    if arrival.by_file:
         rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
     for name in source.wire_schema.names[len(rows.schema) :]:
         rows = rows.append_column(name, pa.array(columns[name]))
     return rows, Arrived(int(clock_us[last].max()), runs, stairs)
 
 
-def _brought(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> Arrived:
+def _brought(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Arrived:
     """Return the arrival of rows of another stage, by the columns that they bring."""
-    has_stream_time = STREAM_TIME in source.carries
+    has_stream_time = STREAM_TIME in arrival.carries
     time_us = rows.column(STREAM_TIME if has_stream_time else EVENT_TIME).to_numpy()
     if counted is not None:
         time_us = np.where(counted, time_us, NO_TIME)
     stairs = None
-    if source.stairs and has_stream_time:
-        clock_us = time_us if source.ordered else rows.column(CLOCK).to_numpy()
-        stairs = _stairs(source, rows, clock_us, time_us)
+    if arrival.stairs and has_stream_time:
+        clock_us = time_us if arrival.by_shared_log else rows.column(CLOCK).to_numpy()
+        stairs = _stairs(arrival, rows, clock_us, time_us)
     return Arrived(int(time_us.max()), None, stairs)
 
 
@@ -103,11 +104,11 @@ def stairs_of(changes: pa.Table) -> pa.Table | None:
 
 
 def _in_log_order(
-    source: SourceSpec, rows: pa.Table, counted: Mask | None
+    arrival: RowArrival, rows: pa.Table, counted: Mask | None
 ) -> tuple[pa.Table, Mask | None]:
     """Return the rows, with ``counted``, in the order of their logs. Most sources bring them so."""
     position = rows.column(SEQUENCE).to_numpy()
-    log = rows.column(LOG_PARTITION).to_numpy() if source.log_partition else np.zeros_like(position)
+    log = rows.column(LOG_PARTITION).to_numpy() if arrival.by_own_logs else np.zeros_like(position)
     falls = log[1:] < log[:-1]
     falls |= (log[1:] == log[:-1]) & (position[1:] < position[:-1])
     if not falls.any():
@@ -125,17 +126,17 @@ def _in_log_order(
 # | 2 | 0 | 9 | 1, begins after a gap |
 # | 3 | 1 | 2 | 2, begins with another log |
 # | 4 | 1 | 3 | 2 |
-def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
+def _logs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
     """Return the run of each row, int64[rows], and the first row of each run, int64[runs]."""
     begins = np.zeros(len(rows), np.bool_)
     begins[0] = True
-    names = (FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
-    if source.files or source.log_partition:
+    names = (FILE_PATH, FILE_BLOCK) if arrival.by_file else (LOG_PARTITION,)
+    if arrival.by_file or arrival.by_own_logs:
         for name in names:
             column = rows.column(name).combine_chunks()
             differs = pc.not_equal(column[1:], column[:-1]).fill_null(True)
             begins[1:] |= differs.to_numpy(zero_copy_only=False).astype(np.bool_)
-    if source.log_partition:
+    if arrival.by_own_logs:
         # Another task may have read the rows between two rows of a log, such as a file that Spark
         # has not put beside its neighbours.
         gap = np.diff(rows.column(SEQUENCE).to_numpy())
@@ -145,7 +146,7 @@ def _logs(source: SourceSpec, rows: pa.Table) -> tuple[Ints, Ints]:
     return np.cumsum(begins) - 1, np.flatnonzero(begins)
 
 
-def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
+def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
     """Return the runs (``RUNS``).
 
     ``first``, ``last``: their first and last rows; ``high_us``: int64[runs].
@@ -153,17 +154,17 @@ def _runs(source: SourceSpec, rows: pa.Table, first: Ints, last: Ints, high_us: 
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
     columns[HIGH] = pa.array(high_us)
-    names = (FILE_TIME, FILE_PATH, FILE_BLOCK) if source.files else (LOG_PARTITION,)
+    names = (FILE_TIME, FILE_PATH, FILE_BLOCK) if arrival.by_file else (LOG_PARTITION,)
     for name in names:
         columns[name] = rows.column(name).take(pa.array(first)).combine_chunks()
-    if source.log_partition:
+    if arrival.by_own_logs:
         for name, at in ((FIRST, first), (LAST, last)):
             columns[name] = rows.column(SEQUENCE).take(pa.array(at)).combine_chunks()
     return pa.table(columns, schema=RUNS)
 
 
-def _stairs(source: SourceSpec, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
+def _stairs(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
     """Return the steps of stream time (``STAIRS``) by place in the shared log, or else by clock."""
-    position = rows.column(SEQUENCE).to_numpy() if source.ordered else clock_us
+    position = rows.column(SEQUENCE).to_numpy() if arrival.by_shared_log else clock_us
     stairs = Stairs.of(position, time_us)
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -143,7 +143,9 @@ def time_of(fragment: Fragment, times: Times) -> int:
         time_us = min(known_us[input_index] for input_index in fragment.last.clocks)
     else:
         streams = [
-            time for time, source in zip(known_us, fragment.sources, strict=True) if source.stream
+            time
+            for time, source in zip(known_us, fragment.sources, strict=True)
+            if source.meaning.stream
         ]
         time_us = max(streams or known_us)
     return minus(time_us, fragment.holds_us)

@@ -364,7 +364,7 @@ class Local:
         for index, view in enumerate(views_of(input_.source)):
             rows = self._viewed(rows, view, reports=index >= reading.reported)
         columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
-        if source.fallible:
+        if source.shape.fallible:
             assert self._expressions is not None
             *named, failed = self._expressions.foreign_key(input_, rows)
         else:
@@ -381,7 +381,7 @@ class Local:
         columns[HASH] = pa.array(self.hash(keys), pa.int64())
         schema = source.travel_schema
         table = pa.table([columns[name] for name in schema.names], schema=schema)
-        return table.append_column("failed", failed) if source.fallible else table
+        return table.append_column("failed", failed) if source.shape.fallible else table
 
 
 class ResultRows(NamedTuple):
@@ -512,7 +512,7 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
         return
     read = (view for port in stage.ports if port.input for view in views_of(port.input.source))
     computed = [view for view in (*read, *views) if view.computed]
-    computes = any(source.fallible for source in stage.fragment.sources)
+    computes = any(source.shape.fallible for source in stage.fragment.sources)
     if computes or computed or stage.fragment.last.visible:
         argument = f"{computed[0].summary}:" if computed else "select="
         argument = stage.argument if computes else argument

@@ -42,11 +42,11 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     batches = list(share.batches)
     names = unique([source.name for source in share.sources])
     for source_index, (source, name) in enumerate(zip(share.sources, names, strict=True)):
-        if not source.logs:
+        if not source.arrival.logs:
             continue
         runs = share.manifest.stores.get(logs_of(name))
         key_logs = None
-        if source.limited or runs is not None:
+        if source.arrival.limited or runs is not None:
             key_logs = _Known(source, runs or Runs(), share, share.final_us[source_index])
         rows = batches[source_index].rows
         if len(rows) and (key_logs is not None or _has_several(rows)):
@@ -71,10 +71,10 @@ class _Known(TableState):
     """
 
     def __init__(self, source: SourceSpec, runs: Runs, share: Share, now_us: int) -> None:
-        keys = source.fields(source.key_columns)
+        keys = source.shape.key_fields
         schema = pa.schema(
             [
-                *(source.schema.field(name) for name in (HASH, EVENT_TIME, DELETED)),
+                *(source.shape.schema.field(name) for name in (HASH, EVENT_TIME, DELETED)),
                 *keys,
                 pa.field(LOG_PARTITION, pa.int64()),
             ]
@@ -145,7 +145,7 @@ def _kept(share: Share, source_index: int, key_logs: _Known | None) -> Ints:
     row[in_batch] = at[arrived[arranged][in_batch]]
     if key_logs is not None:
         changed = last[in_batch[last]]
-        stored = rows.select(range(source.key_columns.stop)).take(pa.array(row[changed]))
+        stored = rows.select(range(source.shape.key_columns.stop)).take(pa.array(row[changed]))
         stored = stored.set_column(1, EVENT_TIME, pa.array(age_us[changed]))
         logs = pa.array(log[arranged][changed])
         key_logs.store(stored.append_column(LOG_PARTITION, logs).cast(key_logs.schema))

@@ -230,7 +230,7 @@ def _job(
     batches, clocks = [], []
     for table, feed, source in zip(fed, operator.reads, operator.sources, strict=True):
         source_clock = clock
-        if source.versioned_us is not None:
+        if source.meaning.versioned_us is not None:
             source_clock = _Clock.of_table(share, feed.number, ranks[feed.number], len(clock.at_us))
         batches.append(
             Batch.in_sequence(table, source_clock.at_us[table.column(SEQUENCE).to_numpy()])
@@ -270,7 +270,8 @@ def _fed(
     if feed.columns is None:
         return rows.select(source.wire_schema.names)
     columns = [_shifted(whole(rows.column(name)), by_us) for name, by_us in feed.columns]
-    keys, others = source.keys, source.keys + source.foreign
+    keys, foreign = source.shape.keys, source.shape.foreign
+    others = keys + foreign
     if feed.looks is not None:
         at_us = clock.at_us[rows.column(SEQUENCE).to_numpy()]
         lost = _without_window(columns[others - 2], at_us, feed.looks)
@@ -282,7 +283,7 @@ def _fed(
         for column_index in (others - 2, others - 1):
             columns[column_index] = pc.if_else(pa.array(~lost), columns[column_index], None)
     hash_ = pa.array(stable_hash(columns[:keys])) if feed.rehashed else rows.column(HASH)
-    if source.foreign:
+    if foreign:
         columns[keys:keys] = [pa.array(stable_hash(columns[keys:others]))]
     wire_columns = [
         hash_,

@@ -133,7 +133,7 @@ class Packer(Packing):
 
         Count the others.
         """
-        if not self.source.fallible:
+        if not self.source.shape.fallible:
             return self._named(batch)
         failure = batch.column(batch.num_columns - 1)
         batch = self._named(batch.select(range(batch.num_columns - 1)))
@@ -151,7 +151,7 @@ class Packer(Packing):
         if usable is None or usable.true_count == len(usable):
             return batch
         self._count(counts, "dropped", batch.filter(pc.invert(usable)))
-        return batch if self.source.keeps_time else batch.filter(usable)
+        return batch if self.source.meaning.keeps_time else batch.filter(usable)
 
     def _count(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
         """Count rows under a metric, with the first as example."""
@@ -161,14 +161,14 @@ class Packer(Packing):
     def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Say for each row whether a join can use it: bool[rows], None for all."""
         usable = []
-        needs_value = self.source.stream and not self.source.valueless
+        needs_value = self.source.meaning.stream and not self.source.meaning.valueless
         if needs_value and DELETED in batch.schema.names:
             usable.append(pc.invert(batch.column(DELETED)))
-        required = [] if self.source.null_keys else self._key_names
+        required = [] if self.source.meaning.null_keys else self._key_names
         usable += [
             batch.column(name).is_valid() for name in required if batch.column(name).null_count
         ]
-        for name in self.source.primary:
+        for name in self.source.shape.primary:
             column = batch.column(name)
             if name not in required and column.null_count:
                 # A record without a value has nulls in all values, a former key's among them.
@@ -192,7 +192,8 @@ class Packer(Packing):
         time = batch.column(EVENT_TIME)
         if time.null_count:
             timeless = pa.Table.from_batches([batch.filter(time.is_null())])
-            keys = range(timeless.schema.get_field_index(self._key_names[0]), timeless.num_columns)
+            first = timeless.schema.get_field_index(self._key_names[0])
+            keys = range(first, first + self.source.shape.keys)
             deletes = 0
             if DELETED in timeless.schema.names:
                 deletes = pc.sum(timeless.column(DELETED)).as_py() or 0
@@ -200,7 +201,7 @@ class Packer(Packing):
             raise DataError(
                 self.source.title,
                 f"{time.null_count} rows have a null timestamp, so no place in event time"
-                f"{of_deletes}, the first of key {shown(timeless, keys[: self.source.keys], ())}",
+                f"{of_deletes}, the first of key {shown(timeless, keys, ())}",
                 "Give the deletes a time with F.coalesce in timestamp=, such as that of the file "
                 "or of the commit that brought them: without them their rows would stay"
                 if deletes
@@ -211,7 +212,7 @@ class Packer(Packing):
     @property
     def _key_names(self) -> list[str]:
         """The names of the key columns."""
-        return [field.name for field in self.source.fields(self.source.key_columns)]
+        return [field.name for field in self.source.shape.key_fields]
 
     def packed(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
         """Return the rows of ``PACKED`` for some batches of input, possibly none."""
@@ -243,7 +244,7 @@ class Packer(Packing):
         A row with a null in the key does so only under ``keeps_time``.
         """
         keys = [table.column(name) for name in self._key_names]
-        if self.source.keeps_time or not any(key.null_count for key in keys):
+        if self.source.meaning.keeps_time or not any(key.null_count for key in keys):
             return None
         valid = reduce(pc.and_, (key.is_valid() for key in keys))
         return valid.to_numpy()  # type: ignore[no-any-return]

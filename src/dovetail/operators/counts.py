@@ -49,11 +49,13 @@ class Counts:
 def example_of(rows: pa.Table, source: SourceSpec) -> str:
     """Return the first row in words: its key and its time.
 
-    >>> source = SourceSpec("t", pa.schema([(n, pa.int64()) for n in ("_h", "_t", "_d", "id")]), 1)
+    >>> from dovetail.physical.source import RowShape
+    >>> schema = pa.schema([(name, pa.int64()) for name in ("_h", "_t", "_d", "id")])
+    >>> source = SourceSpec("t", RowShape(schema, keys=1))
     >>> example_of(pa.table({"_event_time": [1], "id": [7]}), source)
     'id=7 at 1970-01-01T00:00:00.000001Z'
     """
-    names = [field.name for field in source.fields(source.key_columns)]
+    names = [field.name for field in source.shape.key_fields]
     columns = [rows.schema.get_field_index(name) for name in names]
     time_us = rows.column(EVENT_TIME)[0].as_py()
     at = "no time" if time_us is None else f"{np.datetime64(time_us, 'us')}Z"

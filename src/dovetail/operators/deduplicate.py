@@ -56,7 +56,7 @@ def run(job: Job, law: Deduplicate) -> Done:
         reference=(row,),
         event_time_us=time_us[event],
     )
-    values = job.batches[0].rows.select(job.sources[0].value_columns).columns
+    values = job.batches[0].rows.select(job.sources[0].shape.value_columns).columns
     return Done(
         emitted(job, events, changes, [picked(values, row)]),
         {name: store.runs},
@@ -68,7 +68,7 @@ def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
     """Return the store of emitted records: ``_hash``, ``_event_time``, keys."""
     source = job.sources[0]
     system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
-    schema = pa.schema([*system_fields, *source.fields(source.key_columns)])
+    schema = pa.schema([*system_fields, *source.shape.key_fields])
     keys = range(len(system_fields), len(schema))
     horizon_us = minus(job.final_us[0], 2 * law.within_us)
     return HistoryState(

@@ -93,10 +93,10 @@ def _stairs(job: Job) -> Stairs:
 
 def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
     """Return the store of rows and the queue of keys."""
-    source = job.sources[0]
+    shape = job.sources[0].shape
     store = TableState(
-        source.schema.append(pa.field(DUE, pa.int64())),
-        source.keys,
+        shape.schema.append(pa.field(DUE, pa.int64())),
+        shape.keys,
         job.runs(name),
         job.blobs,
         job.cache,
@@ -104,7 +104,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
         expiry=DUE,
     )
     system_fields = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
-    schema = pa.schema([*system_fields, *source.fields(source.key_columns)])
+    schema = pa.schema([*system_fields, *shape.key_fields])
     runs, taken_us = job.runs(expiry(name)), job.initial_us[0]
     return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
 
@@ -270,7 +270,7 @@ class _Versions:
         then = np.where(self.lives.stands[first], self.reference[first], ABSENT)
         same = (now == ABSENT) == (then == ABSENT)
         compared = np.flatnonzero(same & (now != ABSENT))
-        columns = self.job.sources[0].value_columns
+        columns = self.job.sources[0].shape.value_columns
         if columns:
             values = (self.pool.values(refs[compared], columns) for refs in (now, then))
             same[compared] = rows_equal(*values)
@@ -293,7 +293,7 @@ class _Versions:
         return output(
             job.operator,
             [key.take(pa.array(group)) for key in self.events.keys],
-            [self.pool.values(reference, source.value_columns)],
+            [self.pool.values(reference, source.shape.value_columns)],
             [reference],
             deleted=reference == ABSENT,
             event_time_us=time_us,

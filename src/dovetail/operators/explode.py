@@ -29,7 +29,7 @@ def run(job: Job, law: Explode) -> Done:
     if not job.any_rows:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
-    columns = job.sources[0].value_columns
+    columns = job.sources[0].shape.value_columns
     rows = [changes.pool.values(refs, columns) for refs in (changes.old, changes.new)]
     element_changes, value = _elements([side.pop(law.column) for side in rows], law)
     source, rows_of_batch = job.sources[0], job.batches[0].rows

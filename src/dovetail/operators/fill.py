@@ -25,7 +25,7 @@ def run(job: Job, law: Fill) -> Done:
     """Emit the completed records, in their order. With ``emit="batch"``, emit each key's last one
     if it changes the row.
     """
-    store, columns = job.table_store(0), job.sources[0].value_columns
+    store, columns = job.table_store(0), job.sources[0].shape.value_columns
     if not job.any_rows:
         return Done(None, job.stores)
     rows = job.batches[0].rows
@@ -41,7 +41,9 @@ def run(job: Job, law: Fill) -> Done:
         )
     store.store(last_rows)
     before = versions(events, 0, located.present)[0]
-    event = np.flatnonzero(~(events.deleted & (before == ABSENT)) | (not job.sources[0].loose))
+    event = np.flatnonzero(
+        ~(events.deleted & (before == ABSENT)) | (not job.sources[0].meaning.loose)
+    )
     others = [column_index for column_index in range(len(columns)) if column_index != law.column]
     if job.operator.emit == "batch":
         stored = np.where(located.present[events.group], events.group, ABSENT)[last]
@@ -67,7 +69,7 @@ def _filled(
     job: Job, law: Fill, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
     """Return the completed value columns of each event, and the number of missing values."""
-    columns = job.sources[0].value_columns
+    columns = job.sources[0].shape.value_columns
     event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
     filled = pool.values(event_ref, columns)
     row, name = elements(filled[law.column])
@@ -90,7 +92,7 @@ def _filled(
 def _refuse(job: Job, law: Fill, column: str, events: Timeline, event: int) -> None:
     """Raise ``DataError`` for a value that is missing."""
     group = int(events.group[event])
-    fields = job.sources[0].fields(job.sources[0].key_columns)
+    fields = job.sources[0].shape.key_fields
     key = ", ".join(
         f"{field.name}={part[group].as_py()!r}"
         for field, part in zip(fields, events.keys, strict=True)

@@ -28,7 +28,7 @@ from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 def in_order(job: Job) -> Job:
     """Return the job with the times at which rows take effect."""
     batches = [
-        _in_order(job, source) if spec.in_order and len(batch.rows) else batch
+        _in_order(job, source) if spec.meaning.in_order and len(batch.rows) else batch
         for source, (spec, batch) in enumerate(zip(job.sources, job.batches, strict=True))
     ]
     return replace(job, batches=batches)

@@ -104,14 +104,14 @@ class BucketBatch:
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
         return SourceRows(
-            keys=[whole(table.column(i)) for i in spec.key_columns if keyed],
+            keys=[whole(table.column(i)) for i in spec.shape.key_columns if keyed],
             hash=table.column(HASH).to_numpy(),
             event_time_us=table.column(EVENT_TIME).to_numpy(),
             deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
             clock_us=batch.clock_us,
             order=batch.order,
             tie=batch.tie,
-            sequence=self.sequence(source) if spec.ordered else None,
+            sequence=self.sequence(source) if spec.arrival.by_shared_log else None,
         )
 
     def sequence(self, source: int) -> Ints:
@@ -122,7 +122,8 @@ class BucketBatch:
     def position(self, source: int) -> Ints:
         """Return the numbers that order a source's rows among those of all sources."""
         batch = self.batches[source]
-        return self.sequence(source) if self.sources[source].ordered else batch.clock_us
+        by_log = self.sources[source].arrival.by_shared_log
+        return self.sequence(source) if by_log else batch.clock_us
 
     def clock_of(self, source: int, asking: int) -> Ints:
         """Return a source's stream time when each row of the ``asking`` source arrives, that row
@@ -149,7 +150,7 @@ class BucketBatch:
         if name == CLOCK:
             return batch.clock_us
         if batch.order is None:
-            assert self.sources[source].ordered
+            assert self.sources[source].arrival.by_shared_log
             return np.zeros(len(batch.rows), np.int64)
         return batch.order
 
@@ -187,7 +188,7 @@ class Job(BucketBatch):
         """Return the largest timestamp of all streams when each event arrives: int64[events]. If no
         source is a stream, all sources count.
         """
-        streams = [n for n, source in enumerate(self.sources) if source.stream]
+        streams = [n for n, source in enumerate(self.sources) if source.meaning.stream]
         clocks = [self.clocks_of(n, events) for n in streams or range(len(self.sources))]
         highest: Ints = np.maximum.reduce(clocks)
         return highest
@@ -220,7 +221,7 @@ class Job(BucketBatch):
         """Return the time before which rows of a windowed source are no longer needed, ``NO_TIME``
         for other sources.
         """
-        retention_us = self.sources[source].retention_us
+        retention_us = self.sources[source].meaning.retention_us
         return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
 
     def expiry(self, source: int) -> str:
@@ -228,7 +229,7 @@ class Job(BucketBatch):
         window, because the row's own time may be older.
         """
         spec = self.sources[source]
-        return EVENT_TIME if spec.retention_us is None else spec.window
+        return EVENT_TIME if spec.meaning.retention_us is None else spec.shape.window
 
     def table_store(
         self, source: int, name: str | None = None, *, schema: pa.Schema | None = None
@@ -237,11 +238,11 @@ class Job(BucketBatch):
         by default the source's. ``schema``: the stored columns, by default all.
         """
         spec, runs = self.sources[source], self.runs(name or self.operator.names[source])
-        schema = schema or spec.schema
-        if spec.versioned_us is None:
+        schema = schema or spec.shape.schema
+        if spec.meaning.versioned_us is None:
             return TableState(
                 schema,
-                spec.keys,
+                spec.shape.keys,
                 runs,
                 self.blobs,
                 self.cache,
@@ -250,12 +251,12 @@ class Job(BucketBatch):
             )
         return HistoryState(
             schema,
-            spec.key_columns,
+            spec.shape.key_columns,
             runs,
             self.blobs,
             self.cache,
             versioned=True,
-            horizon_us=minus(self.final_us[source], spec.versioned_us),
+            horizon_us=minus(self.final_us[source], spec.meaning.versioned_us),
         )
 
 

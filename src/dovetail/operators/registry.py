@@ -72,7 +72,7 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
 def operate(job: Job) -> Done:
     """Run a job's operator on the rows of one bucket."""
     law = job.operator.law
-    if any(source.in_order for source in job.sources):
+    if any(source.meaning.in_order for source in job.sources):
         job = with_times_in_order(job)
     done = OPERATORS[type(law)](job, law)
     assert done.stores.keys() <= job.operator.stores.keys(), "a store that is not declared"

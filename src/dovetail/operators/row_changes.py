@@ -51,7 +51,7 @@ class RowChanges:
         located = latest(store, events)
         counted = counts(job, events, 0)
         current = None
-        if job.sources[0].versioned_us is not None:
+        if job.sources[0].meaning.versioned_us is not None:
             current = newest(events, counted, time_of(located))
         before, after = versions(events, 0, located.present, current)
         event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)

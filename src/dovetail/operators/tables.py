@@ -86,8 +86,8 @@ class Pool:
 
 def counts(job: Job, events: Timeline, source: int) -> Mask:
     """Find the events that are records of ``source`` and that its table takes: bool[events]."""
-    retention_us = job.sources[source].versioned_us
-    if retention_us is None or job.sources[source].in_order:
+    retention_us = job.sources[source].meaning.versioned_us
+    if retention_us is None or job.sources[source].meaning.in_order:
         return events.source == source  # type: ignore[no-any-return]
     return within_retention(events, source, job.clocks_of(source, events), retention_us)
 
@@ -108,10 +108,10 @@ def count_ignored(
     counted.
     """
     spec, rows = job.sources[source], job.batches[source].rows
-    if spec.versioned_us is None:
+    if spec.meaning.versioned_us is None:
         return
     of_table = events.source == source
-    if spec.loose:
+    if spec.meaning.loose:
         of_table &= ~events.deleted
     counts.add_rows(metric(spec.name, "too_old"), spec, rows, events.row[of_table & ~taken])
     if current is not None:

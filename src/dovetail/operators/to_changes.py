@@ -21,7 +21,7 @@ def run(job: Job, law: ToChangesLaw) -> Done:
     if not job.any_rows:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
-    refs, columns = (changes.old, changes.new), job.sources[0].value_columns
+    refs, columns = (changes.old, changes.new), job.sources[0].shape.value_columns
     former, present = (changes.pool.values(side_refs, columns) for side_refs in refs)
     same = rows_equal(former, present) if columns else np.ones(len(changes.event), np.bool_)
     emissions = said(changes.old != ABSENT, changes.new != ABSENT, same)

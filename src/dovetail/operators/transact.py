@@ -37,13 +37,14 @@ def run(job: Job, law: Transact) -> Done:
     key's last one.
     """
     (name,), source, rows = job.operator.names, job.sources[0], job.batches[0].rows
-    schema = pa.schema([*list(source.schema)[: source.key_columns.stop], *_STATE])
-    store = TableState(schema, source.keys, job.runs(name), job.blobs, job.cache)
+    shape = source.shape
+    schema = pa.schema([*list(shape.schema)[: shape.key_columns.stop], *_STATE])
+    store = TableState(schema, shape.keys, job.runs(name), job.blobs, job.cache)
     if not job.any_rows:
         return Done(None, job.stores)
     events = timeline([job.rows(0)])
     located = store.locate(events.hash, events.keys)
-    given = whole(rows.column(source.value_columns[law.column])).take(pa.array(events.row))
+    given = whole(rows.column(shape.value_columns[law.column])).take(pa.array(events.row))
     ids, steps, tally = _read(events, given, store, located)
     made = settled(events.start, steps, tally)
     _keep(store, events, made.tally, ids)
@@ -52,7 +53,7 @@ def run(job: Job, law: Transact) -> Done:
         event = event[last_of_each(events.group[event])]
         event = event[~events.deleted[event] | located.present[events.group[event]]]
     event = event[np.argsort(events.arrival[event])]
-    others = [n for place, n in enumerate(source.value_columns) if place != law.column]
+    others = [n for place, n in enumerate(shape.value_columns) if place != law.column]
     values = picked(rows.select(others).columns, events.row[event])
     counts = Counts()
     counts.add_rows(metric(source.name, "repeated"), source, rows, events.row[made.repeated])

@@ -25,7 +25,7 @@ def run(job: Job, _: UnionLaw) -> Done:
     sources = range(len(job.sources))
     events = timeline([job.rows(index) for index in sources])
     event = np.argsort(events.arrival)
-    parts = [job.batches[n].rows.select(job.sources[n].value_columns) for n in sources]
+    parts = [job.batches[n].rows.select(job.sources[n].shape.value_columns) for n in sources]
     first = np.array([0, *accumulate(len(part) for part in parts)])
     row = first[events.source[event]] + events.row[event]
     row = np.where(events.deleted[event], ABSENT, row)

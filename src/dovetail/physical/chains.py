@@ -6,11 +6,17 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from dovetail.base.columns import EPOCH, PLACE, SEQUENCE, STREAM_TIME
+from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE, STREAM_TIME
 from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How
 from dovetail.physical.fragment import Emit, Operator
-from dovetail.physical.source import ROW_COLUMNS, SourceSpec
+from dovetail.physical.source import (
+    ROW_COLUMNS,
+    RowArrival,
+    RowMeaning,
+    RowShape,
+    SourceSpec,
+)
 from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs import groups
 from dovetail.plan.nodes import Node
@@ -22,8 +28,8 @@ def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
 
     ``carries``: the arrival columns that the rows bring.
     """
-    primary, values = left.fields(left.key_columns), left.fields(left.value_columns)
-    return _moved(left, [*primary, *values], carries, subscribed=True)
+    values = [*left.shape.key_fields, *left.shape.value_fields]
+    return _moved(left, values, carries, instruction=(PLACE, EPOCH, INSTRUCTION))
 
 
 def retracted(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
@@ -31,7 +37,7 @@ def retracted(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
 
     ``carries``: the arrival columns that the rows bring.
     """
-    return _moved(read, read.fields(read.value_columns), carries, retracted=True)
+    return _moved(read, read.shape.value_fields, carries, instruction=(INSTRUCTION,))
 
 
 def _moved(
@@ -39,24 +45,27 @@ def _moved(
     values: list[pa.Field],
     carries: tuple[str, ...],
     *,
-    subscribed: bool = False,
-    retracted: bool = False,
+    instruction: tuple[str, ...],
 ) -> SourceSpec:
     """Return an input with the rows of ``source`` under its foreign key, which becomes the key."""
-    row_fields = [source.schema.field(name) for name in ROW_COLUMNS]
-    key = source.fields(source.foreign_columns)[1:]
-    return SourceSpec(
-        name=source.name,
-        schema=pa.schema([*row_fields, *key, *values]),
-        keys=source.foreign,
-        sequence=source.ordered,
-        retention_us=source.retention_us,
-        window=source.window,
-        subscribed=subscribed,
-        retracted=retracted,
-        origin=source.origin,
+    row_fields = [source.shape.schema.field(name) for name in ROW_COLUMNS]
+    key = source.shape.foreign_fields[1:]
+    arrival = RowArrival(
+        origin=source.arrival.origin,
+        ordered_by="shared log" if source.arrival.by_shared_log else None,
+        instruction=instruction,
         carries=tuple(name for name in carries if name != SEQUENCE),
-        stairs=source.stairs and STREAM_TIME in carries,
+        stairs=source.arrival.stairs and STREAM_TIME in carries,
+    )
+    return SourceSpec(
+        source.name,
+        RowShape(
+            pa.schema([*row_fields, *key, *values]),
+            keys=source.shape.foreign,
+            window=source.shape.window,
+        ),
+        RowMeaning(retention_us=source.meaning.retention_us),
+        arrival,
     )
 
 
@@ -77,7 +86,7 @@ def foreign_key(
     table.
     """
     return Operator(
-        law=ops.ForeignKeyJoinLaw(left.keys, how),
+        law=ops.ForeignKeyJoinLaw(left.shape.keys, how),
         sources=(subscriptions(left, carries), right),
         emit=emit,
         visible=visible,
@@ -92,7 +101,7 @@ def in_order(answering: Operator, name: str) -> Operator:
     ``name``: the name of its input.
     """
     numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
-    results = SourceSpec(name=name, schema=pa.schema([*answering.output_schema, *numbers]), keys=0)
+    results = SourceSpec(name, RowShape(pa.schema([*answering.output_schema, *numbers]), keys=0))
     left, right = (tuple(answering.law.values(answering.sources, leaf)) for leaf in (0, 1))
     return Operator(
         law=ops.InOrder(tuple(answering.key), (left, right), answering.emit == "batch"),

@@ -73,12 +73,12 @@ class Operator:
     @property
     def keys(self) -> int:
         """The number of key columns."""
-        return self.sources[0].keys
+        return self.sources[0].shape.keys
 
     @property
     def key_columns(self) -> range:
         """The numbers of the key columns in the schema of every source."""
-        return self.sources[0].key_columns
+        return self.sources[0].shape.key_columns
 
     @property
     def key(self) -> list[pa.Field]:
@@ -164,7 +164,7 @@ class Fragment:
     @property
     def key_columns(self) -> range:
         """The numbers of the key columns in the schema of every source."""
-        return self.sources[0].key_columns
+        return self.sources[0].shape.key_columns
 
     @property
     def last(self) -> Operator:
@@ -190,7 +190,7 @@ class Fragment:
             names |= dict.fromkeys(
                 no_window(self.sources[feed.number]) for feed in operator.reads if feed.looks
             )
-        names |= dict.fromkeys(replaced(source) for source in self.sources if source.logs)
+        names |= dict.fromkeys(replaced(source) for source in self.sources if source.arrival.logs)
         return list(names)
 
     @property
@@ -242,7 +242,7 @@ class Fragment:
         return {
             logs_of(name): Store(holds, of=source.name, whole=False)
             for name, source in zip(names, self.sources, strict=True)
-            if source.logs and source.limited
+            if source.arrival.logs and source.arrival.limited
         }
 
     def stored(self, operator: int, store: str) -> str:

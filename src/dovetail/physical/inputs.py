@@ -25,7 +25,14 @@ from dovetail.base.columns import (
     foreign_name,
 )
 from dovetail.errors import PlanError
-from dovetail.physical.source import SourceSpec, unique
+from dovetail.physical.source import (
+    OrderedBy,
+    RowArrival,
+    RowMeaning,
+    RowShape,
+    SourceSpec,
+    unique,
+)
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.checks import signature
@@ -184,40 +191,53 @@ def source_spec(
     """Return the layout of an input's rows under ``name``.
 
     ``alone``: True for a stream whose records are emitted even if nothing matches them. The other
-    flags are as in ``SourceSpec``; a stage sets those that it needs.
+    flags are as in ``RowMeaning`` and ``RowArrival``; a stage sets those that it needs.
     """
-    source = input_.source
-    shared_log = arrival.shared_log(source)
-    base = source.base
-    own_log = isinstance(base, Source) and base.log_partition is not None and not shared_log
+    source, base = input_.source, input_.source.base
+    ordered_by = _ordered_by(source, arrival)
+    shared_log = ordered_by == "shared log"
     carries = arrival.carries(source)
     clocked = not carries
     schema = wire_schema(input_)
     return SourceSpec(
-        name=name,
-        schema=schema,
-        keys=len(input_.key),
-        foreign=len(input_.foreign),
-        fallible=any(not isinstance(item, str) for item, _ in input_.foreign),
-        sequence=shared_log or own_log,
-        log_partition=own_log,
-        stream=source.stream,
-        valueless=valueless,
-        null_keys=alone or source.null_keys,
-        primary=tuple(column for column in table_key(source) if column in schema.names),
-        keeps_time=keeps_time,
-        loose=source.loose,
-        versioned_us=source.versioned_us,
-        in_order=source.in_order,
-        files=isinstance(base, Source) and base.files and not (shared_log or own_log),
-        origin=arrival.origins.index(source.origins[0]),
-        clocked=clocked,
-        numbered=numbered and clocked and not shared_log,
-        carries=carries,
-        stairs=stairs or (shared_log and arrival.timed),
-        logs=own_log and _has_logs(input_),
-        limited=isinstance(base, Source) and base.limited,
+        name,
+        RowShape(
+            schema=schema,
+            keys=len(input_.key),
+            foreign=len(input_.foreign),
+            fallible=any(not isinstance(item, str) for item, _ in input_.foreign),
+            primary=tuple(column for column in table_key(source) if column in schema.names),
+        ),
+        RowMeaning(
+            stream=source.stream,
+            valueless=valueless,
+            null_keys=alone or source.null_keys,
+            keeps_time=keeps_time,
+            loose=source.loose,
+            versioned_us=source.versioned_us,
+            in_order=source.in_order,
+        ),
+        RowArrival(
+            origin=arrival.origins.index(source.origins[0]),
+            ordered_by=ordered_by,
+            clocked=clocked,
+            numbered=numbered and clocked and not shared_log,
+            carries=carries,
+            stairs=stairs or (shared_log and arrival.timed),
+            logs=ordered_by == "own logs" and _has_logs(input_),
+            limited=isinstance(base, Source) and base.limited,
+        ),
     )
+
+
+def _ordered_by(source: Entry, arrival: Arrival) -> OrderedBy | None:
+    """Return the place by which the rows of a source are ordered, None for rows without one."""
+    if arrival.shared_log(source):
+        return "shared log"
+    base = source.base
+    if isinstance(base, Source) and base.log_partition is not None:
+        return "own logs"
+    return "file" if isinstance(base, Source) and base.files else None
 
 
 def table_key(node: Node) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from dovetail.physical.inputs import (
 from dovetail.physical.routing import Plan, Result
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs import by_key as ops
-from dovetail.physical.specs.delta_join import Settle, eventual, settled
+from dovetail.physical.specs.delta_join import Settle, by_join_key, eventual, settled
 from dovetail.physical.specs.groups import Retract
 from dovetail.physical.stage import Port, Stage
 from dovetail.physical.windows import windowed
@@ -240,7 +240,7 @@ class _Planner:
         answering = chains.foreign_key(
             left_source,
             between,
-            replace(right_source, null_keys=False),
+            replace(right_source, meaning=replace(right_source.meaning, null_keys=False)),
             node.how,
             emit=emit,
             visible=node.computes,
@@ -327,10 +327,9 @@ class _Planner:
             )
         )
         sources = tuple(
-            replace(
+            by_join_key(
                 source_spec(input_, name, self.arrival),
-                null_keys=True,
-                primary=() if input_.source.null_keys else tuple(input_.source.key.names),
+                () if input_.source.null_keys else tuple(input_.source.key.names),
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
         )

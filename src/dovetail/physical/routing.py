@@ -250,7 +250,7 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
             views = () if entry is None else views_of(entry)
             reported_before = sum(view in reported for view in views)
             reported.update(views)
-            fails = port.source.fallible and (stage.node, entry) not in computed
+            fails = port.source.shape.fallible and (stage.node, entry) not in computed
             if fails:
                 computed.add((stage.node, entry))
             readings[origin].append(

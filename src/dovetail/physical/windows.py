@@ -44,7 +44,7 @@ from dovetail.physical.inputs import (
     source_spec,
     unique_names,
 )
-from dovetail.physical.source import SourceSpec
+from dovetail.physical.source import RowArrival, RowMeaning, RowShape, SourceSpec
 from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs import groups
 from dovetail.physical.specs.law import Law
@@ -54,6 +54,9 @@ from dovetail.plan.nodes import Derived, Entry
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.types.windows import Windows
+
+_IN_SEQUENCE = RowArrival(ordered_by="shared log")
+"""The arrival of rows within the fragment: all are numbered in one sequence."""
 
 
 @dataclass(frozen=True)
@@ -247,12 +250,10 @@ class _Builder:
         windows = node.windows
         assert windows is not None
         source = SourceSpec(
-            name=node.name,
-            schema=carried(node.row),
-            keys=len(node.key),
-            sequence=True,
-            retention_us=windows.size_us + windows.grace_us,
-            window=windows.kept_by,
+            node.name,
+            RowShape(carried(node.row), len(node.key), window=windows.kept_by),
+            RowMeaning(retention_us=windows.size_us + windows.grace_us),
+            _IN_SEQUENCE,
         )
         law = groups.Final(windows.wait_us, after=not windows.fixed)
         feed = rows.feed(node.row.names)
@@ -318,11 +319,10 @@ class _Builder:
             StructField(aggregated_name(n), input_fields[u].dataType) for n, u in enumerate(used)
         ]
         source = SourceSpec(
-            name=node.input.name,
-            schema=carried(StructType(fields)),
-            keys=len(node.by),
-            sequence=True,
-            stream=True,
+            node.input.name,
+            RowShape(carried(StructType(fields)), len(node.by)),
+            RowMeaning(stream=True),
+            _IN_SEQUENCE,
         )
         feed = read.feed([*node.by, *used], rehashed=False)
         columns = _named(node.key.names, node.values.names)
@@ -416,11 +416,8 @@ class _Builder:
         right = self._side(node.right, emit)
         left_key, values = list(node.left.key), list(node.left.values)
         asked = [StructField(name, TimestampType()) for name in (WINDOW_START, WINDOW_END)]
-        source = replace(
-            _source(node.left, [*left_key, *asked, *values], len(left_key) + len(asked)),
-            stream=True,
-            null_keys=preserved(node.how)[0],
-        )
+        source = _source(node.left, [*left_key, *asked, *values], len(left_key) + len(asked))
+        meaning = replace(source.meaning, stream=True, null_keys=preserved(node.how)[0])
         theirs = _source(node.right, node.right.row, len(node.right.key))
         names: list[str | tuple[str, int]] = [f.name for f in left_key]
         names += [column, (column, windows.size_us)]
@@ -430,7 +427,12 @@ class _Builder:
         )
         law = ops.StreamTableJoinLaw(TreeJoin(TreeLeaf(0), TreeLeaf(1), node.how))
         return self._operator(
-            law, (source, theirs), feeds, "change", right.clocks, self._selected(node)
+            law,
+            (replace(source, meaning=meaning), theirs),
+            feeds,
+            "change",
+            right.clocks,
+            self._selected(node),
         )
 
     def _window_of(self, node: WindowJoin) -> tuple[_Made, str]:
@@ -462,15 +464,19 @@ def _source(
     """Return the input of an operator within the fragment, for an entry with these columns."""
     windows = entry.windows
     return SourceSpec(
-        name=entry.name,
-        schema=carried(StructType(list(columns))),
-        keys=keys,
-        foreign=foreign,
-        sequence=True,
-        versioned_us=entry.versioned_us,
-        in_order=entry.in_order,
-        retention_us=None if windows is None else windows.retention_us,
-        window=WINDOW_START if windows is None else windows.kept_by,
+        entry.name,
+        RowShape(
+            carried(StructType(list(columns))),
+            keys,
+            foreign,
+            window=WINDOW_START if windows is None else windows.kept_by,
+        ),
+        RowMeaning(
+            versioned_us=entry.versioned_us,
+            in_order=entry.in_order,
+            retention_us=None if windows is None else windows.retention_us,
+        ),
+        _IN_SEQUENCE,
     )
 
 

@@ -34,7 +34,7 @@ from dovetail.base.columns import (
 from dovetail.engine.batches.row_store import Stored
 from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
 from dovetail.operators.job import END_OF_TIME, Batch
-from dovetail.physical.source import SourceSpec
+from dovetail.physical.source import RowArrival, SourceSpec
 
 RUNS = pa.schema(
     [
@@ -92,71 +92,72 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> 
         key=lambda piece: (piece.partition, piece.number),
     )
     with_rows = [piece for piece in heard if piece.rows is not None]
+    arrival = source.arrival
     rows = pa.concat_tables(
         [piece.rows for piece in with_rows] or [source.wire_schema.empty_table()]
     )
     rows = rows.combine_chunks()
-    stairs = _stairs(heard) if source.stairs else None
-    if not source.clocked:
-        return _brought(source, rows, stairs)
-    if source.ordered:
+    stairs = _stairs(heard) if arrival.stairs else None
+    if not arrival.clocked:
+        return _brought(arrival, rows, stairs)
+    if arrival.by_shared_log:
         clock_us = rows.column(CLOCK).to_numpy()
         if stairs is not None:
             clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
         return Batch(rows, clock_us, clock_us, stairs=stairs)
-    return _in_runs(source, rows, heard, stairs)
+    return _in_runs(arrival, rows, heard, stairs)
 
 
-def _brought(source: SourceSpec, rows: pa.Table, stairs: Stairs | None) -> Batch:
+def _brought(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batch:
     """Return rows of another stage, which bring the columns on their arrival."""
-    columns = {n: rows.column(n).to_numpy() for n in source.carries}
+    columns = {n: rows.column(n).to_numpy() for n in arrival.carries}
     clock_us = columns.get(CLOCK, np.zeros(len(rows), np.int64))
     stream_us = columns.get(STREAM_TIME, clock_us)
     return Batch(rows, clock_us, stream_us, columns.get(ORDER), columns.get(TIE), stairs)
 
 
 def _in_runs(
-    source: SourceSpec, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
+    arrival: RowArrival, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
 ) -> Batch:
     """Return rows that were read from logs in runs, in the order of the logs.
 
     ``heard``: the pieces of the source, by partition and number; ``rows``: their rows.
     """
-    runs, first = _runs(source, heard)
+    runs, first = _runs(arrival, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
     # Positions of files are the ranks of their runs. Other runs come in their order.
-    rank = runs.first if source.files else np.arange(len(runs.log))
-    if source.log_partition:
+    rank = runs.first if arrival.by_file else np.arange(len(runs.log))
+    if arrival.by_own_logs:
         log, position = (rows.column(name).to_numpy() for name in (LOG_PARTITION, SEQUENCE))
         piece = np.repeat(np.arange(len(heard)), np.diff(np.append(first, len(runs.log))))
         run = _run_of_rows(runs, piece, counts, log, position)
         row = np.lexsort((position, log))
     else:
         run = np.repeat(first, counts)
-        if source.files:
+        if arrival.by_file:
             run = run + rows.column(FILE).to_numpy()
         log, position = runs.log[run], runs.first[run]
         row = np.argsort(rank[run], kind="stable")
     clock_us = clocks(runs, run, rows.column(CLOCK).to_numpy(), log, position)
     order = None
-    if source.numbered:
-        if source.log_partition:
+    if arrival.numbered:
+        if arrival.by_own_logs:
             logs, log_of_run = np.unique(runs.log, return_inverse=True)
             begins = np.full(len(logs), NEVER)
             np.minimum.at(begins, log_of_run, runs.first)
             log_of_row = np.searchsorted(logs, log)
-            order = order_by_log(source.origin, log_of_row, position - begins[log_of_row])
+            order = order_by_log(arrival.origin, log_of_row, position - begins[log_of_row])
         else:
-            order = order_by_run(source.origin, rank[run], rows.column(ORDER).to_numpy())
+            order = order_by_run(arrival.origin, rank[run], rows.column(ORDER).to_numpy())
     if np.any(row[1:] < row[:-1]):
         rows, clock_us = rows.take(pa.array(row)).combine_chunks(), clock_us[row]
         order = None if order is None else order[row]
     return Batch(rows, clock_us, clock_us, order, stairs=stairs)
 
 
-def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
+def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     """Return the runs of all pieces, and the number of each piece's first run: int64[pieces]."""
-    if not (source.files or source.log_partition):
+    if not (arrival.by_file or arrival.by_own_logs):
         # Each piece is a run, each input partition a log.
         partition, piece_number, high_us = (
             np.array([getattr(piece, name) for piece in heard], np.int64)
@@ -167,7 +168,7 @@ def _runs(source: SourceSpec, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
     table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
     high_us = table.column(HIGH).to_numpy()
-    if not source.files:
+    if not arrival.by_file:
         log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
         return LogRuns(log, begins, ends, high_us), first
     # All files are one log, ordered by age, then by name, then by block.

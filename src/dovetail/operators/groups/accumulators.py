@@ -100,7 +100,7 @@ class Updated:
 
 def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
     """Return the values that each column aggregates, taken at the rows ``row``."""
-    first = job.sources[0].value_columns.start
+    first = job.sources[0].shape.value_columns.start
     return [
         picked([rows.column(first + value_index) for value_index in column.values], row)
         for column in law.columns

@@ -30,7 +30,7 @@ def run(job: Job, law: Final) -> Done:
     assert isinstance(store, TableState)
     initial_us, final_us = job.initial_us[0], job.final_us[0]
     source = job.sources[0]
-    key = source.fields(source.key_columns)
+    key = source.shape.key_fields
     schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
     closes = job.runs(law.CLOSING)
     queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
@@ -56,7 +56,7 @@ def run(job: Job, law: Final) -> Done:
     emitted = output(
         job.operator,
         [key.take(group) for key in events.keys],
-        [pool.values(reference, source.value_columns)],
+        [pool.values(reference, source.shape.value_columns)],
         [reference],
         deleted=np.zeros(len(closing), np.bool_),
         event_time_us=time[reference],

@@ -24,14 +24,15 @@ from dovetail.plan.metrics import metric
 def run(job: Job, _: Retract) -> Done:
     """Emit the rows that leave and enter groups, in the order of the records."""
     source = job.sources[0]
+    shape = source.shape
     store = job.table_store(0)
     if not job.any_rows:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
-    row_columns = range(source.foreign_columns.start, len(source.schema))
+    row_columns = range(shape.foreign_columns.start, len(shape.schema))
     former = changes.pool.values(changes.old, row_columns)
     present = changes.pool.values(changes.new, row_columns)
-    group = slice(1, 1 + source.foreign)
+    group = slice(1, 1 + shape.foreign)
     nowhere = any_null(present[group], len(changes.event))
     group_moves = moves(
         changes.old != ABSENT,
@@ -43,7 +44,7 @@ def run(job: Job, _: Retract) -> Done:
     change, enters = changes.in_order(group_moves.leaves, group_moves.enters)
     event = changes.event[change]
     hash_, *columns = old_or_new(former, present, change, enters)
-    names = [field.name for field in source.fields(row_columns)][1:]
+    names = [field.name for field in shape.fields(row_columns)][1:]
     rows: dict[str, pa.Array] = {
         HASH: hash_,
         EVENT_TIME: pa.array(changes.events.event_time_us[event]),

@@ -242,12 +242,12 @@ def _held(
 def _records(job: Job, law: AggregationLaw) -> HistoryState:
     """Return the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns."""
     assert law.windows is not None
-    source = job.sources[0]
+    shape = job.sources[0].shape
     system_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
     reach_us = law.windows.grace_us + law.windows.size_us + 1
     return HistoryState(
-        pa.schema([*system_fields, *source.fields(source.user_columns)]),
-        range(len(system_fields), len(system_fields) + source.keys),
+        pa.schema([*system_fields, *shape.user_fields]),
+        range(len(system_fields), len(system_fields) + shape.keys),
         job.runs(law.RECORDS),
         job.blobs,
         job.cache,

@@ -117,7 +117,9 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     ``primary``: the key columns, as indices among the user columns.
     """
     table = batch.rows
-    keys = [whole(table.column(source.user_columns[column_index])) for column_index in primary]
+    columns = source.shape.user_columns
+    keys = [whole(table.column(columns[column_index])) for column_index in primary]
+    sequence = table.column(SEQUENCE).to_numpy() if source.arrival.by_shared_log else None
     events = timeline(
         [
             SourceRows(
@@ -126,7 +128,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
                 event_time_us=table.column(EVENT_TIME).to_numpy(),
                 deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
                 clock_us=batch.clock_us,
-                sequence=table.column(SEQUENCE).to_numpy() if source.ordered else None,
+                sequence=sequence,
             )
         ]
     )
@@ -152,7 +154,7 @@ def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _
         gone=gone,
         time_us=table.column(EVENT_TIME).to_numpy(),
     )
-    return _SideBatch(rows, _canonical(table.select(list(spec.user_columns)), side.key))
+    return _SideBatch(rows, _canonical(table.select(list(spec.shape.user_columns)), side.key))
 
 
 def _canonical(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:

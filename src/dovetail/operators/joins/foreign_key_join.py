@@ -179,10 +179,10 @@ def _retained(
     keep all of them.
     """
     source = job.sources[0]
-    retention_us = source.retention_us
+    retention_us = source.meaning.retention_us
     if retention_us is None:
         return results
-    window_column = source.schema.get_field_index(source.window)
+    window_column = source.shape.schema.get_field_index(source.shape.window)
     refs = subscriptions.reference[results.subscription]
     (bound,) = subscriptions.pool.values(refs, [window_column])
     sequence = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]

@@ -68,7 +68,8 @@ def _points(
     stands = store.as_of(events.hash, events.keys, earliest).event_time_us
     low = np.where(stands == NO_TIME, earliest, stands)
     stored = store.between(events.hash, events.keys, low, np.full(events.groups, LATEST))
-    values, retention_us = job.sources[source].value_columns, job.sources[source].versioned_us
+    values = job.sources[source].shape.value_columns
+    retention_us = job.sources[source].meaning.versioned_us
     assert retention_us is not None
     rows = stored.rows
     # Of versions with one key and time, the one in the run written last counts.

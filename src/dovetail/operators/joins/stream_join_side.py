@@ -88,7 +88,7 @@ def _stored_schema(job: Job, source: int) -> pa.Schema:
     """
     spec = job.sources[source]
     system_fields = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
-    return pa.schema([*system_fields, *spec.fields(spec.user_columns)])
+    return pa.schema([*system_fields, *spec.shape.user_fields])
 
 
 def _queue_schema(job: Job, source: int) -> pa.Schema:
@@ -97,7 +97,7 @@ def _queue_schema(job: Job, source: int) -> pa.Schema:
     """
     spec = job.sources[source]
     system_fields = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
-    return pa.schema([*system_fields, *spec.fields(spec.user_columns)])
+    return pa.schema([*system_fields, *spec.shape.user_fields])
 
 
 @dataclass(eq=False)

@@ -64,11 +64,11 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
         past |= gone & (row_refs == ABSENT)
         reference[source] = np.where(null, ABSENT, row_refs)
     changes = look_up(law.tree, events, asked, reference)
-    values = job.batches[stream].rows.select(job.sources[stream].value_columns).columns
+    values = job.batches[stream].rows.select(job.sources[stream].shape.value_columns).columns
     leaves = [
         picked(values, refs)
         if source == stream
-        else pools[source].values(refs, job.sources[source].value_columns)
+        else pools[source].values(refs, job.sources[source].shape.value_columns)
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
     result = emitted(job, events, changes, leaves)
@@ -96,7 +96,7 @@ def _find(
         located = store.locate(events.hash, events.keys)
         refs = versions(events, source, located.present)[1][asked]
         return refs, Pool(rows, located, events.groups), np.zeros(len(asked), np.bool_)
-    retention_us = job.sources[source].versioned_us
+    retention_us = job.sources[source].meaning.versioned_us
     assert retention_us is not None
     group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
     clock_us = job.clocks_of(source, events)[asked]
@@ -232,7 +232,7 @@ def _queue(job: Job, stream: int) -> QueueState:
     period past it.
     """
     return QueueState(
-        _queue_schema(job.sources[stream].schema),
+        _queue_schema(job.sources[stream].shape.schema),
         job.runs(job.operator.names[stream]),
         job.blobs,
         job.cache,

@@ -24,9 +24,9 @@ def run(job: Job, law: Subscribe) -> Done:
     """Emit the messages in the order of the records: to the former foreign key, then to the
     present.
     """
-    source = job.sources[0]
-    foreign = source.foreign_columns
-    store = job.table_store(0, schema=pa.schema(list(source.schema)[: foreign.stop]))
+    shape = job.sources[0].shape
+    foreign = shape.foreign_columns
+    store = job.table_store(0, schema=pa.schema(list(shape.schema)[: foreign.stop]))
     if not job.any_rows:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
@@ -66,7 +66,7 @@ def _table(
     """Return the messages as the second stage reads them. ``keys``: the former and the present
     foreign key of each change, the hash first.
     """
-    operator, source, events = job.operator, job.sources[0], changes.events
+    operator, shape, events = job.operator, job.sources[0].shape, changes.events
     change, begun = changes.in_order(sent.ends, sent.begins)
     event = changes.event[change]
     group = events.group[event]
@@ -75,7 +75,7 @@ def _table(
     null = any_null(foreign, len(event))
     route = np.where(null, place_hash, hash_.fill_null(0).to_numpy())
     rows = job.batches[0].rows
-    values = [field.name for field in source.fields(source.value_columns)]
+    values = [field.name for field in shape.value_fields]
     value_columns = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
     columns: dict[str, pa.Array] = {
         HASH: pa.array(route),
@@ -83,7 +83,7 @@ def _table(
         DELETED: pa.array(~begun),
         **{foreign_name(foreign_index): column for foreign_index, column in enumerate(foreign)},
     }
-    primary = [field.name for field in source.fields(source.key_columns)]
+    primary = [field.name for field in shape.key_fields]
     columns |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
     columns |= zip(values, value_columns, strict=True)
     columns[PLACE] = pa.array(place_hash)

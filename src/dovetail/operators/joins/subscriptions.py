@@ -46,10 +46,10 @@ class SubscriptionStores:
     @classmethod
     def of(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
         """Open the stores that the bucket's manifest records."""
-        source = job.sources[0]
+        shape = job.sources[0].shape
         subscribed = TableState(
-            source.schema,
-            source.keys + law.primary,
+            shape.schema,
+            shape.keys + law.primary,
             job.runs(law.SUBSCRIPTIONS),
             job.blobs,
             job.cache,
@@ -58,10 +58,10 @@ class SubscriptionStores:
         )
         counts = None
         if preserved(law.how)[1]:
-            key_fields = list(source.schema)[: source.key_columns.stop]
+            key_fields = list(shape.schema)[: shape.key_columns.stop]
             schema = pa.schema([*key_fields, (_COUNT, pa.int64())])
             runs = job.runs(law.REFERENCES)
-            counts = TableState(schema, source.keys, runs, job.blobs, job.cache)
+            counts = TableState(schema, shape.keys, runs, job.blobs, job.cache)
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
     def referring(self, job: Job, events: Timeline) -> References | None:
@@ -164,16 +164,15 @@ def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
     """Return the right table along a batch's timeline."""
     located = latest(store, events)
     counted = counts(job, events, 1)
-    versioned = job.sources[1].versioned_us is not None
+    versioned = job.sources[1].meaning.versioned_us is not None
     current = newest(events, counted, time_of(located)) if versioned else counted
     rows = job.batches[1].rows
     before, after = versions(events, 1, located.present, current)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     pool = Pool(rows, located, events.groups)
     changes = np.flatnonzero(current)
-    return Right(
-        counted, changes, before, after, time, located.present, pool, job.sources[1].user_columns
-    )
+    columns = job.sources[1].shape.user_columns
+    return Right(counted, changes, before, after, time, located.present, pool, columns)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def run(job: Job, law: TableJoinLaw) -> Done:
     current = {
         source: newest(events, counted[source], time_of(located[source]))
         for source in sources
-        if job.sources[source].versioned_us is not None
+        if job.sources[source].meaning.versioned_us is not None
     }
     stored = {
         source: StoredRows(table_rows.present, table_rows.event_time_us)
@@ -42,7 +42,7 @@ def run(job: Job, law: TableJoinLaw) -> Done:
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(law.tree, events, stored, times, current)
     for source in sources:
-        if job.sources[source].loose:
+        if job.sources[source].meaning.loose:
             has_effect = ~_says_nothing(events, source, stored[source], current.get(source))
             changes = changes.where(has_effect[changes.event])
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
@@ -53,7 +53,7 @@ def run(job: Job, law: TableJoinLaw) -> Done:
         changes, before = _with_previous(events, stored[0], changes, current.get(0))
         changes = _differing(operator, law, pools, changes, before)
     leaves = [
-        pools[source].values(refs, job.sources[source].value_columns)
+        pools[source].values(refs, job.sources[source].shape.value_columns)
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
     result = emitted(job, events, changes, leaves)
@@ -91,7 +91,7 @@ def _differing(
     for leaf, source in enumerate(law.leaves):
         now, then = changes.reference[leaf][at], before.reference[leaf][at]
         equal[at] &= (now == ABSENT) == (then == ABSENT)
-        values = operator.sources[source].value_columns
+        values = operator.sources[source].shape.value_columns
         if values:
             equal[at] &= rows_equal(
                 pools[source].values(now, values), pools[source].values(then, values)

@@ -214,7 +214,7 @@ class Subscribe(Law):
             table_of(sources, 0),
             holds="foreign key per key",
             of="",
-            fields=tuple(source.fields(source.key_columns) + source.fields(source.foreign_columns)),
+            fields=tuple(source.shape.key_fields + source.shape.foreign_fields),
         )
         return dict.fromkeys(super().stores(sources), store)
 
@@ -243,7 +243,7 @@ class ForeignKeyJoinLaw(Law):
 
     def primary_columns(self, sources: Sources) -> range:
         """Return the numbers of the primary key's columns in the subscriptions."""
-        first = sources[0].value_columns.start
+        first = sources[0].shape.value_columns.start
         return range(first, first + self.primary)
 
     def held(self, sources: Sources, leaf: int) -> range:
@@ -252,18 +252,18 @@ class ForeignKeyJoinLaw(Law):
         The right row's own key counts as a value, because the row may be missing.
         """
         if leaf == 1:
-            return sources[1].user_columns
-        return range(self.primary_columns(sources).stop, sources[0].value_columns.stop)
+            return sources[1].shape.user_columns
+        return range(self.primary_columns(sources).stop, sources[0].shape.value_columns.stop)
 
     def key(self, sources: Sources) -> list[pa.Field]:
         """Return the primary key, then the right key if right rows also come out alone."""
-        primary = sources[0].fields(self.primary_columns(sources))
-        theirs = sources[1].fields(sources[1].key_columns)
+        primary = sources[0].shape.fields(self.primary_columns(sources))
+        theirs = sources[1].shape.key_fields
         return primary + (theirs if preserved(self.how)[1] else [])
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of a leaf's values in a change."""
-        return [field.type for field in sources[leaf].fields(self.held(sources, leaf))]
+        return [field.type for field in sources[leaf].shape.fields(self.held(sources, leaf))]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores: the subscriptions with their rows, and the right table.
@@ -271,7 +271,7 @@ class ForeignKeyJoinLaw(Law):
         If right rows also come out alone, a third store counts the left rows that refer to each.
         """
         left, right = sources
-        rows = table_of(sources, 0, key=left.keys + self.primary)
+        rows = table_of(sources, 0, key=left.shape.keys + self.primary)
         theirs = table_of(sources, 1)
         stores = {
             self.SUBSCRIPTIONS: replace(
@@ -346,7 +346,7 @@ class Deduplicate(Law):
             table_of(sources, 0),
             holds=f"keys and times of records of the last {written(span_us)}",
             kind="records",
-            fields=tuple(source.fields(source.key_columns)),
+            fields=tuple(source.shape.key_fields),
             span_us=span_us,
         )
         return dict.fromkeys(super().stores(sources), store)

@@ -82,21 +82,21 @@ class DeltaJoinLaw(Law):
         """Return the left primary key, then the right one if the left does not identify results."""
         sides = self.sides if self.right_key else self.sides[:1]
         return [
-            source.fields(source.user_columns)[column]
+            source.shape.user_fields[column]
             for source, side in zip(sources, sides, strict=False)
             for column in side.key
         ]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the columns of a leaf that the result needs."""
-        fields = sources[leaf].fields(sources[leaf].user_columns)
+        fields = sources[leaf].shape.user_fields
         return [fields[column].type for column in self.sides[leaf].values]
 
     def looks_up(self, sources: Sources) -> list[str]:
         """Describe for each side the store, the index, the columns and the size of the cache."""
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
-            fields = source.fields(source.user_columns)
+            fields = source.shape.user_fields
             read = dict.fromkeys(fields[column].name for column in (*side.key, *side.values))
             cached = f"{side.cache:,} rows a task" if side.cache else "none"
             where = f"{side.lookup.title} by {side.index.summary}"
@@ -104,17 +104,25 @@ class DeltaJoinLaw(Law):
         return lines
 
 
-def settled(source: SourceSpec) -> SourceSpec:
-    """Return the input that reads the output of ``Settle``. Its rows bring their clocks."""
+def by_join_key(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
+    """Return an input of a delta join: its join key may be null, its ``primary`` key may not."""
     return replace(
         source,
-        files=False,
-        log_partition=False,
-        sequence=source.ordered,
-        carries=(CLOCK,),
+        shape=replace(source.shape, primary=primary),
+        meaning=replace(source.meaning, null_keys=True),
+    )
+
+
+def settled(source: SourceSpec) -> SourceSpec:
+    """Return the input that reads the output of ``Settle``. Its rows bring their clocks."""
+    arrival = replace(
+        source.arrival,
+        ordered_by="shared log" if source.arrival.by_shared_log else None,
         clocked=False,
         numbered=False,
+        carries=(CLOCK,),
     )
+    return replace(source, arrival=arrival)
 
 
 def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
@@ -157,5 +165,5 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
 
 def _places(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
     """Return the numbers of the columns ``names`` among the user columns of a source."""
-    columns = [field.name for field in source.fields(source.user_columns)]
+    columns = [field.name for field in source.shape.user_fields]
     return tuple(columns.index(name) for name in names)

@@ -33,11 +33,8 @@ class Retract(Law):
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of each key's last row, with the columns that are aggregated."""
         (source,) = sources
-        stored = [
-            *source.fields(source.foreign_columns)[1:],
-            *source.fields(source.value_columns),
-        ]
-        columns = {field.name: field for field in source.fields(source.key_columns)}
+        stored = [*source.shape.foreign_fields[1:], *source.shape.value_fields]
+        columns = {field.name: field for field in source.shape.key_fields}
         for name, field in zip(self.names, stored, strict=True):
             columns.setdefault(name, field)
         table = table_of(sources, 0)
@@ -45,7 +42,7 @@ class Retract(Law):
             table,
             holds="last row per key, of it what is aggregated",
             kind="rows",
-            span_us=None if source.retention_us is None else table.span_us,
+            span_us=None if source.meaning.retention_us is None else table.span_us,
             fields=tuple(field.with_name(name) for name, field in columns.items()),
             columns=tuple(field.name for field in columns.values()),
         )

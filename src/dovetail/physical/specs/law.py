@@ -119,7 +119,7 @@ class Store:
 
 def too_old(sources: Sequence[SourceSpec]) -> list[str]:
     """List the metrics of records that are older than the history of their versioned table."""
-    return [metric(s.name, "too_old") for s in sources if s.versioned_us is not None]
+    return [metric(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
 
 
 def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
@@ -127,7 +127,7 @@ def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
 
     These are the records that are too old for the history, and the late ones.
     """
-    late = [metric(s.name, "late") for s in sources if s.versioned_us is not None]
+    late = [metric(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
     return [*too_old(sources), *late]
 
 
@@ -137,18 +137,18 @@ def table_of(sources: Sources, source_index: int, *, key: int | None = None) -> 
     ``key``: the number of columns that make its key, if the table is partitioned by fewer.
     """
     source = sources[source_index]
-    versioned, windowed = source.versioned_us, source.retention_us
-    user_fields = source.fields(source.user_columns)
-    keys = source.keys if key is None else key
+    versioned, windowed = source.meaning.versioned_us, source.meaning.retention_us
+    user_fields = source.shape.user_fields
+    keys = source.shape.keys if key is None else key
     return Store(
-        source.kept,
+        source.meaning.kept,
         "rows" if versioned is None or key is not None else "versions",
         of=source.name,
         key=tuple(field.name for field in user_fields[:keys]),
         fields=tuple(field for field in user_fields if not is_reserved(field.name)),
         clocks=(source_index,),
         span_us=windowed if key is not None or versioned is None else versioned,
-        time=EVENT_TIME if windowed is None else source.window,
+        time=EVENT_TIME if windowed is None else source.shape.window,
         hashed=key is None and windowed is None,
         whole=windowed is None,
     )
@@ -188,12 +188,12 @@ class Law:
 
     def key(self, sources: Sources) -> list[pa.Field]:
         """Return the key columns of a change."""
-        return sources[0].fields(sources[0].key_columns)
+        return sources[0].shape.key_fields
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the value columns of ``leaf`` in a change."""
         source = sources[self.leaves[leaf]]
-        return [field.type for field in source.fields(source.value_columns)]
+        return [field.type for field in source.shape.value_fields]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores of a bucket, by name.

@@ -216,7 +216,7 @@ class Asking:
 def _carried(operator: Operator, side: int) -> pa.Schema:
     """Return the schema of the rows of a side."""
     source = operator.sources[side]
-    return pa.schema(source.fields(source.user_columns))
+    return pa.schema(source.shape.user_fields)
 
 
 def _empty(operator: Operator) -> list[SideCache]:

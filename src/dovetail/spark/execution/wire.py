@@ -101,7 +101,7 @@ class Wire:
         """
         read = self._read
         keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
-        spread = spec.stream and (spec.null_keys or spec.keeps_time)
+        spread = spec.meaning.stream and (spec.meaning.null_keys or spec.meaning.keeps_time)
         hash_ = F.xxhash64(*keys)
         if spread:
             hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
@@ -114,7 +114,7 @@ class Wire:
             items, types = zip(*input_.foreign, strict=True)
             foreign = [F.col(quoted(item)) for item in items if isinstance(item, str)]
             what: Hashable = ("foreign", items)
-            if spec.fallible:
+            if spec.shape.fallible:
                 self._foreign_keys += 1
                 name = foreign_key_name(self._foreign_keys)
                 self._frame, foreign, fails = with_foreign_key(
@@ -131,7 +131,7 @@ class Wire:
             places += [self._canonical(field)] if own_key else self.own([field.name])
         positions = enumerate(read.positions)
         places += [self._place(("position", n), p.cast(LongType())) for n, p in positions]
-        if spec.files:
+        if spec.arrival.by_file:
             file = F.col(FILE_METADATA)
             places.append(self._place("file time", F.unix_micros(file["file_modification_time"])))
             parts = ("file_path", "file_block_start")

@@ -71,7 +71,7 @@ def rows_of_tables(
         for port in stage.ports:
             if isinstance(port.origin, Stage):
                 read += [port.origin] if port.origin in carried else []
-            elif port.input is not None and not port.source.stream:
+            elif port.input is not None and not port.source.meaning.stream:
                 wanted.setdefault(port.input.source, []).append(port)
     return _rows_by_input(stored, plan, nodes, wanted), _rows_by_stage(stored, plan, read)
 
@@ -132,7 +132,7 @@ def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
     """Raise ``CheckpointError`` for a stage that would have kept something of a stream's
     records.
     """
-    streams = [port.source.name for port in stage.ports if port.source.stream]
+    streams = [port.source.name for port in stage.ports if port.source.meaning.stream]
     tables = {port.source.name for port in stage.ports} - set(streams)
     for store in stage.fragment.stores.values() if streams else ():
         if store.of not in tables:
