@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "support")]
 
 from bench.families import foreign_keys, streams, tables, windows  # noqa: E402
 from bench.family import Family, Join  # noqa: E402

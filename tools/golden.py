@@ -1,6 +1,6 @@
 """Write the checkpoints that every later version must be able to read, with what they hold.
 
-    PYTHONPATH=tests .venv/bin/python tools/golden.py tests/golden/<version>
+    PYTHONPATH=tests/support .venv/bin/python tools/golden.py tests/golden/<version>
 
 Each has small tables, some of which have been merged; ``expected.json`` beside them has the rows of
 every table as read_state gives them, after some micro-batches. Written once for each version of a

@@ -13,8 +13,8 @@ from typing import Any
 import pyspark
 import pytest
 from connect_server import Client
+from doc_examples import ROOT, blocks
 from pyspark.sql import SparkSession
-from test_docs import ROOT, blocks
 
 PAGE = ROOT / "docs" / "pipelines.md"
 COMMAND = Path(pyspark.__file__).parent / "pipelines" / "cli.py"

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 from bench.parameters import slow_after
 from connect_server import Client, Server
+from doc_examples import ROOT, blocks, promised
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-from test_docs import ROOT, blocks, promised
 
 import dovetail as dt
 

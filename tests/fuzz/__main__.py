@@ -1,7 +1,7 @@
 """``python -m fuzz``: random cases until the time is over; exit status 1 where one does not hold.
 
 Case n of a seed is always the same. A case that fails is shrunk and written to a file, which
-``tests/test_fuzz.py`` replays once it lies in ``tests/fuzz/cases``.
+``tests/fuzz/test_fuzz.py`` replays once it lies in ``tests/fuzz/cases``.
 """
 
 from __future__ import annotations

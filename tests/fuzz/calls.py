@@ -172,7 +172,7 @@ UNDRAWN: dict[str, str] = {
         "is decided where a frame is read; tests/io has it",
     ),
     "Table.from_static(duplicates='last')": "is decided where a frame is read; test_static has it",
-    "Table.retire": "is made of other calls, with expressions; tests/test_retire has it",
+    "Table.retire": "is made of other calls, with expressions; tests/plan has it",
     "Table.from_records": "formats are read by tests/io, and by no law of a topology",
     "Stream.from_records": "formats are read by tests/io, and by no law of a topology",
     "Stream.from_changelog(versioned=)": "is for tables",

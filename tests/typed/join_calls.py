@@ -1,7 +1,7 @@
 """Joins as a type checker sees them: calls that it takes, and calls that it refuses.
 
-Nothing here runs. ``tests/test_typing.py`` checks it with mypy, which reports a comment that is not
-needed.
+Nothing here runs. ``tests/project/test_typing.py`` checks it with mypy, which reports a comment
+that is not needed.
 """
 
 from __future__ import annotations

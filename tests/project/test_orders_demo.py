@@ -13,7 +13,7 @@ import pytest
 
 psycopg = pytest.importorskip("psycopg")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 A = (1, 2, 3, 1, 10, "ann", "Oslo", "pen", "1.00", "1.00")
 B = (2, *A[1:])
 

@@ -22,7 +22,7 @@ from dovetail.spark.checkpoints.changelog_files import Unknown, changes
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.state import manifest as manifests
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 HOME, METADATA = "file:/golden", "state/*/_metadata/v2/*"
 """Where Spark takes a checkpoint to be, and the files that say so."""
 CHECKPOINTS = [path.with_suffix("") for path in sorted(GOLDEN.glob("*/*.json"))]

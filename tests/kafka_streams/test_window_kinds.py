@@ -32,7 +32,7 @@ from bench.runners import driver
 CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 Case: TypeAlias = "tuple[View, list[Record]]"
-SOURCE = Path(__file__).parent / "kafka_streams" / "Windows.java"
+SOURCE = Path(__file__).with_name("Windows.java")
 
 pytestmark = [needed, javac_needed]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+from doc_examples import ROOT, blocks, promised
 from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "tables.md",
@@ -27,21 +26,6 @@ PAGES = [
 ]
 EXTENSIONS = "spark.sql.extensions"
 DSN = "postgresql://dovetail@localhost/shop"
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def blocks(page: Path) -> list[str]:
-    """The Python examples of a page, in order."""
-    return BLOCK.findall(page.read_text())
-
-
-def promised(block: str) -> list[str]:
-    """The lines that an example says it prints: comments at its end."""
-    lines = block.rstrip().splitlines()
-    start = len(lines)
-    while start and (lines[start - 1] + " ").startswith("# "):
-        start -= 1
-    return [line[2:] for line in lines[start:]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -23,7 +23,7 @@ from bench.records import Answers, Record, Result
 
 CASES = int(os.environ.get("DOVETAIL_CASES", "200"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
-SOURCE = Path(__file__).parent / "kafka_streams" / "Views.java"
+SOURCE = Path(__file__).with_name("Views.java")
 PIPELINES = [
     "S where",
     "S swap where",

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import log_queries
 import small_session
-import test_restart
 from pyspark import SparkContext
 
 import dovetail as dt
@@ -28,9 +28,9 @@ def main() -> None:
         builder = small_session.builder().config("spark.driver.extraJavaOptions", options)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
-        test_restart.write(Path(directory), test_restart.batches(3, 6))
+        log_queries.write(Path(directory), log_queries.batches(3, 6))
         sink = dt.to_parquet(str(Path(directory) / "out"))
-        test_restart.start(spark, Path(directory), sink).awaitTermination()
+        log_queries.start(spark, Path(directory), sink).awaitTermination()
         jvm: Any = SparkContext._gateway
         spark.stop()
         jvm.proc.stdin.close()

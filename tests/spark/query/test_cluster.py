@@ -16,15 +16,15 @@ import venv
 from pathlib import Path
 
 import drivers
+import log_queries
 import pytest
-import test_restart
 from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 
 import dovetail as dt
 from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 KILLS = [("foreign key", "offsets", 1), ("tree", "commits", 4), ("foreign key", "offsets", 7)]
 JOINS = ("tree", "commits", 2)
 """When a worker joins."""
@@ -49,8 +49,8 @@ def session(master: str) -> SparkSession:
 def joins(spark: SparkSession, folder: Path) -> None:
     """Two queries at once, on two buckets: one for each of the first workers."""
     queries = [
-        test_restart.start(spark, folder / kind, dt.to_parquet(folder / kind / "out"), kind)
-        for kind in test_restart.KINDS
+        log_queries.start(spark, folder / kind, dt.to_parquet(folder / kind / "out"), kind)
+        for kind in log_queries.KINDS
     ]
     for query in queries:
         query.awaitTermination()
@@ -69,10 +69,10 @@ TASKS = {"joins": joins, "flights": flights}
 
 @pytest.mark.parametrize("times", slow_after(1, [2, 3]))
 def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path, times: int) -> None:
-    given = test_restart.batches(4 * times, 6)
-    for kind in test_restart.KINDS:
+    given = log_queries.batches(4 * times, 6)
+    for kind in log_queries.KINDS:
         (tmp_path / kind).mkdir()
-        test_restart.write(tmp_path / kind, given)
+        log_queries.write(tmp_path / kind, given)
     random_ = random.Random()
     with (
         cluster(tmp_path / "cluster", workers=2) as machines,
@@ -87,8 +87,8 @@ def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path, t
             time.sleep(random_.uniform(0, 0.4))
             machines.kill_executor()
         assert driver.wait(300) == 0
-    for kind in test_restart.KINDS:
-        test_restart.refuse_other_changes(
+    for kind in log_queries.KINDS:
+        log_queries.refuse_other_changes(
             spark, tmp_path / kind, kind, [r for records in given for r in records]
         )
 

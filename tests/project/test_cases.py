@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bench.parameters import slow_after
 
-TOOL = Path(__file__).parents[1] / "tools" / "cases.py"
+TOOL = Path(__file__).parents[2] / "tools" / "cases.py"
 
 
 def event(side: str, key: str | None, value: str | None, ts: int) -> dict[str, Any]:

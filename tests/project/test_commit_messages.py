@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "tools" / "commit-msg"
+SCRIPT = Path(__file__).parents[2] / "tools" / "commit-msg"
 PROBLEM: Callable[[str], str | None] = runpy.run_path(str(SCRIPT))["problem"]
 
 

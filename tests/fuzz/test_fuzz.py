@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 from bench import forced
+
+from dovetail.engine import pack
 from fuzz import calls, faults, judges, shrink, sql, topologies
 from fuzz import spark as on_spark
 from fuzz.case import CASES, Case
-
-from dovetail.engine import pack
 
 FAMILIES = [*judges.WEIGHTS]
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "200")) // 8

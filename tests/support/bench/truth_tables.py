@@ -15,7 +15,7 @@ from bench.family import Family, value_of
 from bench.records import Record, Result
 from dovetail.physical.fragment import Emit
 
-SPEC = Path(__file__).parents[2] / "spec"
+SPEC = Path(__file__).parents[3] / "spec"
 FAMILIES: dict[str, Family] = {
     folder: family
     for family in (tables, streams, foreign_keys, windows, views)

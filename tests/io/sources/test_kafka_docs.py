@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "kafka.md"
+PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
 
 
 def test_the_kafka_examples_run(

@@ -11,7 +11,8 @@ import pytest
 
 from dovetail.spark.session import DAEMON
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
+TESTS = Path(__file__).parents[1]
 LINES_MAX = 450
 """Of a module, without its docstrings."""
 
@@ -43,6 +44,11 @@ LAYERS = {
 }
 MODULES_MAX = 14
 """Of a folder."""
+BESIDE = {"connect", "fuzz", "kafka_streams", "project", "spec", "support", "typed"}
+"""Folders of tests that mirror none of the package."""
+MIRRORING = sorted(
+    path for path in TESTS.rglob("test_*.py") if path.relative_to(TESTS).parts[0] not in BESIDE
+)
 WITHOUT_SPARK = {
     "errors",
     "base",
@@ -119,9 +125,15 @@ def test_one_module_reaches_into_the_jvm(module: str) -> None:
     assert not {*map(OF_JVM.fullmatch, attribute_names(module))} - {None}
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=str)
+@pytest.mark.parametrize("folder", sorted({path.parent for path in (*FILES, *MIRRORING)}), ids=str)
 def test_a_folder_is_read_at_a_glance(folder: Path) -> None:
     assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MODULES_MAX
+
+
+def test_folders_of_tests_are_those_of_the_package() -> None:
+    assert [path.name for path in TESTS.glob("*.py")] == ["conftest.py"]
+    folders = {path.parent.relative_to(TESTS) for path in MIRRORING}
+    assert folders <= {path.parent.relative_to(SRC / "dovetail") for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 import dovetail
 from tools import licences
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODULES = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
 
 

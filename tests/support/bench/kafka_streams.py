@@ -18,7 +18,7 @@ import pytest
 from bench.family import Family
 from bench.records import Answers, Record
 
-ORACLE = Path(__file__).parents[3] / "shared" / "kafka-streams" / "oracle"
+ORACLE = Path(__file__).parents[4] / "shared" / "kafka-streams" / "oracle"
 
 needed = pytest.mark.skipif(not ORACLE.exists(), reason="Kafka Streams' oracle is not here")
 javac_needed = pytest.mark.skipif(shutil.which("javac") is None, reason="a JDK is not here")
