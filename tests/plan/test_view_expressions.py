@@ -182,3 +182,24 @@ def test_what_is_refused(spark: SparkSession) -> None:
     other = testing.stream("o", key="id", schema={"id": pa.int64(), "city": pa.string()})
     with pytest.raises(dt.PlanError, match="one of streams, o, has key"):
         stream.union(other)
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_a_row_that_is_left_out_goes_by_its_own_time(windowed: bool, spark: SparkSession) -> None:
+    """A stream's record finds the row that the table had before, in the same micro-batch."""
+
+    def timed(rows: list[tuple[int, int, int]]) -> Any:
+        frame = spark.createDataFrame(rows, "id long, amount long, at long").coalesce(1)
+        return frame.selectExpr("id", "amount", "timestamp_seconds(at) AS at")
+
+    options: dict[str, Any] = {"key": "id", "timestamp": "at"}
+    table = dt.Table.from_changelog(timed([(1, 5, 10), (1, 0, 20)]), name="t", **options)
+    stream = dt.Stream.from_changelog(timed([(1, 0, 15), (1, 0, 25)]), name="s", **options)
+    joined = stream.join(table.where("amount > 0"), how="left", select={"found": "right.amount"})
+    if windowed:
+        counts = joined.group_by("found").window(dt.tumbling("1 s")).agg(n=dt.count())
+        changes = counts.to_table().changelog(emit="batch", buckets=1)
+        rows = changes.orderBy("window_start").collect()
+    else:
+        rows = joined.changelog(buckets=1).orderBy("_timestamp").collect()
+    assert [row.found for row in rows] == ([5] if windowed else [5, None])  # no group is null

@@ -53,7 +53,7 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
     """Return an input partition's rows with the columns of ``wire_schema``, and their arrival.
 
     ``rows``: at least one row of ``travel_schema``, in the order of reading; ``counted``:
-    bool[rows], those that advance stream time, None for all.
+    bool[rows], those that advance the clock, None for all.
     """
     arrival = source.arrival
     if not arrival.clocked:
@@ -67,7 +67,7 @@ def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[
     clock_us = running_clock(log, time_us)
     last = np.append(first[1:], len(rows)) - 1
     runs = None
-    if arrival.by_file or arrival.by_own_logs:
+    if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
         runs = _runs(arrival, rows, first, last, clock_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
     stairs = _stairs(arrival, rows, clock_us, clock_us) if arrival.stairs else None
@@ -154,7 +154,9 @@ def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us:
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
     columns[HIGH] = pa.array(high_us)
-    names = (FILE_TIME, FILE_PATH, FILE_BLOCK) if arrival.by_file else (LOG_PARTITION,)
+    names: tuple[str, ...] = (LOG_PARTITION,) if arrival.by_own_logs else ()
+    if arrival.by_file:
+        names = (FILE_TIME, FILE_PATH, FILE_BLOCK)
     for name in names:
         columns[name] = rows.column(name).take(pa.array(first)).combine_chunks()
     if arrival.by_own_logs:

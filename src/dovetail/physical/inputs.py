@@ -187,11 +187,15 @@ def source_spec(
     valueless: bool = False,
     keeps_time: bool = False,
     stairs: bool = False,
+    aligned: bool = False,
+    timeless: bool = False,
 ) -> SourceSpec:
     """Return the layout of an input's rows under ``name``.
 
-    ``alone``: True for a stream whose records are emitted even if nothing matches them. The other
-    flags are as in ``RowMeaning`` and ``RowArrival``; a stage sets those that it needs.
+    ``alone``: True for a stream whose records are emitted even if nothing matches them.
+    ``aligned``: True if the inputs wait for each other. ``timeless``: True if no result goes by the
+    clocks of its rows, as of a table without history beside a stream. The other flags are as in
+    ``RowMeaning`` and ``RowArrival``; a stage sets those that it needs.
     """
     source, base = input_.source, input_.source.base
     ordered_by = _ordered_by(source, arrival)
@@ -226,6 +230,10 @@ def source_spec(
             stairs=stairs or (shared_log and arrival.timed),
             logs=ordered_by == "own logs" and _has_logs(input_),
             limited=isinstance(base, Source) and base.limited,
+            orders_left_out=clocked
+            and source.loose
+            and not (shared_log or aligned)
+            and (timeless or not arrival.timed),
         ),
     )
 

@@ -159,6 +159,11 @@ class RowArrival:
     """True if rows of one key may come from several of its logs. The newest row counts."""
     limited: bool = False
     """True if a micro-batch may end before all of its logs are read equally far."""
+    orders_left_out: bool = False
+    """True if rows that a condition leaves out come in the order of their own times, too. Else they
+    have the clock of the rows before them, because results go by these clocks, and rows that are
+    left out must not advance stream time.
+    """
 
     @property
     def by_shared_log(self) -> bool:

@@ -62,7 +62,9 @@ class Piece:
     """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none."""
     rows: Stored | None
     runs: pa.Table | None = None
-    """The piece's runs (``RUNS``); None if the piece is one run. All buckets hear them."""
+    """The piece's runs (``RUNS``); None if the piece is one run, and its clock ends at
+    ``high_time_us``. All buckets hear them.
+    """
     stairs: pa.Table | None = None
     """The steps of the source's stream time (``STAIRS``), if another source asks.
 
@@ -70,6 +72,11 @@ class Piece:
     """
     heard_us: int = NO_TIME
     """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
+
+    @property
+    def high_clock_us(self) -> int:
+        """The largest clock of a piece that is one run; ``NO_TIME`` for none."""
+        return self.high_time_us if self.runs is None else int(self.runs.column(HIGH)[0].as_py())
 
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:
@@ -159,11 +166,10 @@ def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     """Return the runs of all pieces, and the number of each piece's first run: int64[pieces]."""
     if not (arrival.by_file or arrival.by_own_logs):
         # Each piece is a run, each input partition a log.
-        partition, piece_number, high_us = (
-            np.array([getattr(piece, name) for piece in heard], np.int64)
-            for name in ("partition", "number", "high_time_us")
-        )
-        return LogRuns(partition, piece_number, piece_number, high_us), np.arange(len(heard))
+        partition = np.array([piece.partition for piece in heard], np.int64)
+        number = np.array([piece.number for piece in heard], np.int64)
+        high_us = np.array([piece.high_clock_us for piece in heard], np.int64)
+        return LogRuns(partition, number, number, high_us), np.arange(len(heard))
     tables = [RUNS.empty_table() if piece.runs is None else piece.runs for piece in heard]
     first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
     table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
