@@ -1168,6 +1168,7 @@ def test_paths_are_taken(world: World) -> None:
     assert world.spark.read.parquet(str(world.folder / "out")).count() == 1
 
 
+@pytest.mark.slow
 def test_snapshots_take_paths(world: World) -> None:
     needs(world.spark, "delta")
     read = dt.SnapshotTable.from_delta(world.spark, Path(world.snapshot("a")), key="id")

@@ -164,6 +164,7 @@ def several_results(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     return {name: emitted(frame.drop("_timestamp", "_position")) for name, frame in found.items()}
 
 
+@pytest.mark.slow
 def test_several_results_into_several_sinks(delta_client: Client, tmp_path: Path) -> None:
     """Of a query that goes on; a table in memory has what came in its own run."""
     later = [
@@ -361,6 +362,7 @@ def in_postgres(spark: SparkSession, folder: Path, dsn: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_table_in_postgres(client: Client, database: str, tmp_path: Path) -> None:
     client.run(in_postgres, tmp_path, database)
     psycopg = pytest.importorskip("psycopg")
@@ -474,6 +476,7 @@ def through_a_topic(spark: SparkSession, folder: Path, servers: str) -> tuple[li
     return emitted(read_back), sorted(row["text"] for row in headed)
 
 
+@pytest.mark.slow
 def test_topics_are_written_and_read(
     delta_client: Client, kafka_servers: str, tmp_path: Path
 ) -> None:
@@ -538,6 +541,7 @@ def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
     return [emitted(out), *lists, [str((row["id"], row["late"])) for row in found]]
 
 
+@pytest.mark.slow
 def test_a_table_begins_with_rows_and_state_is_read(client: Client, tmp_path: Path) -> None:
     assert client.run(begun_with_rows, tmp_path) == [
         [

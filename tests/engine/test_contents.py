@@ -108,7 +108,7 @@ def rows(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
-@pytest.fixture(params=slow_after(2, ["own sizes", "a row each", "small segments"]))
+@pytest.fixture(params=slow_after(1, ["own sizes", "a row each", "small segments"]))
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     with forced("own", LIMITS[request.param]):
         yield

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from bench.runners import write_file
 from fk_topologies import (
     CASES,
@@ -88,7 +89,7 @@ class Run:
 # Tables.
 
 
-@pytest.mark.parametrize("number", RUNS)
+@pytest.mark.parametrize("number", slow_after(2, RUNS))
 @pytest.mark.parametrize("name", [*CASES, "bank"])
 def test_every_commit_is_the_join_of_all_input_so_far(name: str, number: int) -> None:
     """And in the bank no money comes or goes."""
@@ -216,10 +217,13 @@ def write(folder: Path, records: Iterable[Record], tables: Iterable[str], number
 
 @pytest.mark.parametrize(
     ("name", "emit", "tables", "stops"),
-    [
-        ("bank", "change", ["accounts", "transfers"], [2]),
-        ("chain-outer", "batch", ["flights", "planes", "makers"], [1, 2]),
-    ],
+    slow_after(
+        1,
+        [
+            ("bank", "change", ["accounts", "transfers"], [2]),
+            ("chain-outer", "batch", ["flights", "planes", "makers"], [1, 2]),
+        ],
+    ),
 )
 def test_every_batch_of_a_query_is_a_snapshot(
     name: str, emit: Emit, tables: list[str], stops: list[int], spark: Any, tmp_path: Path

@@ -67,7 +67,7 @@ def history(seed: int, count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-@pytest.mark.parametrize("seed", slow_after(2, range(4)))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_a_materialized_result_emits_real_changes_only(how: Any, seed: int) -> None:
     sides = tables()
     driver = Driver(sides[0].join(sides[1], on="fk", how=how).materialize())

@@ -104,9 +104,7 @@ def test_two_tables(
     assert check(small_spark, histories, node, {"a": 1, "b": 1}, {"a": 3, "b": 2}) > WORLDS / 3
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper"), all_pairs(HOWS, HOWS, ("inner", "outer"), ("right", "left"))
-)
+@pytest.mark.parametrize(("lower", "upper"), all_pairs(HOWS, HOWS, ("inner", "outer")))
 def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
     small_spark: SparkSession, histories: Histories, lower: str, upper: str
 ) -> None:
@@ -117,7 +115,7 @@ def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
 
 @pytest.mark.parametrize(
     ("lower", "upper"),
-    all_pairs(HOWS, HOWS, ("left", "inner"), ("outer", "right"), ("outer", "outer")),
+    all_pairs(HOWS, HOWS, ("left", "inner"), ("outer", "right")),
 )
 def test_a_cascade_on_the_right_and_many_to_many(
     small_spark: SparkSession, histories: Histories, lower: str, upper: str
@@ -152,6 +150,7 @@ def test_a_table_joined_with_itself(
     assert check(small_spark, histories, node, {"a": 1}, {"a": 3}) > 0
 
 
+@pytest.mark.slow
 def test_four_tables(small_spark: SparkSession, histories: Histories) -> None:
     a, b, c = (table(histories, name) for name in "abc")
     left = join(a, b, {"b": "b"}, "outer")

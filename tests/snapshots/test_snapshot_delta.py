@@ -180,6 +180,7 @@ def test_every_commit_is_the_join_of_the_versions_that_it_covers(
     assert check(lake.spark, targets[name], lake.path(name)) == list(range(steps + 1))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_anywhere_is_run_again(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

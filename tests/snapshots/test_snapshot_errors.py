@@ -74,6 +74,7 @@ def refused(error: type[Exception], run: Callable[[], Any], *parts: str) -> None
         assert part in str(raised.value), raised.value
 
 
+@pytest.mark.slow
 def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Tables) -> None:
     joined = tables.joined()
     joined.refresh(tables.target)
@@ -270,6 +271,7 @@ def test_maintaining_goes_on_until_it_fails(
     ]
 
 
+@pytest.mark.slow
 def test_tables_of_a_catalog_and_relative_paths(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

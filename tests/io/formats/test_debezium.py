@@ -13,6 +13,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -379,7 +380,7 @@ def of_arrow(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("says", ["by their schema", "by encodings="])
+@pytest.mark.parametrize("says", slow_after(1, ["by their schema", "by encodings="]))
 def test_values_are_decoded(
     spark: SparkSession, rows: list[tuple[dict[str, Any], dict[str, Any]]], says: str
 ) -> None:

@@ -22,6 +22,7 @@ import dovetail as dt
 __all__ = ["avro_spark"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("avro_spark")
 def test_a_database_by_way_of_topics(
     kafka_spark: SparkSession,

@@ -77,7 +77,7 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
 
 @pytest.mark.parametrize(
     ("key", "few"),
-    slow_after(2, [("last", False), ("a`b.c", True), ("k", True)]),
+    slow_after(1, [("last", False), ("a`b.c", True), ("k", True)]),
 )
 def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     delta_spark: SparkSession,
@@ -139,6 +139,7 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     assert delta_spark.read.format("delta").load(table).count() == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", slow_after(1, ["w IS NULL OR w > ''", "w != '1'", None]))
 def test_rows_whose_keys_have_nulls_are_merged(
     delta_spark: SparkSession, tmp_path: Path, chosen: str | None

@@ -224,6 +224,7 @@ def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("existing", "step"),
     slow_after(

@@ -119,6 +119,7 @@ def refused(place: Place, *parts: str, **options: Any) -> None:
     assert place.files() == before != {}
 
 
+@pytest.mark.slow
 def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place) -> None:
     place.there(FOREIGN)
     refused(place, "has rows that this query has not written", "existing='replace'")
@@ -223,6 +224,7 @@ def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
     ] == ["v"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("existing", "step"),
     slow_after(
@@ -270,6 +272,7 @@ def test_a_table_that_is_gone_or_taken_over_ends_its_query(place: Place) -> None
     assert place.stored() == [*OWN, (3, "c")]
 
 
+@pytest.mark.slow
 def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +297,7 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
         query.awaitTermination()
 
 
+@pytest.mark.slow
 def test_small_files_are_put_together(place: Place) -> None:
     place.run(compact_every=2)
     place.come([(3, "c")])
@@ -367,6 +371,7 @@ def test_a_log_that_cannot_be_cleaned_is_a_warning_and_nothing_more(
         tables.clean_log(delta_spark, "nowhere://table")
 
 
+@pytest.mark.slow
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
     place.come([(1, "c")])
     changes = place.spark.readStream.schema("id long, v string, at timestamp")
@@ -386,6 +391,7 @@ def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
     assert sorted(map(tuple, rows.collect())) == [(1, "c"), (2, "d"), (3, "e")]
 
 
+@pytest.mark.slow
 def test_a_table_of_the_catalog(place: Place) -> None:
     place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
     try:

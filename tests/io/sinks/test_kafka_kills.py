@@ -91,7 +91,7 @@ def start(
     )
 
 
-@pytest.mark.parametrize("executors_killed", slow_after(1, [1, 2]))
+@pytest.mark.parametrize("executors_killed", slow_after(0, [1, 2]))
 def test_the_latest_record_of_each_key_is_exact_whatever_is_killed(
     kafka_spark: SparkSession,
     kafka_servers: str,

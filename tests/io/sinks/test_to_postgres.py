@@ -408,7 +408,7 @@ def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
     assert place.batch() == [(1,)]
 
 
-@pytest.mark.parametrize(("kind", "few"), slow_after(1, [("table", "few"), ("stream", "many")]))
+@pytest.mark.parametrize(("kind", "few"), slow_after(0, [("table", "few"), ("stream", "many")]))
 def test_a_kill_loses_and_doubles_nothing(place: Place, kind: str, few: str) -> None:
     for batch in range(3):
         place.come(*((n, f"{batch}") for n in range(batch, batch + 4)), (batch, None))

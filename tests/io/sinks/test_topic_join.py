@@ -193,6 +193,7 @@ def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) 
     }
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
     broker: Broker, history: Sequence[Record], tmp_path: Path
 ) -> None:
@@ -361,6 +362,7 @@ def parsed(ddl: str) -> StructType:
     return schema
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_with_the_state_and_the_offsets_of_another(
     broker: Broker, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def arrow_rows(found: pa.Table) -> list[tuple[Any, ...]]:
 TABLES = {"l": ["k", "v", "f"], "r": ["f", "v"]}
 
 
+@pytest.mark.slow
 def test_each_micro_batch_of_a_query_beside_its_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -72,6 +73,7 @@ def send(folder: Path) -> None:
         os.utime(path, (number, number))
 
 
+@pytest.mark.slow
 def test_views_of_a_source_are_made_of_one_reading(spark: SparkSession, tmp_path: Path) -> None:
     """Records that a view leaves out, or fails on, are the others' all the same."""
     send(tmp_path / "lines")
