@@ -29,9 +29,9 @@ _START = "Start with a new checkpoint, and read its sources from their beginning
 class CarriedOver:
     """Phase 1: what a new query takes over from another checkpoint."""
 
-    offsets: Sequence[str | None]
+    offsets: Sequence[str | None] = ()
     """The offset at which each of Spark's sources goes on; None to begin at its start."""
-    sources: Sequence[Sequence[int]]
+    sources: Sequence[Sequence[int]] = ()
     """Pairs of the folder numbers of a source: in the other checkpoint and in the new one."""
     checkpoint: str | None = None
     """The other checkpoint; None if there is none."""
@@ -101,12 +101,9 @@ def _offsets(
     old_inputs = _places(stored)
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
     taken: dict[str, int] = {}
-    for source, read, folders in zip(plan.reads, *reads_of(plan.reads), strict=True):
-        source_id, leaves, folders = (
-            identity(describe_input(nodes, source)),
-            read or 0,
-            folders or [],
-        )
+    for source, count, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True):
+        source_id = identity(describe_input(nodes, source))
+        leaves, folders = count or 0, numbers or []
         if source.static:
             new_offsets += [None] * leaves
             continue

@@ -128,7 +128,8 @@ def prepared(
     buckets, partitions = run.numbers(None if stored is None else stored.buckets)
     plan = replace(run, outcomes=()).plan(buckets) if separate else run.plan(buckets)
 
-    carried = carried_over(stored, plan, run.nodes)
+    # A separate query reads files alone, so no source has an offset to go on at.
+    carried = CarriedOver() if separate else carried_over(stored, plan, run.nodes)
     if stored is not None:
         frames = initial_rows.of_stores(stored, plan, run.nodes, carried, results=emits)
     rows = _written(run, plan, frames, separate=separate)
