@@ -138,7 +138,7 @@ def difference(case: Case) -> str | None:
     streams = {name for name, source in family.sources(join).items() if source.stream}
     timed = case.topology["join"].get("kind") == "StreamStream"
     reads = (
-        let_through(span, steps, streams)
+        let_through(span, steps, streams, join_grace(case))
         if case.family == "aligned"
         else with_beats(span, steps, streams, {2 * n for n in case.restarts}, timed=timed)
     )
@@ -207,14 +207,23 @@ class _Side:
     heard: int | None = None
 
 
+def join_grace(case: Case) -> int:
+    """The grace period of a stream joined to a table, 0 for other joins."""
+    join = case.topology["join"]
+    return (join.get("grace") or 0) if join.get("kind") == "StreamTable" else 0
+
+
 def let_through(
-    span: int, steps: Sequence[tuple[Sequence[Record], int]], streams: Collection[str]
+    span: int, steps: Sequence[tuple[Sequence[Record], int]], streams: Collection[str], grace: int
 ) -> Iterator[list[Record]]:
     """The records that come to a join in each step, in their order: of each side those up to the
     time that the other one has reached, unless that has brought nothing for ``span``. Then the
-    times up to which sides have been let through.
+    times up to which sides have been let through. A record that waits for a ``grace`` period comes
+    out when its side has been let through to its due time, before records of that time. The other
+    side's clock is then at that time, too, unless that side has been silent.
     """
     sides, now = {side: _Side() for side in "LR"}, 0
+    due = set[int]()
     for batch, pause in steps:
         now += pause
         for name, side in sides.items():
@@ -229,12 +238,27 @@ def let_through(
             side.passed = max(side.passed, min([*others, side.read]))
             passing += [record for record in side.waiting if record.time <= side.passed]
             side.waiting = [record for record in side.waiting if record.time > side.passed]
+        if grace:
+            due |= {record.time + grace for record in passing if record.table == "L"}
+        reached_due = {time for time in due if time <= sides["L"].passed}
+        due -= reached_due
+        passing += [
+            Record(name, BEAT, time, "", name not in streams)
+            for due_time in reached_due
+            for name, time in (("R", min(due_time, sides["R"].passed)), ("L", due_time))
+        ]
         beats = [
             Record(name, BEAT, side.passed, "", name not in streams)
             for name, side in sides.items()
             if side.passed > _NEVER
         ]
-        yield [*sorted(passing, key=lambda record: (record.time, record.table)), *beats]
+        yield [*sorted(passing, key=_in_turn), *beats]
+
+
+def _in_turn(record: Record) -> tuple[int, bool, str]:
+    """The order of records that are let through; beats come first, the right side's before."""
+    beat = record.key == BEAT
+    return record.time, not beat, record.table if not beat else "LR"[record.table == "L"]
 
 
 def with_beats(

@@ -133,7 +133,8 @@ class BucketBatch:
         if source == asking:
             clock_us = batch.stream_us
         elif batch.stairs is None:
-            clock_us = self.position(asking)
+            # All sources wait for each other. Only one that has been silent may be behind.
+            clock_us = np.minimum(self.position(asking), self.final_us[source])
         else:
             clock_us = batch.stairs.at(self.position(asking), inclusive=source < asking)
         return np.maximum(clock_us, self.initial_us[source])
