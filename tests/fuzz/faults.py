@@ -568,8 +568,8 @@ FAULTS = [
     Fault(
         "order: a clock is the time of the last record",
         "engine.arrival",
-        "clock_us = running_clock(log, time_us)",
-        "clock_us = time_us",
+        "clock_us = stream_us = running_clock(log, time_us)",
+        "clock_us = stream_us = time_us",
     ),
     Fault(
         "order: a clock is what it was before the record",
@@ -664,13 +664,13 @@ FAULTS = [
     Fault(
         "clocks: a row that a condition leaves out moves time",
         "engine.pack",
-        "                counted = of_table",
-        "                pass",
+        "counted = ~left_out if counted is None else counted & ~left_out",
+        "pass",
     ),
     Fault(
         "clocks: a row that a condition leaves out waits for its own time",
         "engine.align",
-        "due_us = np.minimum(due_us, read_us[source_index])",
+        "due_us = np.minimum(due_us, _read_us(source, batch, logs[source_index], own_read_us))",
         "due_us = due_us",
     ),
     Fault(

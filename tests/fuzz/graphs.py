@@ -20,7 +20,7 @@ from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import PlanError
 from fuzz import changelogs, columns, sql, topologies
 from fuzz.case import Case
-from fuzz.runs import Answers, Change, arrived, in_process, inputs
+from fuzz.runs import Answers, Change, arrived, in_process, inputs, partition_of
 
 _DATABASE = sql.connection()
 
@@ -48,7 +48,7 @@ def drawn(random_: random.Random, largest: int) -> Case:
     settings = changelogs.settings(random_, len(batches), count, _stages(nodes))
     if _is_grouped(nodes):
         settings["limits"] = settings.get("limits", {}) | {"part": random_.choice([2, 2, 3, 1024])}
-    return Case(
+    case = Case(
         "graph",
         nodes,
         records,
@@ -57,6 +57,31 @@ def drawn(random_: random.Random, largest: int) -> Case:
         partitions=partitions,
         **settings,
     )
+    return _by_time(case) if partitions and _leaves_out(nodes) else case
+
+
+def _leaves_out(nodes: Sequence[topologies.Node]) -> bool:
+    """Whether rows of a table are left out. They do not advance the clock of their log."""
+    read = [_read(nodes, n) for n, node in enumerate(nodes) if node["op"] == "where"]
+    return any(nodes[number]["op"] == "table" for number in read)
+
+
+def _by_time(case: Case) -> Case:
+    """The case with the records of each log in the order of time, so that no row is held up by one
+    before it. Then a row has the same place whether those before it are left out or not.
+    """
+    records: list[Any] = []
+    for part in case.cut(case.records):
+        logs: dict[tuple[int, int], list[int]] = {}
+        for place, record in enumerate(part):
+            logs.setdefault((record[0], partition_of(place, case.partitions)), []).append(place)
+        ordered = list(part)
+        for places in logs.values():
+            by_time = sorted((part[place] for place in places), key=lambda record: record[2])
+            for place, record in zip(places, by_time, strict=True):
+                ordered[place] = record
+        records += ordered
+    return replace(case, records=records)
 
 
 def _is_grouped(nodes: Sequence[topologies.Node]) -> bool:

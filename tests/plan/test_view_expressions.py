@@ -184,17 +184,17 @@ def test_what_is_refused(spark: SparkSession) -> None:
         stream.union(other)
 
 
+def _timed(spark: SparkSession, rows: list[tuple[int, int, int]]) -> Any:
+    frame = spark.createDataFrame(rows, "id long, amount long, at long").coalesce(1)
+    return frame.selectExpr("id", "amount", "timestamp_seconds(at) AS at")
+
+
 @pytest.mark.parametrize("windowed", [False, True])
 def test_a_row_that_is_left_out_goes_by_its_own_time(windowed: bool, spark: SparkSession) -> None:
     """A stream's record finds the row that the table had before, in the same micro-batch."""
-
-    def timed(rows: list[tuple[int, int, int]]) -> Any:
-        frame = spark.createDataFrame(rows, "id long, amount long, at long").coalesce(1)
-        return frame.selectExpr("id", "amount", "timestamp_seconds(at) AS at")
-
     options: dict[str, Any] = {"key": "id", "timestamp": "at"}
-    table = dt.Table.from_changelog(timed([(1, 5, 10), (1, 0, 20)]), name="t", **options)
-    stream = dt.Stream.from_changelog(timed([(1, 0, 15), (1, 0, 25)]), name="s", **options)
+    table = dt.Table.from_changelog(_timed(spark, [(1, 5, 10), (1, 0, 20)]), name="t", **options)
+    stream = dt.Stream.from_changelog(_timed(spark, [(1, 0, 15), (1, 0, 25)]), name="s", **options)
     joined = stream.join(table.where("amount > 0"), how="left", select={"found": "right.amount"})
     if windowed:
         counts = joined.group_by("found").window(dt.tumbling("1 s")).agg(n=dt.count())
@@ -203,3 +203,51 @@ def test_a_row_that_is_left_out_goes_by_its_own_time(windowed: bool, spark: Spar
     else:
         rows = joined.changelog(buckets=1).orderBy("_timestamp").collect()
     assert [row.found for row in rows] == ([5] if windowed else [5, None])  # no group is null
+
+
+_FAR_US = 32_503_680_000  # the year 3000, in seconds
+_LEFT_OUT = {
+    "beside": [(1, 5, 10), (1, 0, 20)],
+    "far ahead": [(1, 5, 10), (2, 0, _FAR_US), (1, 0, 20), (3, 7, 21)],
+}
+
+
+@pytest.mark.parametrize("rows", _LEFT_OUT.values(), ids=[*_LEFT_OUT])
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_row_that_is_left_out_leaves_a_group_at_its_own_time(
+    timed: bool, rows: list[tuple[int, int, int]], spark: SparkSession
+) -> None:
+    """A row far ahead of the others does not hold up those behind it, whether anything goes by
+    stream time or not.
+    """
+    options: dict[str, Any] = {"timestamp": "at"}
+    table = dt.Table.from_changelog(_timed(spark, rows), name="t", key="id", **options)
+    groups = table.where("amount > 0").with_columns(g=F.expr("id % 2"))
+    asks = [(1, 0, 5), (1, 0, 15), (1, 0, 25)]
+    stream = dt.Stream.from_changelog(_timed(spark, asks), name="s", key="id", **options)
+    counts = groups.group_by("g").agg(n=dt.count())
+    joined = stream.join(counts, on="id", how="left", select={"n": "right.n"})
+    if timed:
+        windows = joined.with_columns(g=F.lit(1)).group_by("g").window(dt.tumbling("10 s"))
+        made = windows.agg(total=dt.sum("n")).to_table()
+        found = made.changelog(emit="batch", buckets=1).orderBy("window_start").collect()
+        expected = [0, 1, 1 if len(rows) > 2 else 0]
+        assert [row.total or 0 for row in found] == expected
+        return
+    found = joined.changelog(buckets=2).orderBy("_timestamp").collect()
+    assert [row.n or 0 for row in found] == [0, 1, 1 if len(rows) > 2 else 0]
+
+
+@pytest.mark.parametrize("align", [None, "1 min"])
+def test_a_row_that_is_left_out_and_far_ahead_holds_up_nothing(
+    align: str | None, spark: SparkSession
+) -> None:
+    rows = [(2, 1, 8), (1, 5, 10), (2, 0, _FAR_US), (1, 6, 20), (1, 0, 30), (3, 1, 50)]
+    options: dict[str, Any] = {"key": "id", "timestamp": "at"}
+    table = dt.Table.from_changelog(_timed(spark, rows), name="t", **options)
+    asks = [(1, 0, 15), (2, 0, 16), (1, 0, 25), (1, 0, 35), (2, 0, 45)]
+    stream = dt.Stream.from_changelog(_timed(spark, asks), name="s", **options)
+    where = table.where("amount > 0")
+    joined = stream.join(where, how="left", select={"found": "right.amount"}, align=align)
+    found = joined.changelog(buckets=2).orderBy("_timestamp").collect()
+    assert [row.found for row in found] == [5, 1, 6, None, None]

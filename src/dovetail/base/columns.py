@@ -58,7 +58,7 @@ import re
 HASH, EVENT_TIME, DELETED = "_hash", "_event_time", "_deleted"
 SEQUENCE, LOG_PARTITION = "_sequence", "_log_partition"
 CLOCK, ORDER, TIE, STREAM_TIME = "_clock", "_order", "_tie", "_stream_time"
-FIRST, LAST, HIGH = "_first", "_last", "_high"
+FIRST, LAST, HIGH, LOW, TRAIL = "_first", "_last", "_high", "_low", "_trail"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
@@ -86,6 +86,8 @@ _OWN = (
     FIRST,
     LAST,
     HIGH,
+    LOW,
+    TRAIL,
     FILE,
     FILE_TIME,
     FILE_PATH,

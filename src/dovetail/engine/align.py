@@ -91,11 +91,9 @@ def align(
     ):
         passed = before.stream_time_us[source_index]
         before_us = NO_TIME if passed is None else passed
-        slowest_us = reached[source_index]
+        slowest_us, own_read_us = reached[source_index], read_us[source_index]
         own_us = (
-            slowest_us
-            if source.arrival.by_own_logs and slowest_us is not None
-            else read_us[source_index]
+            slowest_us if source.arrival.by_own_logs and slowest_us is not None else own_read_us
         )
         others = [time for o, time in enumerate(reached) if o != source_index and time is not None]
         upto_us = max(before_us, min([*others, own_us]))
@@ -106,8 +104,8 @@ def align(
         waited = queue.take(upto_us)
         due_us = _due(source, batch, logs_before[source_index], before.read_us[source_index])
         if source.meaning.loose:
-            # A row that a condition leaves out has no time that other inputs could reach.
-            due_us = np.minimum(due_us, read_us[source_index])
+            # The time of a row that is left out may be one that nothing else reaches.
+            due_us = np.minimum(due_us, _read_us(source, batch, logs[source_index], own_read_us))
         passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
         ahead = ahead[np.argsort(due_us[ahead], kind="stable")]
@@ -157,6 +155,17 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
     log_ids, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
     before = np.array([logs.get(log_id, (NO_TIME, 0))[0] for log_id in log_ids.tolist()], np.int64)
     return np.maximum(batch.clock_us, before[which])
+
+
+def _read_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
+    """Return the largest timestamp read so far by each row's log, int64[rows], or ``read_us``, that
+    of the source, if it has no logs.
+    """
+    if not source.arrival.by_own_logs:
+        return read_us
+    log_ids, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
+    highest: Ints = np.array([logs[log_id][0] for log_id in log_ids.tolist()], np.int64)[which]
+    return highest
 
 
 def _let_through(

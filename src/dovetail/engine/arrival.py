@@ -24,13 +24,15 @@ from dovetail.base.columns import (
     HIGH,
     LAST,
     LOG_PARTITION,
+    LOW,
     ORDER,
     POSITION,
     SEQUENCE,
     STREAM_TIME,
+    TRAIL,
 )
 from dovetail.engine.batches.pieces import RUNS, STAIRS
-from dovetail.laws.arrival import Stairs, running_clock
+from dovetail.laws.arrival import NEVER, Stairs, running_clock, trailing_times, with_left_out
 from dovetail.physical.source import RowArrival, SourceSpec
 
 _GAPS_MAX = 64
@@ -49,33 +51,48 @@ class Arrived:
     """See ``pieces.Piece.stairs``."""
 
 
-def arranged(source: SourceSpec, rows: pa.Table, counted: Mask | None) -> tuple[pa.Table, Arrived]:
+def arranged(
+    source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
+) -> tuple[pa.Table, Arrived]:
     """Return an input partition's rows with the columns of ``wire_schema``, and their arrival.
 
-    ``rows``: at least one row of ``travel_schema``, in the order of reading; ``counted``:
-    bool[rows], those that advance the clock, None for all.
+    ``rows``: at least one row of ``travel_schema``, in the order of reading. ``counted``:
+    bool[rows], those that advance stream time, None for all. ``left_out``: bool[rows], those that
+    a condition leaves out, None for none.
     """
     arrival = source.arrival
     if not arrival.clocked:
         return rows, _brought(arrival, rows, counted)
     if arrival.by_shared_log or arrival.by_own_logs:
-        rows, counted = _in_log_order(arrival, rows, counted)
+        order = _log_order(arrival, rows)
+        if order is not None:
+            rows = rows.take(pa.array(order))
+            counted, left_out = (
+                None if mask is None else mask[order] for mask in (counted, left_out)
+            )
     time_us = rows.column(EVENT_TIME).to_numpy()
     if counted is not None:
         time_us = np.where(counted, time_us, NO_TIME)
     log, first = _logs(arrival, rows)
-    clock_us = running_clock(log, time_us)
+    clock_us = stream_us = running_clock(log, time_us)
     last = np.append(first[1:], len(rows)) - 1
     runs = None
-    if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
-        runs = _runs(arrival, rows, first, last, clock_us[last])
+    if arrival.by_file or arrival.by_own_logs:
+        runs = _runs(arrival, rows, first, last, stream_us[last])
+    if arrival.orders_left_out:
+        left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
+        own_us = rows.column(EVENT_TIME).to_numpy()
+        clock_us = with_left_out(log, stream_us, own_us, left_out)
+        runs = _runs(arrival, rows, first, last, stream_us[last]) if runs is None else runs
+        low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
+        runs = _with_left_out(runs, low_us, trailing_times(log, own_us, left_out)[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
-    stairs = _stairs(arrival, rows, clock_us, clock_us) if arrival.stairs else None
+    stairs = _stairs(arrival, rows, clock_us, stream_us) if arrival.stairs else None
     if arrival.by_file:
         rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
     for name in source.wire_schema.names[len(rows.schema) :]:
         rows = rows.append_column(name, pa.array(columns[name]))
-    return rows, Arrived(int(clock_us[last].max()), runs, stairs)
+    return rows, Arrived(int(stream_us[last].max()), runs, stairs)
 
 
 def _brought(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Arrived:
@@ -103,18 +120,18 @@ def stairs_of(changes: pa.Table) -> pa.Table | None:
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)
 
 
-def _in_log_order(
-    arrival: RowArrival, rows: pa.Table, counted: Mask | None
-) -> tuple[pa.Table, Mask | None]:
-    """Return the rows, with ``counted``, in the order of their logs. Most sources bring them so."""
+def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
+    """Return the order of rows by their places in logs: int64[rows], None if they have it already.
+
+    Most sources bring them so.
+    """
     position = rows.column(SEQUENCE).to_numpy()
     log = rows.column(LOG_PARTITION).to_numpy() if arrival.by_own_logs else np.zeros_like(position)
     falls = log[1:] < log[:-1]
     falls |= (log[1:] == log[:-1]) & (position[1:] < position[:-1])
     if not falls.any():
-        return rows, counted
-    order = np.lexsort((position, log))
-    return rows.take(pa.array(order)), None if counted is None else counted[order]
+        return None
+    return np.lexsort((position, log))
 
 
 # An example of a source with ``_log_partition``. Positions 7 and 8 of log 0 are missing here:
@@ -163,6 +180,13 @@ def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us:
         for name, at in ((FIRST, first), (LAST, last)):
             columns[name] = rows.column(SEQUENCE).take(pa.array(at)).combine_chunks()
     return pa.table(columns, schema=RUNS)
+
+
+def _with_left_out(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
+    """Return runs (``RUNS``) with their times around rows left out: int64[runs] each."""
+    for name, time_us in ((LOW, low_us), (TRAIL, trail_us)):
+        runs = runs.set_column(RUNS.names.index(name), name, pa.array(time_us))
+    return runs
 
 
 def _stairs(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:

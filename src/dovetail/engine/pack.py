@@ -225,20 +225,13 @@ class Packer(Packing):
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
-        counted, deleted = self._counted(table), table.column(DELETED)
-        high_us = None
+        counted, left_out, deleted = self._counted(table), None, table.column(DELETED)
         if deleted.null_count:
-            there = deleted.is_valid().to_numpy()
-            of_table = there if counted is None else counted & there
+            left_out = deleted.is_null().to_numpy()
+            counted = ~left_out if counted is None else counted & ~left_out
             table = table.set_column(schema.names.index(DELETED), DELETED, deleted.fill_null(True))
-            if self.source.arrival.orders_left_out:
-                time_us = table.column(EVENT_TIME).to_numpy()
-                high_us = int(time_us.max(where=of_table, initial=NO_TIME))
-            else:
-                counted = of_table
-        table, arrived = arranged(self.source, table, counted)
-        high_us = arrived.high_us if high_us is None else high_us
-        tag = replace(tag, high_time_us=high_us, runs=arrived.runs, stairs=arrived.stairs)
+        table, arrived = arranged(self.source, table, counted, left_out)
+        tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
             return packed(table, self.labels, tag)
         place_hash = stable_hash([table.column(name).combine_chunks() for name in self.by])

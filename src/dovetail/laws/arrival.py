@@ -48,7 +48,15 @@ class LogRuns:
     last: Ints
     """The position of the run's last row in its log, inclusive."""
     high_us: Ints
-    """The run's largest timestamp, ``NO_TIME`` for none."""
+    """The run's largest timestamp, ``NO_TIME`` for none. Rows that a condition leaves out do not
+    count.
+    """
+    low_us: Ints | None = None
+    """The timestamp of the run's first row that is not left out, ``NEVER`` for none; None for a
+    source without conditions.
+    """
+    trail_us: Ints | None = None
+    """The largest timestamp of the rows left out after the last other row, ``NO_TIME`` for none."""
 
     def before(self) -> Ints:
         """Return the largest timestamp in the earlier runs of each run's log: int64[k]. It is
@@ -65,6 +73,36 @@ class LogRuns:
             runs = order[start:end]
             before[runs[1:]] = np.maximum.accumulate(self.high_us[runs])[:-1]
         return before
+
+    # Four runs of one log. `[25]` is a row that is left out:
+    #
+    # | run | rows     | high    | low   | trail   | lead    | next  |
+    # |-----|----------|---------|-------|---------|---------|-------|
+    # | 0   | 10, [25] | 10      | 10    | 25      | NO_TIME | 30    |
+    # | 1   | [22]     | NO_TIME | NEVER | 22      | 25      | 30    |
+    # | 2   | [12], 30 | 30      | 30    | NO_TIME | 25      | 40    |
+    # | 3   | 40       | 40      | 40    | NO_TIME | NO_TIME | NEVER |
+    def around(self) -> tuple[Ints, Ints]:
+        """Return the times between which rows lie that are left out at the ends of runs: int64[k]
+        each.
+
+        The first is the largest timestamp of the rows left out directly before a run, ``NO_TIME``
+        for none. The second is the clock of the next row after a run that is not left out,
+        ``NEVER`` for none.
+        """
+        assert self.low_us is not None
+        assert self.trail_us is not None
+        before = self.before()
+        order = np.lexsort((self.first, self.log))
+        lead, following = np.full(len(order), NO_TIME), np.full(len(order), NEVER)
+        for start, end in _segments(self.log[order]):
+            runs = order[start:end]
+            low = self.low_us[runs]
+            clock = np.where(low == NEVER, NEVER, np.maximum(low, before[runs]))
+            following[runs[:-1]] = np.minimum.accumulate(clock[::-1])[::-1][1:]
+            gap = np.cumsum(low != NEVER)
+            lead[runs[1:]] = running_clock(gap, self.trail_us[runs])[:-1]
+        return lead, following
 
     def interleaved(self) -> Mask:
         """Find the runs whose log has overlapping runs: bool[k].
@@ -159,11 +197,62 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
     Input partitions may interleave one log. Then only runs count that end before the record. Such a
     clock may be too low, never too high, and it is the same in all buckets.
     """
-    log_clock_us = np.maximum(clock_us, runs.before()[run])
+    before = runs.before()
+    log_clock_us = np.maximum(clock_us, before[run])
+    if runs.low_us is not None:
+        lead, following = runs.around()
+        low = runs.low_us
+        first_us = np.where(low == NEVER, following, np.maximum(low, before))
+        leading = np.minimum(np.maximum(log_clock_us, lead[run]), first_us[run])
+        trailing = np.minimum(log_clock_us, following[run])
+        log_clock_us = np.where(clock_us <= low[run], leading, trailing)
     unclear = runs.interleaved()[run]
     if unclear.any():
         log_clock_us[unclear] = runs.ended_before(log[unclear], position[unclear])
     return log_clock_us
+
+
+# A log in which rows 1, 3 and 4 are left out. The time of row 1 is far ahead:
+#
+# | row | time | left out | stream time | clock | because                     |
+# |-----|------|----------|-------------|-------|-----------------------------|
+# | 0   | 10   |          | 10          | 10    |                             |
+# | 1   | 99   | yes      | 10          | 20    | not after row 2             |
+# | 2   | 20   |          | 20          | 20    | row 1 does not advance time |
+# | 3   | 25   | yes      | 20          | 25    | its own time                |
+# | 4   | 22   | yes      | 20          | 25    | not before row 3            |
+# | 5   | 30   |          | 30          | 30    |                             |
+def with_left_out(log: Ints, stream_us: Ints, time_us: Ints, left_out: Mask) -> Ints:
+    """Return the clocks of rows of which some are left out by a condition: int64[n].
+
+    A row that is left out deletes its key's row at its own time. It comes neither before the row
+    ahead of it nor after the next row that is not left out. Other rows have ``stream_us``.
+    ``log``: equal for neighbours of one log.
+    """
+    count = len(log)
+    if not left_out.any():
+        return stream_us
+    other = np.where(left_out, count, np.arange(count))
+    following = np.minimum.accumulate(other[::-1])[::-1]
+    same_log = np.append(log, -1)[following] == log
+    next_us = np.where(same_log, np.append(stream_us, NEVER)[following], NEVER)
+    own_us = np.maximum(trailing_times(log, time_us, left_out), stream_us)
+    return np.where(left_out, np.minimum(own_us, next_us), stream_us)
+
+
+def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:
+    """Return the largest time since the last row that is not left out: int64[n], ``NO_TIME`` at
+    such a row.
+
+    >>> log, left_out = np.zeros(4, np.int64), np.array([False, True, True, False])
+    >>> trailing_times(log, np.array([1, 9, 5, 7]), left_out)[1:3].tolist()
+    [9, 9]
+    """
+    if not left_out.any():
+        return np.full(len(log), NO_TIME)
+    begins = ~left_out
+    begins[1:] |= log[1:] != log[:-1]
+    return running_clock(np.cumsum(begins), np.where(left_out, time_us, NO_TIME))
 
 
 def running_clock(log: Ints, time_us: Ints) -> Ints:

@@ -109,6 +109,8 @@ class Arrival:
     """True if any node is a stream. Its records may be the results of tables."""
     one_log: bool = False
     """True if all sources are read from one log, whatever they say themselves."""
+    left_out: bool = False
+    """True if rows of tables may be left out. They arrive after stream time, which they leave."""
 
     @classmethod
     def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:
@@ -124,6 +126,7 @@ class Arrival:
             expires=any(part.expires for part in computed),
             streams=any(part.stream for part in computed),
             one_log=one_log,
+            left_out=any(part.loose for part in computed),
         )
 
     def shared_log(self, source: Entry) -> bool:
@@ -143,7 +146,8 @@ class Arrival:
     @property
     def _time(self) -> tuple[str, ...]:
         """The column with the stream time of a stage's rows; empty if nothing needs it."""
-        return (STREAM_TIME,) if self.expires or self.streams else ()
+        needed = self.expires or self.streams or (self.timed and self.left_out)
+        return (STREAM_TIME,) if needed else ()
 
     def _order(self, source: Entry) -> tuple[str, ...]:
         """Return the columns that order an input's changes, without ``_sequence``.
@@ -188,20 +192,20 @@ def source_spec(
     keeps_time: bool = False,
     stairs: bool = False,
     aligned: bool = False,
-    timeless: bool = False,
 ) -> SourceSpec:
     """Return the layout of an input's rows under ``name``.
 
     ``alone``: True for a stream whose records are emitted even if nothing matches them.
-    ``aligned``: True if the inputs wait for each other. ``timeless``: True if no result goes by the
-    clocks of its rows, as of a table without history beside a stream. The other flags are as in
-    ``RowMeaning`` and ``RowArrival``; a stage sets those that it needs.
+    ``aligned``: True if the inputs wait for each other. The other flags are as in ``RowMeaning``
+    and ``RowArrival``; a stage sets those that it needs.
     """
     source, base = input_.source, input_.source.base
     ordered_by = _ordered_by(source, arrival)
     shared_log = ordered_by == "shared log"
     carries = arrival.carries(source)
     clocked = not carries
+    orders_left_out = clocked and source.loose and not shared_log
+    goes_by_time = arrival.timed and (shared_log or (orders_left_out and not aligned))
     schema = wire_schema(input_)
     return SourceSpec(
         name,
@@ -227,13 +231,10 @@ def source_spec(
             clocked=clocked,
             numbered=numbered and clocked and not shared_log,
             carries=carries,
-            stairs=stairs or (shared_log and arrival.timed),
+            stairs=stairs or goes_by_time,
             logs=ordered_by == "own logs" and _has_logs(input_),
             limited=isinstance(base, Source) and base.limited,
-            orders_left_out=clocked
-            and source.loose
-            and not (shared_log or aligned)
-            and (timeless or not arrival.timed),
+            orders_left_out=orders_left_out,
         ),
     )
 

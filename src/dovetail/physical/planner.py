@@ -182,7 +182,6 @@ class _Planner:
         if not self.arrival.one_log:
             refuse_partly_ordered(node, inputs, aligned=align_us is not None)
         numbered = is_numbered(inputs, self.arrival, feeds)
-        has_stream = any(input_.source.stream for input_ in inputs)
         sources = tuple(
             source_spec(
                 input_,
@@ -194,7 +193,6 @@ class _Planner:
                 keeps_time=law.keeps_time,
                 stairs=align_us is None and law.goes_by(input_.source),
                 aligned=align_us is not None,
-                timeless=has_stream and input_.source.versioned_us is None,
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
         )

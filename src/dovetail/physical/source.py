@@ -146,7 +146,9 @@ class RowArrival:
     ordered_by: OrderedBy | None = None
     """None if rows come as tasks read them, or as the columns that they carry say."""
     clocked: bool = False
-    """True if pack adds each row's clock: the largest timestamp of its log so far in the batch."""
+    """True if pack adds each row's clock: the largest timestamp of its log so far in the batch.
+    Rows that are left out have their own (``orders_left_out``).
+    """
     numbered: bool = False
     """True if rows get ``_order``, their place among rows with equal clocks."""
     instruction: tuple[str, ...] = ()
@@ -160,9 +162,8 @@ class RowArrival:
     limited: bool = False
     """True if a micro-batch may end before all of its logs are read equally far."""
     orders_left_out: bool = False
-    """True if rows that a condition leaves out come in the order of their own times, too. Else they
-    have the clock of the rows before them, because results go by these clocks, and rows that are
-    left out must not advance stream time.
+    """True if rows that a condition leaves out come in the order of their own times, between the
+    rows beside them in their log (``laws.arrival.with_left_out``). They do not advance stream time.
     """
 
     @property

@@ -25,11 +25,13 @@ from dovetail.base.columns import (
     HIGH,
     LAST,
     LOG_PARTITION,
+    LOW,
     ORDER,
     POSITION,
     SEQUENCE,
     STREAM_TIME,
     TIE,
+    TRAIL,
 )
 from dovetail.engine.batches.row_store import Stored
 from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
@@ -40,9 +42,13 @@ RUNS = pa.schema(
     [
         *((name, pa.int64()) for name in (LOG_PARTITION, FIRST, LAST, HIGH, FILE_TIME, FILE_BLOCK)),
         (FILE_PATH, pa.string()),
+        (LOW, pa.int64()),
+        (TRAIL, pa.int64()),
     ]
 )
-"""Runs: their log and their ends there, or their file; then their largest timestamp."""
+"""Runs: their log and their ends there, or their file. ``_high``, ``_low`` and ``_trail`` are times
+of ``LogRuns``. The last two are set only under ``RowArrival.orders_left_out``.
+"""
 STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
 """The steps of a source's stream time: from a position on it is ``_stream_time``."""
 
@@ -62,9 +68,7 @@ class Piece:
     """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none."""
     rows: Stored | None
     runs: pa.Table | None = None
-    """The piece's runs (``RUNS``); None if the piece is one run, and its clock ends at
-    ``high_time_us``. All buckets hear them.
-    """
+    """The piece's runs (``RUNS``); None if the piece is one run. All buckets hear them."""
     stairs: pa.Table | None = None
     """The steps of the source's stream time (``STAIRS``), if another source asks.
 
@@ -72,11 +76,6 @@ class Piece:
     """
     heard_us: int = NO_TIME
     """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
-
-    @property
-    def high_clock_us(self) -> int:
-        """The largest clock of a piece that is one run; ``NO_TIME`` for none."""
-        return self.high_time_us if self.runs is None else int(self.runs.column(HIGH)[0].as_py())
 
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:
@@ -159,7 +158,10 @@ def _in_runs(
     if np.any(row[1:] < row[:-1]):
         rows, clock_us = rows.take(pa.array(row)).combine_chunks(), clock_us[row]
         order = None if order is None else order[row]
-    return Batch(rows, clock_us, clock_us, order, stairs=stairs)
+    stream_us = clock_us
+    if arrival.orders_left_out and stairs is not None:
+        stream_us = stairs.at(clock_us, inclusive=True)
+    return Batch(rows, clock_us, stream_us, order, stairs=stairs)
 
 
 def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
@@ -168,22 +170,36 @@ def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
         # Each piece is a run, each input partition a log.
         partition = np.array([piece.partition for piece in heard], np.int64)
         number = np.array([piece.number for piece in heard], np.int64)
-        high_us = np.array([piece.high_clock_us for piece in heard], np.int64)
-        return LogRuns(partition, number, number, high_us), np.arange(len(heard))
+        high_us = np.array([piece.high_time_us for piece in heard], np.int64)
+        low_us = trail_us = None
+        if arrival.orders_left_out:
+            ends = [
+                (NEVER, NO_TIME)
+                if piece.runs is None
+                else tuple(piece.runs.column(name)[0].as_py() for name in (LOW, TRAIL))
+                for piece in heard
+            ]
+            low_us, trail_us = np.array(ends, np.int64).reshape(-1, 2).T
+        runs = LogRuns(partition, number, number, high_us, low_us, trail_us)
+        return runs, np.arange(len(heard))
     tables = [RUNS.empty_table() if piece.runs is None else piece.runs for piece in heard]
     first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
     table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
     high_us = table.column(HIGH).to_numpy()
+    low_us, trail_us = (
+        table.column(name).to_numpy() if arrival.orders_left_out else None for name in (LOW, TRAIL)
+    )
     if not arrival.by_file:
         log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
-        return LogRuns(log, begins, ends, high_us), first
+        return LogRuns(log, begins, ends, high_us, low_us, trail_us), first
     # All files are one log, ordered by age, then by name, then by block.
     keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
     keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
     rank = np.empty(len(keys), np.int64)
     sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
     rank[sorted_.to_numpy()] = np.arange(len(keys))
-    return LogRuns(np.zeros(len(keys), np.int64), rank, rank, high_us), first
+    one_log = np.zeros(len(keys), np.int64)
+    return LogRuns(one_log, rank, rank, high_us, low_us, trail_us), first
 
 
 # An example with two pieces of one log, cut into three runs that begin at positions 5, 9 and 7:
