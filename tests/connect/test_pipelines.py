@@ -75,6 +75,7 @@ def stored(spark: SparkSession, table: str, columns: list[str]) -> list[tuple[An
     return sorted(map(tuple, spark.table(f"lake.shop.{table}").select(*columns).collect()))
 
 
+@pytest.mark.slow
 def test_a_pipelines_table_has_the_present_rows_after_each_run(
     merging_client: Client, tmp_path: Path
 ) -> None:

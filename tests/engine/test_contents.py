@@ -260,6 +260,7 @@ def test_records_wait_out_the_grace_period_or_for_the_other_side(waits: str) -> 
             assert sorted(tuple(row[c] for c in columns) for row in found) == sorted(waiting)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("part", slow_after(1, [2, 1024]))
 def test_groups_have_their_results(part: int) -> None:

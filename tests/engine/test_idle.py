@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from bench.runners import write_file
 from bench.waiting import (
     KINDS,
@@ -32,7 +33,7 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.testing import Change, Driver
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(3, range(6)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_long_silence_all_comes_out_however_it_was_cut(kind: str, seed: int) -> None:
     check_however_cut(kind, seed, idle="10 s")
@@ -202,6 +203,7 @@ def stream_of(reader: Any, folder: Path) -> dt.Stream:
     return dt.Stream.from_changelog(frame, key="k", timestamp="at", name="left")
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
     """It emits what a batch run does, once: failing where time has gone on, going on without idle=,
     and again with it.

@@ -216,6 +216,7 @@ FAULTS = [
         "aggregates.scans",
         "return replaced(alone, many, kernel.merged(left, right))",
         "return replaced(alone, many, left)",
+        "windows",
     ),
     Fault(
         "groups: what leaves and enters one group is emitted twice",
@@ -264,12 +265,14 @@ FAULTS = [
         "aggregates.distinct",
         "change[value_spans.first[in_batch & value_spans.went]] = -1",
         "change[value_spans.first[in_batch & value_spans.went]] = 0",
+        "graph",
     ),
     Fault(
         "aggregates: a value that begins a part goes to the one before",
         "aggregates.parts",
         "self.start[group + 1], value, right=True)",
         "self.start[group + 1], value, right=False)",
+        "graph",
     ),
     Fault(
         "aggregates: a part that loses a value is taken for unchanged",
@@ -368,6 +371,7 @@ FAULTS = [
         "operators.joins.lookup_cache",
         "entries.sum() + fresh.entry",
         "fresh.entry",
+        "delta",
     ),
     Fault(
         "delta joins: a row that was replaced stays",
@@ -386,12 +390,14 @@ FAULTS = [
         "operators.groups.closed_windows",
         "(due <= final_us)",
         "(due < final_us)",
+        "windows",
     ),
     Fault(
         "windows: joined ones close by the faster input",
         "engine.operator_chain",
         "np.minimum.reduce([clocks[n] for n in operator.clocks])",
         "np.maximum.reduce([clocks[n] for n in operator.clocks])",
+        "windows",
     ),
     Fault(
         "foreign keys: a right row stays alone",

@@ -38,6 +38,7 @@ def test_a_seed_gives_the_same_cases_and_they_hold(family: str) -> None:
         assert judges.difference(case) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_cases(family: str) -> None:
     """``DOVETAIL_CASES`` says how many, ``DOVETAIL_SEED`` draws others."""

@@ -25,6 +25,7 @@ from bench.delta_worlds import (
     right,
     shown,
 )
+from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
@@ -36,7 +37,7 @@ HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
 CASES = [(name, how) for name, shape in SHAPES.items() for how in shape.hows]
 
 
-@pytest.mark.parametrize("cache", [10_000, 4, 0], ids=lambda size: f"cache {size}")
+@pytest.mark.parametrize("cache", slow_after(2, [10_000, 4, 0]), ids=lambda size: f"cache {size}")
 @pytest.mark.parametrize(("name", "how"), CASES, ids=lambda case: case)
 def test_at_rest_the_result_is_the_join(name: str, how: str, cache: int) -> None:
     shape = SHAPES[name]
@@ -56,6 +57,7 @@ def test_at_rest_the_result_is_the_join(name: str, how: str, cache: int) -> None
         rest(world, tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_rows_may_move_between_the_look_ups_of_a_batch(
     how: str, monkeypatch: pytest.MonkeyPatch

@@ -70,6 +70,7 @@ def test_random_histories_end_in_the_join(spark: SparkSession, tmp_path: Path, h
     assert sink.changes
 
 
+@pytest.mark.slow
 def test_rows_for_others_pass_a_delta_join(
     spark: SparkSession, tmp_path: Path, world: World
 ) -> None:
@@ -248,6 +249,7 @@ def test_caches_are_used_and_never_stale(spark: SparkSession, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_caches_are_not_stale_beside_another_input(spark: SparkSession, tmp_path: Path) -> None:
     """The other table's files have one partition and two by turns, and so the tasks of the delta
     join, which come after them, change their numbers.

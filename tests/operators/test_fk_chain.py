@@ -215,6 +215,7 @@ def write(folder: Path, records: Iterable[Record], tables: Iterable[str], number
         write_file(folder / name, rows, INPUTS[name].schema | columns, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "emit", "tables", "stops"),
     slow_after(

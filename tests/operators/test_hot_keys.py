@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from bench.parameters import slow_after
 
 import dovetail as dt
 import dovetail.laws.joins.stream_join
@@ -132,7 +133,7 @@ def net(batches: Sequence[Sequence[Emitted]]) -> Iterator[list[Emitted]]:
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("aggregates", AGGREGATES)
+@pytest.mark.parametrize("aggregates", slow_after(4, AGGREGATES))
 def test_what_is_made_at_a_time_changes_nothing(
     windows: str, aggregates: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

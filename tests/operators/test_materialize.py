@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 
 import dovetail as dt
@@ -57,7 +58,7 @@ def histories(seed: int) -> list[list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(3, range(6)))
 @pytest.mark.parametrize("kind", ["table", "versioned", "aggregate", "windows"])
 def test_only_what_changes_a_row_comes_out(kind: str, seed: int) -> None:
     made: dict[str, Any] = {

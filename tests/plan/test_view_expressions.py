@@ -38,6 +38,7 @@ def drawn(seed: int) -> list[tuple[dict[str, Any], int, bool]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_view_of_a_changelog_is_the_changelog_of_the_view(spark: SparkSession) -> None:
     """Chained, with expressions, at every micro-batch."""
     table = orders()

@@ -57,6 +57,7 @@ def errors(folder: Path) -> dict[str, str]:
     return messages
 
 
+@pytest.mark.slow
 def test_a_missing_jar_is_named(tmp_path: Path) -> None:
     """In a process of its own: a session has its jars from its start."""
     messages = reported(__file__, tmp_path)

@@ -98,6 +98,7 @@ def test_rows_are_replaced_by_their_keys(own_session: SparkSession, tmp_path: Pa
     assert stored(delta_tables.read(own_session, table)) == sorted(left, key=repr)
 
 
+@pytest.mark.slow
 def test_a_table_with_a_change_feed_tells_updates(
     own_session: SparkSession, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_table_with_a_change_feed_tells_updates(
     ]
 
 
+@pytest.mark.slow
 def test_rows_that_go_are_marked(own_session: SparkSession, tmp_path: Path) -> None:
     """No file is written anew for them; where all rows of files go, the files go."""
     table = delta_tables.named(str(tmp_path / "table"))

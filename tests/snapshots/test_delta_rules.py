@@ -104,6 +104,7 @@ def test_two_tables(
     assert check(small_spark, histories, node, {"a": 1, "b": 1}, {"a": 3, "b": 2}) > WORLDS / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lower", "upper"), all_pairs(HOWS, HOWS, ("inner", "outer")))
 def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
     small_spark: SparkSession, histories: Histories, lower: str, upper: str
@@ -113,6 +114,7 @@ def test_a_cascade_whose_upper_join_names_a_column_of_the_middle_table(
     check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 3, "c": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lower", "upper"),
     all_pairs(HOWS, HOWS, ("left", "inner"), ("outer", "right")),
@@ -125,6 +127,7 @@ def test_a_cascade_on_the_right_and_many_to_many(
     check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 3})
 
 
+@pytest.mark.slow
 def test_keys_that_are_spread_over_both_sides_of_a_cascade(
     small_spark: SparkSession, histories: Histories
 ) -> None:

@@ -94,6 +94,7 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
     refused(dt.DataError, lambda: joined.refresh(tables.target, rebuild=True), "1 rows have a null")
 
 
+@pytest.mark.slow
 def test_a_target_changed_by_others_is_refused_until_it_is_rebuilt(tables: Tables) -> None:
     joined = tables.joined()
     joined.refresh(tables.target)
@@ -123,6 +124,7 @@ def test_another_join_and_a_table_that_is_none(tables: Tables) -> None:
     refused(dt.TargetError, run, "is not one of a join over snapshots", "not overwritten")
 
 
+@pytest.mark.slow
 def test_a_source_whose_schema_changes(tables: Tables) -> None:
     joined = tables.joined(select=["v", "w"])
     joined.refresh(tables.target)
@@ -178,6 +180,7 @@ def test_an_unused_column_of_a_source_that_is_overwritten(tables: Tables) -> Non
     assert tables.stored() == {(4, "e", "x"), (5, "f", "x")}
 
 
+@pytest.mark.slow
 def test_a_source_without_its_changes(tables: Tables) -> None:
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
     joined = tables.joined()
@@ -227,6 +230,7 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     refused(dt.TargetError, lambda: again.refresh(tables.target), "right.table was")
 
 
+@pytest.mark.slow
 def test_a_writer_that_comes_between_is_noticed(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +255,7 @@ def test_a_writer_that_comes_between_is_noticed(
     ]
 
 
+@pytest.mark.slow
 def test_maintaining_goes_on_until_it_fails(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def strange_workers(folder: str) -> None:
         print(json.dumps([str(error), Path(folder, "c").exists()]))
 
 
+@pytest.mark.slow
 def test_workers_without_the_library_are_found_before_the_start(tmp_path: Path) -> None:
     (tmp_path / "dovetail").mkdir()
     (tmp_path / "dovetail" / "__init__.py").write_text("raise ImportError('not this one')")

@@ -75,6 +75,7 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     assert versions == [{}, {}, expected[0], expected[1], *expected[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "few"),
     slow_after(1, [("last", False), ("a`b.c", True), ("k", True)]),

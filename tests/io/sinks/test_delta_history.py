@@ -346,6 +346,7 @@ def test_what_has_no_versions_is_refused(place: Place) -> None:
         place.run(existing="adopt")
 
 
+@pytest.mark.slow
 def test_a_table_of_rows_is_no_table_of_versions(place: Place) -> None:
     sink = dt.to_delta(place.target)
     place.table().write_stream(

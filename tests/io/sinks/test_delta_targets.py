@@ -153,6 +153,7 @@ def test_a_table_goes_on_with_the_state_of_another_query(place: Place) -> None:
     assert place.stored() == [(2, "b"), (3, "c")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "rows", "problem"),
     slow_after(
@@ -189,6 +190,7 @@ def test_columns_that_are_missing_are_added(place: Place) -> None:
     assert place.stored() == [(2, "b"), (3, "c"), (9, None)]
 
 
+@pytest.mark.slow
 def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Place) -> None:
     frame = place.spark.readStream.schema("id long, v string, at timestamp")
     stream = dt.Stream.from_changelog(
@@ -260,6 +262,7 @@ def test_a_query_that_is_killed_in_its_first_micro_batch_goes_on(
     assert [rows for rows in place.versions() if rows not in (before, OWN)] == []
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_or_taken_over_ends_its_query(place: Place) -> None:
     place.run()
     place.come([(3, "c")])
@@ -309,6 +312,7 @@ def test_small_files_are_put_together(place: Place) -> None:
     assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     slow_after(
@@ -402,6 +406,7 @@ def test_a_table_of_the_catalog(place: Place) -> None:
         place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
 
 
+@pytest.mark.slow
 def test_a_conflicting_commit_is_made_once_more(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ def test_floats_that_spark_takes_for_equal_are_one_key(place: Place, way: str) -
     assert place.rows() == [(0.0, "d"), (1.5, "c"), (float("inf"), "e")]
 
 
+@pytest.mark.slow
 @both_ways
 def test_nulls_are_keys(place: Place, way: str) -> None:
     customers = "name string, zone long, v string, at timestamp"
@@ -320,6 +321,7 @@ def test_all_types_are_kept_as_they_are(place: Place, way: str) -> None:
         assert repr(kept) == repr(json_values.get(name, values)), name
 
 
+@pytest.mark.slow
 def test_a_value_that_a_column_does_not_have_is_an_error(place: Place, way: str) -> None:
     place.sql("CREATE TYPE mood AS ENUM ('sad', 'ok')")
     made = "_timestamp timestamptz"
@@ -538,6 +540,7 @@ def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place, way: 
     refused(place, "the table that this checkpoint has kept is gone", checkpoint="another")
 
 
+@pytest.mark.slow
 def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> None:
     place.come((1, "a"))
     table = place.table()

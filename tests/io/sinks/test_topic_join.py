@@ -243,6 +243,7 @@ def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
     assert compacted(twice) == compacted(once) == compacted(expected("left", history))
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
     broker: Broker, topics: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_json_is_exact_whatever_the_time_zone(
     )
 
 
+@pytest.mark.slow
 def test_a_stream_keeps_each_keys_sequence_through_restarts(
     kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_tombstone_whose_key_is_in_its_value_cannot_be_read(spark: SparkSessio
     assert stream.plan.frame.count() == 3  # a stream drops and counts them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("envelope", [True, False])
 def test_null_payloads_are_tombstones(spark: SparkSession, envelope: bool) -> None:
     value = {"op": "c", "after": {"v": "a"}, "ts_ms": 1} if envelope else {"v": "a"}

@@ -62,6 +62,7 @@ def driven(spark: SparkSession, events: list[Event], cut: random.Random) -> dict
     return {id_: row["v"] for id_, row in driver.table(retired).items()}
 
 
+@pytest.mark.slow
 def test_rows_that_a_second_snapshot_lacks_leave(spark: SparkSession) -> None:
     first = [*snapshot([1, 2, 3], 10), (2, "changed", "false", 20), (4, "new", "false", 21)]
     again = snapshot([1, 3], 30, begun="first_in_data_collection", ended="last_in_data_collection")
@@ -76,6 +77,7 @@ def test_rows_that_a_second_snapshot_lacks_leave(spark: SparkSession) -> None:
     assert driven(spark, [*first, *again, *snapshot([3], 60)], cut).keys() == {3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_feeds(spark: SparkSession, seed: int) -> None:
     draw = random.Random(seed)

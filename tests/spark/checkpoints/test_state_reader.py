@@ -203,6 +203,7 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         dt.read_state(spark, checkpoint, "l", as_of=AT.replace(tzinfo=None))
 
 
+@pytest.mark.slow
 def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Path) -> None:
     """Each is what the changelog's last changes say after any micro-batch, of several, too."""
     batches = micro_batches("lru", 3, 40)
@@ -258,6 +259,7 @@ def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Pat
     )
 
 
+@pytest.mark.slow
 def test_a_versioned_table_as_of_a_time(spark: SparkSession, tmp_path: Path) -> None:
     batches = micro_batches("tu", 2, 60)
     for number, batch in enumerate(batches):
@@ -323,6 +325,7 @@ def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
         dt.read_state(spark, checkpoint / "b", "aggregate of l by f")
 
 
+@pytest.mark.slow
 def test_a_table_whose_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
     """It has the rows that are young enough; of what it is joined with all stay."""
     batches, after = micro_batches("lr", 3, 40), timedelta(minutes=15)

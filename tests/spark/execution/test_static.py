@@ -82,6 +82,7 @@ def test_a_stream_meets_rows_that_are_kept(spark: SparkSession, tmp_path: Path) 
     assert found.collect() == [("ann", "Oslo")]
 
 
+@pytest.mark.slow
 def test_rows_come_out_that_need_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     """As a first micro-batch, where they do; then a query is as one of a batch."""
 
@@ -175,6 +176,7 @@ def test_a_row_that_a_query_begins_with_may_be_a_dead_letter(
     assert sum(map(len, letters.batches)) == 2
 
 
+@pytest.mark.slow
 def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path: Path) -> None:
     """A query that goes on with another one's state has its rows; only of what was not there the
     frame is read.

@@ -102,6 +102,7 @@ def _zone(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", ALL)
 def test_values_are_exact_though_they_were_stored(
     spark: SparkSession, tmp_path: Path, kinds: str

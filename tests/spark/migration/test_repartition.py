@@ -45,6 +45,7 @@ def folders(checkpoint: Path) -> set[str]:
     return {path.parent.name for path in checkpoint.glob(f"state/*/*/{last}.*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", slow_after(1, [[3, 1], [5, 3, 1]]))
 def test_a_query_goes_on_with_another_number_of_partitions(
     spark: SparkSession, tmp_path: Path, numbers: list[int]
@@ -70,6 +71,7 @@ def test_a_query_goes_on_with_another_number_of_partitions(
     assert len(whole.batches) == (1 + len(numbers)) * STEP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", slow_after(1, ["the commit", "the binding"]))
 def test_a_call_that_is_killed_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str

@@ -135,6 +135,7 @@ def test_a_new_folder_lists_nothing_for_what_was_written_elsewhere(
     assert spark.read.schema("id long").parquet(str(tmp_path / "out")).count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("done", slow_after(1, [1, -1, 0, 8, 14]))
 def test_a_call_that_is_killed_is_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
@@ -184,6 +185,7 @@ def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     yield from with_delta(spark, {})
 
 
+@pytest.mark.slow
 def test_a_delta_table_is_restored_to_the_time_that_is_returned(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_what_cannot_be_gone_back_to_is_refused(spark: SparkSession, tmp_path: P
     assert before == {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_record_of_the_future_is_recovered_from(spark: SparkSession, tmp_path: Path) -> None:
     """The recipe of docs/sources.md: rewind, and read again with a limit."""
     folder, checkpoint = tmp_path / "prices", tmp_path / "checkpoint"

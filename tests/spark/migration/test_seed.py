@@ -17,6 +17,7 @@ DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 50
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_a_seeded_query_goes_on_as_after_a_first_micro_batch(
     spark: SparkSession, number: int
@@ -62,6 +63,7 @@ def frames(spark: SparkSession) -> dict[str, DataFrame]:
     }
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_goes_on_with_what_was_stored(
     spark: SparkSession, tmp_path: Path
 ) -> None:

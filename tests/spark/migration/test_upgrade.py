@@ -31,7 +31,7 @@ ORDERS = "id long, customer string, amount int, at timestamp"
 CUSTOMERS = "name string, city string, at timestamp"
 
 
-@pytest.mark.parametrize("number", range(DRAWN))
+@pytest.mark.parametrize("number", slow_after(1, range(DRAWN)))
 def test_an_upgraded_query_goes_on_as_one_that_ran_from_the_beginning(
     spark: SparkSession, number: int
 ) -> None:
@@ -108,6 +108,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     return made
 
 
+@pytest.mark.slow
 def test_columns_come_go_and_become_wider_at_every_depth(shop: Shop) -> None:
     was, is_ = "array<struct<n: int, gone: int>>", "array<struct<note: string, n: long>>"
     shop.write("orders", {"id": 4, "customer": "b", "amount": 4, "lines": [{"n": 1, "gone": 2}]})
@@ -176,6 +177,7 @@ def test_a_value_is_the_same_in_a_wider_type(spark: SparkSession) -> None:
     assert not widens(*map(DataType.fromDDL, ("struct<a: int>", "struct<b: int>")))
 
 
+@pytest.mark.slow
 def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> None:
     totals = shop.joined().group_by("city").agg(total=dt.sum("amount"))
     shop.run(totals, "old", buckets=1)
@@ -206,6 +208,7 @@ def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> Non
     assert shop.run(by_city, "other", buckets=None) == [("Rome", 105, 3, "upsert")]
 
 
+@pytest.mark.slow
 def test_histories_and_filtered_tables_go_on(shop: Shop) -> None:
     """A stream looks up what was true then; a view's rows are stored, not those that it leaves
     out.
@@ -240,6 +243,7 @@ def test_histories_and_filtered_tables_go_on(shop: Shop) -> None:
     assert [row[0] for row in emitted] == [3, 4, 5, 3, 4]
 
 
+@pytest.mark.slow
 def test_what_the_checkpoint_does_not_have_is_refused(shop: Shop) -> None:
     old, new = shop.folder / "old", shop.folder / "new"
     large = shop.orders().where("amount > 2")
@@ -273,6 +277,7 @@ def test_what_the_checkpoint_does_not_have_is_refused(shop: Shop) -> None:
     assert not new.exists()
 
 
+@pytest.mark.slow
 def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
     def run(checkpoint: str) -> list[int]:
         other = dt.Stream.from_changelog(
@@ -301,6 +306,7 @@ class KilledError(Exception):
     """What ends a call in its middle."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", slow_after(1, ["clear", "read", "write", "_going_on"]))
 def test_a_call_that_is_killed_is_repeated(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
@@ -332,6 +338,7 @@ def test_a_call_that_is_killed_is_repeated(
     assert not (shop.folder / "new/initial").exists()
 
 
+@pytest.mark.slow
 def test_a_sink_that_fails_at_first_gets_the_same_again(shop: Shop) -> None:
     shop.run(shop.joined(), "old")
 

@@ -67,6 +67,7 @@ def flights(spark: SparkSession, folder: Path) -> None:
 TASKS = {"joins": joins, "flights": flights}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", slow_after(1, [2, 3]))
 def test_executors_die_and_a_worker_joins(spark: SparkSession, tmp_path: Path, times: int) -> None:
     given = log_queries.batches(4 * times, 6)

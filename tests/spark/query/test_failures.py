@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -163,7 +164,7 @@ FAILURES: dict[str, tuple[Callable[[World], dt.Table], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("failure", slow_after(4, FAILURES))
 def test_a_failure_comes_first(failure: str, spark: SparkSession, tmp_path: Path) -> None:
     make, lines = FAILURES[failure]
     query = make(World(spark, tmp_path)).write_stream(

@@ -102,6 +102,7 @@ def main(folder: Path, queries: int) -> None:
     print(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", slow_after(1, [3, 10]))
 def test_stopped_queries_leave_nothing_behind(tmp_path: Path, queries: int) -> None:
     found = reported(__file__, tmp_path, queries)

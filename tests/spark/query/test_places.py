@@ -230,6 +230,7 @@ def test_the_command_line_names_a_functions_argument(
         cli._loaded("made:topology", Topology)
 
 
+@pytest.mark.slow
 def test_inputs_that_share_a_frame_are_upgraded(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "a", {"id": 1})
     put(tmp_path / "b", {"id": 1})

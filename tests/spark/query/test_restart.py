@@ -102,6 +102,7 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
     assert deleted_copies > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", slow_after(2, SPOILS))
 def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     spark: SparkSession, tmp_path: Path, spoil: str

@@ -133,7 +133,7 @@ def by_key(changes: Sequence[Change]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("buckets", slow_after(1, [3, 1]))
-@pytest.mark.parametrize("results", ALL, ids=lambda results: results.__name__)
+@pytest.mark.parametrize("results", slow_after(2, ALL), ids=lambda results: results.__name__)
 def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int) -> None:
     for seed in range(2):
         random_ = random.Random(seed)
@@ -353,6 +353,7 @@ def shared(t: Tables) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_on_spark_each_result_is_exact_though_sinks_fail(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -442,6 +443,7 @@ SENT = [
 """Records as they come, file by file; what cannot be read has no ``at``."""
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -522,6 +524,7 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
     assert all(row["_change"] == "upsert" and row["_timestamp"] for row in letters)
 
 
+@pytest.mark.slow
 def test_the_console_shows_the_first_changes_of_each_micro_batch(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -117,7 +118,7 @@ def fed(driver: testing.Driver, inputs: Inputs, feeds: list[Feed]) -> list[str]:
     return list(map(str, changes))
 
 
-@pytest.mark.parametrize("topology", ALL, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("topology", slow_after(2, ALL), ids=lambda one: one.__name__)
 def test_rows_that_fail_are_as_if_they_had_never_come(
     topology: Callable[..., Any], spark: SparkSession
 ) -> None:
@@ -276,6 +277,7 @@ def failed(query: Any) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 def test_on_spark_each_row_that_fails_is_one_dead_letter(
     spark: SparkSession, tmp_path: Path
 ) -> None:
