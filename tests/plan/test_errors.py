@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -312,3 +314,19 @@ def test_a_changelog_needs_the_state_store(spark: SparkSession, tmp_path: Path) 
     finally:
         spark.conf.set(provider, str(before))
     assert users.changelog().isStreaming
+
+
+def test_a_frame_that_is_of_no_files_logs_no_error(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1, 2)], "id long, v long").withColumn("at", F.now())
+    logger, records = PySparkLogger.getLogger("DataFrameQueryContextLogger"), list[Any]()
+    heard = logging.Handler()
+    heard.emit = records.append  # type: ignore[method-assign]
+    logger.addHandler(heard)
+    try:
+        table = dt.Table.from_changelog(frame, name="t", key="id", timestamp="at")
+        with pytest.raises(AnalysisException):
+            frame.select("_metadata.file_path").schema  # noqa: B018 -- what would be logged
+    finally:
+        logger.removeHandler(heard)
+    assert not table.plan.files  # type: ignore[attr-defined]
+    assert len(records) == 1

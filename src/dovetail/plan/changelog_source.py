@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypeAlias
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -22,12 +21,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.base.columns import FILE_METADATA, quoted
+from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Source
 from dovetail.plan.spark_sources import is_limited
-from dovetail.plan.types.analysis import random_of
+from dovetail.plan.types.analysis import file_metadata, random_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 from dovetail.plan.types.expressions import AGAIN, REMEDY, field_of, refuse_random
 from dovetail.plan.types.spans import Span, microseconds
@@ -152,11 +151,7 @@ def expression_of(
 def _is_of_files(frame: DataFrame) -> bool:
     """Say whether Spark knows the file and the offset that each row was read from."""
     places = ("file_modification_time", "file_path", "file_block_start")
-    try:
-        types = [f.dataType for f in frame.select(*(f"{FILE_METADATA}.{p}" for p in places)).schema]
-    except AnalysisException:
-        return False
-    return types == [TimestampType(), StringType(), LongType()]
+    return file_metadata(frame, *places) == [TimestampType(), StringType(), LongType()]
 
 
 class _Columns:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -40,6 +39,7 @@ from dovetail.errors import PlanError
 from dovetail.io.formats.plain import Format, Part, Place, kept
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
+from dovetail.plan.types.analysis import file_metadata
 from dovetail.plan.types.checks import refuse_duplicates
 from dovetail.plan.types.expressions import field_of
 from dovetail.plan.types.spans import Span, microseconds
@@ -184,11 +184,7 @@ class RecordFrame:
     @property
     def in_files(self) -> bool:
         """True if Spark can name the file from which each record was read."""
-        try:
-            self.frame.select(f"{FILE_METADATA}.file_path")
-        except AnalysisException:
-            return False
-        return True
+        return file_metadata(self.frame, "file_path") is not None
 
     def _bytes(self, part: Part, frame: DataFrame) -> DataFrame:
         """Return the frame with its key or value as bytes; raise ``PlanError`` for other types or

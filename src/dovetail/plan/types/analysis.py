@@ -14,20 +14,27 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as F
 
+from dovetail.base.columns import FILE_METADATA
 from dovetail.errors import ConfigurationError
 from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 # Spark draws a seed for each random function that is written without one.
 _SEED = re.compile(r"\b(randn?)\(-?\d+L?\)")
 # SQL omits details of these expressions. Spark's own text has them, with numbers in names.
 _UNTOLD = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xml)\(")
 _NUMBERED = re.compile(r"(lambda \w+)?#\d+L?")
+
+
+_UNRESOLVED = "DataFrameQueryContextLogger"
+"""PySpark's logger of columns that a frame does not have."""
 
 
 class FrameStep(NamedTuple):
@@ -284,3 +291,19 @@ def _without_numbers(text: str) -> str:
         return numbers.setdefault(match[0], f"lambda {len(numbers)}")
 
     return _NUMBERED.sub(anew, text)
+
+
+def file_metadata(frame: DataFrame, *names: str) -> list[DataType] | None:
+    """Return the types of the named fields of Spark's file metadata.
+
+    None if Spark does not know the file of each row. PySpark would log that as an error.
+    """
+    logger = PySparkLogger.getLogger(_UNRESOLVED)
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        fields = frame.select(*(f"{FILE_METADATA}.{name}" for name in names)).schema
+    except AnalysisException:
+        return None
+    finally:
+        logger.disabled = disabled
+    return [field.dataType for field in fields]
