@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dovetail.arrays import grouping
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import (
     any_null,
+    argsort_distinct,
     bucket_of,
     by_group_and_time,
     by_key,
@@ -22,6 +24,7 @@ from dovetail.arrays.grouping import (
 
 SEEDS = range(25)
 NAN = float("nan")
+_LEAST, _MOST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 POOLS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ["b", "", "a", "ab", None]),
@@ -155,12 +158,30 @@ def test_by_group_and_time_is_a_stable_sort() -> None:
         assert found.tolist() == sorted(range(n), key=lambda i: (group[i], time[i]))
 
 
-def test_stable_argsort() -> None:
-    random_ = random.Random(0)
-    extremes = [int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max), -1, 0, 1]
-    for length in (0, 1, 2, 50, 3_000):
-        values = np.array(random_.choices(extremes, k=length), dtype=np.int64)
-        assert stable_argsort(values).tolist() == np.argsort(values, kind="stable").tolist()
+VALUES: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "few": lambda rng, n: rng.integers(-4, 4, n),
+    "hashes": lambda rng, n: rng.integers(_LEAST, _MOST, n),
+    "equal above": lambda rng, n: rng.integers(-3, 3, n) * 2**32 + rng.integers(0, 3, n),
+    "about the widest that fits": lambda rng, n: rng.integers(0, 2**31 + 2, n) - 5,
+    "ends": lambda rng, n: rng.choice(np.array([_LEAST, _MOST, 0, 2**32, 2**32 + 1, -1]), n),
+}
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_stable_argsort(values: str) -> None:
+    rng = np.random.default_rng(1)
+    for count in [*range(40), 1000] * 5:
+        drawn = VALUES[values](rng, count).astype(np.int64)
+        expected = np.argsort(drawn, kind="stable")
+        assert stable_argsort(drawn).tolist() == expected.tolist(), drawn
+
+
+def test_distinct_numbers_are_ordered_without_a_sort() -> None:
+    rng = np.random.default_rng(2)
+    for below in [1, 2, 30, 500]:
+        for count in {0, 1, below // 20, below // 2, below}:
+            numbers = rng.permutation(below)[:count]
+            assert argsort_distinct(numbers, below).tolist() == np.argsort(numbers).tolist()
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 8, 256, 257, 65_536, 65_537, 70_000])

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.arrays.grouping import by_key
+from dovetail.arrays.grouping import argsort_distinct, by_key
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -89,6 +89,10 @@ class Timeline:
         """The number of distinct keys."""
         return len(self.start)
 
+    def by_arrival(self, event: Ints) -> Ints:
+        """Return the order of distinct events by their arrival, as indices into ``event``."""
+        return argsort_distinct(self.arrival[event], len(self.arrival))
+
 
 def arrival_order(sources: Sequence[SourceRows]) -> Ints:
     """Return the order in which rows of all sources are processed: a permutation of their
@@ -151,11 +155,14 @@ def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeli
     by_hash, new_group, columns = by_key(hash_, keys, order)
     positions = order[by_hash]
     start = np.flatnonzero(new_group)
-    first = np.cumsum([0, *(len(rows) for rows in sources)])
-    source = np.repeat(np.arange(len(sources)), np.diff(first))[positions]
+    source, row = np.zeros(len(positions), np.int64), positions
+    if len(sources) > 1:
+        first = np.cumsum([0, *(len(rows) for rows in sources)])
+        source = np.repeat(np.arange(len(sources)), np.diff(first))[positions]
+        row = positions - first[source]
     return Timeline(
         source=source,
-        row=positions - first[source],
+        row=row,
         group=np.cumsum(new_group) - 1,
         arrival=by_hash,
         event_time_us=np.concatenate([rows.event_time_us for rows in sources])[positions],

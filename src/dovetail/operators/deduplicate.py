@@ -48,7 +48,7 @@ def run(job: Job, law: Deduplicate) -> Done:
         counts.add_rows(metric(source.name, kind), source, rows, events.row[which])
     _keep(store, events, event)
     event = np.append(event, np.flatnonzero(null))
-    event = event[np.argsort(events.arrival[event])]
+    event = event[events.by_arrival(event)]
     row = events.row[event]
     changes = Changes(
         event=event,

@@ -56,7 +56,7 @@ def run(job: Job, law: Fill) -> Done:
         else:
             differs &= ~has_both
         event = last[differs]
-    event = event[np.argsort(events.arrival[event])]
+    event = event[events.by_arrival(event)]
     values = [filled[column_index].take(pa.array(event)) for column_index in others]
     counts = Counts()
     counts.add(metric(job.sources[0].name, "unsent"), missing)

@@ -52,7 +52,7 @@ def run(job: Job, law: Transact) -> Done:
     if job.operator.emit == "batch":
         event = event[last_of_each(events.group[event])]
         event = event[~events.deleted[event] | located.present[events.group[event]]]
-    event = event[np.argsort(events.arrival[event])]
+    event = event[events.by_arrival(event)]
     others = [n for place, n in enumerate(shape.value_columns) if place != law.column]
     values = picked(rows.select(others).columns, events.row[event])
     counts = Counts()

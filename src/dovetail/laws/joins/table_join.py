@@ -33,6 +33,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from dovetail.arrays.grouping import argsort_distinct
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, versions
 
 How: TypeAlias = Literal["inner", "left", "right", "outer"]
@@ -166,7 +167,7 @@ def look_up(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int
     everything = Changes(
         events, np.ones(len(events), np.bool_), timeline.event_time_us[events], refs
     )
-    order = np.argsort(timeline.arrival[events], kind="stable")
+    order = timeline.by_arrival(events)
     return everything.where(order[emitted[order]])
 
 
@@ -281,12 +282,17 @@ def _combine(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subt
 
 
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
-    """Concatenate changes and order them by arrival."""
+    """Concatenate changes and order them by arrival, those of one record by part.
+
+    The events of each part are distinct.
+    """
     event = np.concatenate([part.event for part in parts])
+    part_of = np.repeat(np.arange(len(parts)), [len(part.event) for part in parts])
+    moment = timeline.arrival[event] * len(parts) + part_of
     merged = Changes(
         event,
         np.concatenate([part.present for part in parts]),
         np.concatenate([part.event_time_us for part in parts]),
         tuple(np.concatenate(refs) for refs in zip(*(p.reference for p in parts), strict=True)),
     )
-    return merged.where(np.argsort(timeline.arrival[event], kind="stable"))
+    return merged.where(argsort_distinct(moment, len(timeline.arrival) * len(parts)))

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.arrays.search import expand
-from dovetail.arrays.timeline import Ints, Mask
+from dovetail.arrays.timeline import NO_TIME, Ints, Mask
+
+_FAR = 1 << 62
 
 
 def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, Ints]:
@@ -47,6 +49,15 @@ def running_max(values: Ints, start: Ints, group: Ints, initial: Ints) -> Ints:
     """
     seeded = values.copy()
     seeded[start] = np.maximum(seeded[start], initial)
+    known = seeded != NO_TIME
+    low = int(seeded.min(where=known, initial=_FAR))
+    span = int(seeded.max(where=known, initial=low)) - low + 2
+    if span * (int(group[-1]) + 1 if len(group) else 0) < _FAR:
+        # Each group has a range of its own, above those before it; 0 there is NO_TIME.
+        base = group * span
+        lifted = np.maximum.accumulate(base + np.where(known, seeded - low + 1, 0)) - base
+        return np.where(lifted == 0, NO_TIME, lifted + (low - 1))
     distinct, rank = np.unique(seeded, return_inverse=True)
     lifted = np.maximum.accumulate(rank + group * len(distinct))
-    return distinct[lifted - group * len(distinct)]
+    highest: Ints = distinct[lifted - group * len(distinct)]
+    return highest

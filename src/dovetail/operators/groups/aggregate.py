@@ -89,5 +89,5 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
 def _each_emitted(events: Timeline, values: Sequence[Columns], row: Ints, emits: Mask) -> Updated:
     """Emit each update in ``emits``, in the order of arrival."""
     emitted = np.flatnonzero(emits)
-    emitted = emitted[np.argsort(events.arrival[emitted])]
+    emitted = emitted[events.by_arrival(emitted)]
     return Updated(events, values, emitted, row[emitted])
