@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.arrays.grouping import argsort_distinct, by_key
+from dovetail.arrays.grouping import argsort_distinct, by_key, lexsort
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -110,8 +110,7 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
     >>> arrival_order([rows([10, 5]), rows([7, 10])]).tolist()
     [2, 0, 1, 3]
     """
-    keys = arrival_keys(sources)
-    return np.lexsort(keys) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
+    return lexsort(arrival_keys(sources))
 
 
 def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:

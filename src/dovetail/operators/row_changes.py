@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dovetail.arrays.grouping import argsort_distinct
 from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions
 from dovetail.laws.versioning import newest
 from dovetail.operators.counts import Counts
@@ -65,7 +66,8 @@ class RowChanges:
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
         is_new = np.arange(len(change)) >= np.count_nonzero(of_old)
-        order = np.argsort(2 * self.events.arrival[self.event[change]] + is_new)
+        arrival = self.events.arrival
+        order = argsort_distinct(2 * arrival[self.event[change]] + is_new, 2 * len(arrival))
         return change[order], is_new[order]
 
     def keep(self, job: Job, store: TableStore) -> Counts:
