@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs" / "index.md",
     ROOT / "docs" / "tables.md",
     ROOT / "docs" / "sources.md",
     ROOT / "docs" / "foreign_keys.md",
