@@ -1,0 +1,236 @@
+"""The topology as a plain graph: inputs, views, operators by stage, and results.
+
+All forms of ``explain`` are made from this value. It holds no plan nodes, only text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from dovetail.physical.planner import plan_of
+from dovetail.physical.routing import Result
+from dovetail.physical.specs.look_up import look_ups, store_look_up
+from dovetail.physical.stage import Port, Stage
+from dovetail.plan.fingerprint import in_one_order
+from dovetail.plan.joins.look_up import LookUp
+from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.transforms.unwindow import as_table
+from dovetail.plan.views import View
+
+GraphKind: TypeAlias = Literal["input", "view", "operator", "result"]
+"""``"input"``: a source. ``"view"``: a row-by-row step before a shuffle or at the end.
+``"operator"``: a step of a stage. ``"result"``: a table or a stream that leaves the topology.
+"""
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """One step of a topology."""
+
+    id: str
+    """A name that is unique in the graph: ``n1``, ``n2`` and so on, inputs before readers."""
+    kind: GraphKind
+    title: str
+    details: tuple[str, ...] = ()
+    """Lines such as the key, the values and the stored rows."""
+    stage: int | None = None
+    """The number of the stage in which the step runs; None outside of all stages."""
+
+
+@dataclass(frozen=True)
+class GraphStage:
+    """One stage: a shuffle, and the state that operators keep behind it."""
+
+    number: int
+    """The position in the order in which stages run, from 1."""
+    reads: tuple[str, ...]
+    """The names of the inputs that are shuffled."""
+    by: str
+    """A description of what rows are shuffled by."""
+    state: tuple[str, ...]
+    """The stores: name and content. Empty for a stage without state."""
+    look_ups: tuple[str, ...]
+    """The look-ups in external stores."""
+    result: str | None
+    """The name of the result that the stage computes, if the topology has several results."""
+
+    @property
+    def title(self) -> str:
+        """The number and the shuffle in one line."""
+        return f"Stage {self.number}: by {self.by}"
+
+
+@dataclass(frozen=True)
+class TopologyGraph:
+    """A topology as a graph without cycles."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[tuple[str, str], ...]
+    """Pairs of ids: rows go from the first node to the second."""
+    stages: tuple[GraphStage, ...]
+
+
+def topology_graph(*nodes: Node) -> TopologyGraph:
+    """Return the graph of a topology with these results.
+
+    A stream that nothing reads is an input without a stage.
+    """
+    builder = _GraphBuilder()
+    run = [node for node in nodes if not (node.stream and node in node.origins)]
+    for node in nodes:
+        if node not in run:
+            builder.entry(node, None)
+    if not run:
+        return builder.graph()
+    tables = [as_table(node, "on_change") if node.windows else node for node in run]
+    builder.hidden.update(set(tables) - set(run))
+    results = in_one_order(tables) if len(tables) > 1 else tables
+    plan = plan_of(results, buckets=1, emit="change")
+    builder.steps.update(Counter(stage.node for stage in plan.stages))
+    computing = [result.stage for result in plan.results] if len(results) > 1 else []
+    for number, stage in enumerate(plan.stages, start=1):
+        builder.add_stage(number, stage, is_result=stage in computing)
+    planned = dict(zip(results, plan.results, strict=True))
+    for node in tables:
+        builder.add_result(node, planned[node])
+    return builder.graph()
+
+
+def columns_of(node: Node) -> tuple[str, str]:
+    """Return the key and the value columns of a node, each in words."""
+    return f"key {', '.join(node.key.names)}", ", ".join(node.values.names) or "no values"
+
+
+@dataclass
+class _GraphBuilder:
+    """The graph so far."""
+
+    nodes: list[GraphNode] = field(default_factory=list)
+    edges: dict[tuple[str, str], None] = field(default_factory=dict)
+    stages: list[GraphStage] = field(default_factory=list)
+    ids: dict[tuple[int | None, Node], str] = field(default_factory=dict)
+    """The ids of inputs and views, with None, and of operators, with their stage's number."""
+    last: dict[Stage, str] = field(default_factory=dict)
+    """The id of the operator whose rows leave a stage."""
+    hidden: set[Node] = field(default_factory=set)
+    """Nodes that ``explain`` adds to windowed tables, so that they can be planned."""
+    steps: Counter[Node] = field(default_factory=Counter)
+    """The number of stages of each node."""
+    planned: Counter[Node] = field(default_factory=Counter)
+    """The number of stages of each node so far."""
+
+    def graph(self) -> TopologyGraph:
+        """Return the finished graph."""
+        return TopologyGraph(tuple(self.nodes), tuple(self.edges), tuple(self.stages))
+
+    def add(
+        self,
+        kind: GraphKind,
+        title: str,
+        details: tuple[str, ...],
+        sources: list[str],
+        stage: int | None = None,
+    ) -> str:
+        """Add a node with an edge from each of ``sources``, and return its id."""
+        node = GraphNode(f"n{len(self.nodes) + 1}", kind, title, details, stage)
+        self.nodes.append(node)
+        self.edges |= dict.fromkeys((source, node.id) for source in sources)
+        return node.id
+
+    def entry(self, entry: Node, origin: Source | Stage | None) -> str:
+        """Return the id of an input of a stage, with all views below it; add what is new.
+
+        ``origin``: the source or the stage that the rows come from; None for a lone source.
+        """
+        if isinstance(entry, Derived):
+            assert isinstance(origin, Stage)
+            return self.last[origin]
+        if (None, entry) not in self.ids:
+            if isinstance(entry, View):
+                below = [self.entry(entry.node, origin)]
+                looked_up = (store_look_up(entry).summary,) if isinstance(entry, LookUp) else ()
+                node_id = self.add("view", entry.summary, (*columns_of(entry), *looked_up), below)
+            else:
+                node_id = self.add("input", entry.name, (_sort_of(entry), *columns_of(entry)), [])
+            self.ids[None, entry] = node_id
+        return self.ids[None, entry]
+
+    def add_stage(self, number: int, stage: Stage, *, is_result: bool) -> None:
+        """Add a stage with its operators and with all inputs that are new."""
+        described = _described(number, stage, is_result=is_result)
+        self.stages.append(described)
+        self.planned[stage.node] += 1
+        top = stage.node.inputs[0] if stage.node in self.hidden else stage.node
+        top = top.node if isinstance(top, Derived) else top
+        before = [
+            self.last[port.origin]
+            for port in stage.ports
+            if port.input is None and isinstance(port.origin, Stage)
+        ]
+        ports = {port.input.source: port for port in stage.ports if port.input is not None}
+        sources = self._sources(number, top, ports)
+        state = (*(f"state {line}" for line in described.state), *_looked_up(stage))
+        title = "rows by key" if isinstance(top, Entry) else top.summary
+        details: tuple[str, ...] = columns_of(top)
+        step, steps = self.planned[stage.node], self.steps[stage.node]
+        if steps > 1:
+            details = (f"step {step} of {steps}", *(details if step == steps else ()))
+        self.last[stage] = self.add("operator", title, (*details, *state), before + sources, number)
+
+    def _sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
+        """Return the ids of what a node of a stage reads, adding other nodes of the stage.
+
+        Inputs that an earlier stage of the same node reads are left out.
+        """
+        sources: list[str] = []
+        for child in (node,) if node in ports else node.inputs:
+            if isinstance(child, Entry) and child in ports:
+                sources.append(self.entry(child, ports[child].origin))
+            elif not isinstance(child, Entry) or child.windows is not None:
+                inner = child.node if isinstance(child, Derived) else child
+                sources.append(self._inner(number, inner, ports))
+        return sources
+
+    def _inner(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
+        """Return the id of a node that runs within a stage and is not its last; add what is new."""
+        if (number, node) not in self.ids:
+            sources = self._sources(number, node, ports)
+            added = self.add("operator", node.summary, columns_of(node), sources, number)
+            self.ids[number, node] = added
+        return self.ids[number, node]
+
+    def add_result(self, node: Node, result: Result) -> None:
+        """Add a result behind its stage and its views."""
+        last = self.last[result.stage]
+        if result.views:
+            last = self.entry(result.views[-1], result.stage)
+        sort = "windowed table" if node in self.hidden else _sort_of(node)
+        self.add("result", node.name, (sort, *columns_of(node)), [last])
+
+
+def _sort_of(node: Node) -> str:
+    """Say whether a node is a stream, a table or a static table."""
+    static = "static " if isinstance(node, Source) and node.static else ""
+    return f"{static}{'stream' if node.stream else 'table'}"
+
+
+def _described(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
+    """Return the description of one stage."""
+    look_ups_of_views = (store_look_up(view).summary for view in look_ups(stage))
+    return GraphStage(
+        number,
+        reads=tuple(dict.fromkeys(port.source.name for port in stage.ports)),
+        by=stage.by,
+        state=tuple(f"{name}: {store.holds}" for name, store in stage.fragment.stores.items()),
+        look_ups=(*_looked_up(stage), *look_ups_of_views),
+        result=stage.node.name if is_result else None,
+    )
+
+
+def _looked_up(stage: Stage) -> tuple[str, ...]:
+    """Return the look-ups of a stage's operators."""
+    operators = stage.fragment.operators
+    return tuple(line for one in operators for line in one.law.looks_up(one.sources))
