@@ -18,6 +18,8 @@ dovetail is under the Apache License 2.0. What `pip install` brings with it, wit
 | package | licence | for |
 |---|---|---|"""
 CLASSIFIER = "License :: OSI Approved :: "
+STATED = {"grandalf": "GPL-2.0-only OR EPL-1.0"}
+"""Licences of which a package's classifiers name only one."""
 
 
 def dependencies() -> dict[str, set[str]]:
@@ -52,6 +54,8 @@ def _needed(package: str, extra: str, seen: set[str]) -> Iterator[str]:
 
 def licence(package: str) -> str:
     """What a package says of its licence."""
+    if package in STATED:
+        return STATED[package]
     about = distribution(package).metadata
     if expression := about.get("License-Expression"):
         return expression

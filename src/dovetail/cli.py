@@ -62,6 +62,15 @@ class OutputFormat(str, Enum):
     parquet = "parquet"
 
 
+class Explained(str, Enum):
+    """The form in which a topology is described."""
+
+    text = "text"
+    mermaid = "mermaid"
+    svg = "svg"
+    html = "html"
+
+
 def main() -> None:
     """Run the command of this process."""
     try:
@@ -149,10 +158,20 @@ def state(
 
 
 @app.command()
-def explain(topology: App) -> None:
+def explain(
+    topology: App,
+    *,
+    format: Annotated[  # noqa: A002
+        Explained, typer.Option(help="Text, or a picture to redirect to a file.")
+    ] = Explained.text,
+) -> None:
     """Print a topology, its stages, their shuffles and their state."""
     with _session():
-        _loaded(topology, Planned).explain()
+        planned = _loaded(topology, Planned)
+        if format is Explained.text:
+            planned.explain()
+        else:
+            print(planned.explain(format=format.value))
 
 
 @app.command()

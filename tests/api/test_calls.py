@@ -321,6 +321,7 @@ def of_topic(read: Callable[..., Any], lines: Mapping[str, Line], **more: Line) 
 
 TARGET = line("text", "column", "span", "path", wrong=TARGETS)
 CALLS: dict[str, Call] = {
+    "Planned.explain": call(lambda w: w.orders.explain, format=line(wrong=("png",))),
     "Planned.__init__": call(lambda _: dt.Table, plan=line()),
     "Topology.from_changelog": reader(dt.Table.from_changelog, versioned=MAYBE_SPAN),
     "Topology.from_changelog (stream)": reader(dt.Stream.from_changelog, versioned=line("None")),
@@ -1041,7 +1042,11 @@ CALLS["run"] = call(
     lines={name: line for name, line in WRITTEN.arguments.items() if name != "sink"},
     results=line(wrong=({dt.dead_letters: dt.to_memory("m")},)),
 )
-CALLS["explain"] = call(lambda _: dt.explain, results=line("table", "stream", "windowed table"))
+CALLS["explain"] = call(
+    lambda _: dt.explain,
+    results=line("table", "stream", "windowed table"),
+    format=line(wrong=("png",)),
+)
 UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream"}
 """Classes of what calls return; they are not made by users."""
 

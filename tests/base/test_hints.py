@@ -136,6 +136,6 @@ def test_a_table_is_true_and_keeps_pythons_own_protocols() -> None:
     assert ORDERS
     assert HOURLY
     assert not hasattr(ORDERS, "__array__")
-    assert not hasattr(ORDERS, "_repr_html_")
+    assert not hasattr(ORDERS, "_repr_png_")
     assert not hasattr(ORDERS, "nothing_of_that_kind")
     assert inspect.ismethod(ORDERS.where)

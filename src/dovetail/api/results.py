@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import fspath
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, overload
 
 from dovetail.api.topology import ATopology, Planned, Topology
 from dovetail.base.validation import Path, Rule, Text, validated
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.io.sinks.spark_sinks import FunctionSink
-from dovetail.physical import explain as text
 from dovetail.physical.fragment import Buckets, Emit
+from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order
@@ -322,22 +322,40 @@ def upgrade(
     return spark.createDataFrame(steps, "stage int, computes string, begins string")
 
 
+@overload
+def explain(*results: Planned, format: Literal["text"] = "text") -> None: ...
+
+
+@overload
+def explain(*results: Planned, format: PictureFormat) -> str: ...
+
+
 @validated
-def explain(*results: Planned) -> None:
-    """Print the topology of several results: their joins, stages, shuffles and state.
+def explain(*results: Planned, format: ExplainFormat = "text") -> str | None:  # noqa: A002
+    """Print or draw the topology of several results: their joins, stages, shuffles and state.
 
     A stage is a step of the query with a shuffle before it. Results share the stages that
-    they have in common, and each stage shows the results that leave it.
+    they have in common, and each stage shows the results that leave it. A part that several
+    results share is printed once; later trees refer to it with "as above".
 
     Parameters
     ----------
     *results : Table, Stream or WindowedTable
         The results, as for ``run``.
+    format : {"text", "mermaid", "svg", "html"}, default "text"
+        The form, as for ``Table.explain``.
+
+    Returns
+    -------
+    str or None
+        The picture, or None for ``"text"``, which is printed.
 
     Raises
     ------
     PlanError
         If no result is given.
+    ConfigurationError
+        If ``"svg"`` or ``"html"`` is asked for and the package ``grandalf`` is missing.
 
     See Also
     --------
@@ -362,4 +380,4 @@ def explain(*results: Planned) -> None:
     """
     if not results:
         raise PlanError("explain", "no result is given", "Give tables and streams: explain(table)")
-    print(text.explain(*(result.plan for result in results)))
+    return explained(tuple(result.plan for result in results), format)

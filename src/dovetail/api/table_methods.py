@@ -391,5 +391,6 @@ class TableRows(TableSources):
         >>> orders = testing.table("orders", key="id", schema=schema)
         >>> orders.with_lookup(dt.sqlite("shop.db", "orders", key="id"), changes="insert")
         Table[orders; key id]
+          id bigint, amount bigint
         """
         return type(self)(with_lookup(self.plan, source, changes))

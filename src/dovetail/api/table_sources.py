@@ -223,6 +223,7 @@ class TableSources(Topology):
         >>> lands = dt.Table.from_static(rows, key="code", name="lands")
         >>> lands
         Table[lands; key code]
+          code string, land string
         >>> lands.schema.names
         ['code', 'land', '_change', '_timestamp', '_position']
         """

@@ -57,6 +57,7 @@ class Table(TableRows):
     >>> orders = testing.table("orders", key="id", schema=schema)
     >>> orders
     Table[orders; key id]
+      id bigint, amount bigint
     >>> driver = testing.Driver(orders)
     >>> driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
     [<id=1: amount=40 @1>]
@@ -292,6 +293,7 @@ class Table(TableRows):
         ... )
         >>> left.join(right, how="left", delta=dt.delta(strategy="force"))
         Table[left join of orders and payments; key id]
+          id bigint, customer string, at timestamp, paid bigint
         """
         call = Call(self.plan, right.plan, on, how, select, align, name)
         if isinstance(right, WindowedSide):
@@ -475,6 +477,7 @@ class Table(TableRows):
         >>> orders = testing.table("orders", key="id", schema=schema)
         >>> orders.group_by("city").agg(orders=dt.count())
         Table[aggregate of orders by city; key city]
+          city string, orders bigint
         """
         return GroupedTable(self.plan, columns)
 
@@ -497,6 +500,7 @@ class GroupedTable(HintedGroups):
     >>> groups = orders.group_by("city")
     >>> groups.agg(orders=dt.count(), ids=dt.collect_set("id"))
     Table[aggregate of orders by city; key city]
+      city string, orders bigint, ids array<bigint>
     """
 
     def __init__(self, plan: Node, by: Sequence[str]) -> None:
@@ -579,6 +583,7 @@ class Stream(LooksUp):
     >>> clicks = testing.stream("clicks", key="id", schema=schema)
     >>> clicks
     Stream[clicks; key id]
+      id bigint, page string
     >>> driver = testing.Driver(clicks.rename({"page": "path"}))
     >>> driver.pipe(clicks, {"id": 1, "page": "home"}, timestamp=1)
     [<id=1: path='home' @1>]
@@ -1070,6 +1075,7 @@ class Stream(LooksUp):
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
         >>> clicks.group_by("page").agg(clicks=dt.count())
         Table[aggregate of clicks by page; key page]
+          page string, clicks bigint
         """
         return GroupedStream(self.plan, columns)
 
@@ -1093,6 +1099,7 @@ class GroupedStream(HintedGroups):
     >>> groups = clicks.group_by("page")
     >>> groups.agg(clicks=dt.count(), last=dt.last("id"))
     Table[aggregate of clicks by page; key page]
+      page string, clicks bigint, last bigint
     """
 
     def __init__(self, plan: Node, by: Sequence[str]) -> None:
@@ -1182,6 +1189,7 @@ class GroupedStream(HintedGroups):
         >>> hourly = clicks.group_by("page").window(dt.tumbling("1 hour"))
         >>> hourly.agg(clicks=dt.count())
         WindowedTable[aggregate of clicks by page; key page, window_start, window_end]
+          page string, window_start timestamp, window_end timestamp, clicks bigint
         """
         return WindowedStream(self._plan, self._by, windows)
 
@@ -1204,6 +1212,7 @@ class WindowedStream(HintedGroups):
     >>> sessions = clicks.group_by("page").window(dt.session("30 min"))
     >>> sessions.agg(clicks=dt.count())
     WindowedTable[aggregate of clicks by page; key page, window_start, window_end]
+      page string, window_start timestamp, window_end timestamp, clicks bigint
     """
 
     def __init__(self, plan: Node, by: Sequence[str], windows: Windows) -> None:
@@ -1292,8 +1301,10 @@ class WindowedTable(WindowedSide):
     >>> hourly = clicks.group_by("page").window(dt.tumbling("1 hour")).agg(clicks=dt.count())
     >>> hourly
     WindowedTable[aggregate of clicks by page; key page, window_start, window_end]
+      page string, window_start timestamp, window_end timestamp, clicks bigint
     >>> hourly.to_table()
     Table[aggregate of clicks by page; key page, window_start, window_end]
+      page string, window_start timestamp, window_end timestamp, clicks bigint
     """
 
     @overload  # on the same window

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias, overload
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -28,8 +29,8 @@ from dovetail.io.sources.records import (
     readable,
     sound_source,
 )
-from dovetail.physical.explain import explain
 from dovetail.physical.fragment import Buckets, Emit
+from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, notebook_html
 from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from typing_extensions import Self
 
+_COLUMNS_MAX: Final = 90
+"""The longest line of columns in ``repr``, in characters."""
+
 
 class Planned(Hinted):
     """A table, a stream or a windowed table with all its inputs. It is immutable."""
@@ -59,11 +63,36 @@ class Planned(Hinted):
         """Return the names that hints compare a misspelled one with."""
         return self.plan.row.names
 
-    def explain(self) -> None:
-        """Print the topology: its joins, its stages, their shuffles and their state.
+    @overload
+    def explain(self, *, format: Literal["text"] = "text") -> None: ...
+
+    @overload
+    def explain(self, *, format: PictureFormat) -> str: ...
+
+    @validated
+    def explain(self, *, format: ExplainFormat = "text") -> str | None:  # noqa: A002
+        """Print the topology, or draw it: its joins, its stages, their shuffles and their state.
 
         Nothing runs. A topology is a table, a stream or a windowed table with all its
         inputs.
+
+        Parameters
+        ----------
+        format : {"text", "mermaid", "svg", "html"}, default "text"
+            ``"text"`` prints trees of joins and the stages. ``"mermaid"`` is a flowchart
+            that GitHub and many notebooks draw. ``"svg"`` is an image, and ``"html"`` a page
+            with the image and a table of its boxes. These two need
+            ``pip install 'dovetail[pictures]'``.
+
+        Returns
+        -------
+        str or None
+            The picture, or None for ``"text"``.
+
+        Raises
+        ------
+        ConfigurationError
+            If ``"svg"`` or ``"html"`` is asked for and the package ``grandalf`` is missing.
 
         See Also
         --------
@@ -88,11 +117,22 @@ class Planned(Hinted):
           state    orders: last row per key
                    payments: last row per key
         """
-        print(explain(self.plan))
+        return explained((self.plan,), format)
+
+    @property
+    def _title(self) -> str:
+        """The class, the name and the key."""
+        return f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
 
     def __repr__(self) -> str:
-        names = ", ".join(self.plan.key.names)
-        return f"{type(self).__name__}[{self.plan.name}; key {names}]"
+        columns = ", ".join(
+            f"{field.name} {field.dataType.simpleString()}" for field in self.plan.row
+        )
+        lines = wrap(columns, _COLUMNS_MAX, max_lines=2, placeholder=" …")
+        return "\n  ".join([self._title, *lines])
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self._title, self.plan)
 
 
 class WindowedSide(HintedWindows, Planned):
@@ -344,6 +384,7 @@ class Topology(Planned):
         >>> value = dt.json("id long, amount long")
         >>> dt.Table.from_records(records, value=value, key_columns="id", name="orders")
         Table[orders; key id]
+          id bigint, amount bigint
         """
         frame = topic_records(
             "from_topic",
@@ -475,6 +516,7 @@ class Topology(Planned):
         ... )
         >>> accounts
         Table[table[key]; key key]
+          key string, state string
         >>> accounts.schema.names
         ['key', 'state', '_change', '_timestamp', '_position']
         """

@@ -185,6 +185,7 @@ def test_the_command_line(
     monkeypatch.chdir(tmp_path)
     assert run("explain", "shop:whole") == run("explain", "shop:made")
     assert "orders: last row per key" in run("explain", "shop:whole")
+    assert run("explain", "shop:whole", "--format", "mermaid").startswith("flowchart TD\n")
     assert "shop:nothing is no Table or Stream" in failed("explain", "shop:nothing")
     assert "cannot be found" in failed("explain", "shop:other")
     assert CliRunner().invoke(cli.app, ["inspect"]).exit_code == 2

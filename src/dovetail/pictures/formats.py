@@ -1,0 +1,45 @@
+"""The forms in which ``explain`` describes a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Literal, TypeAlias
+
+from dovetail.physical.explain import explain
+from dovetail.physical.topology_graph import TopologyGraph, topology_graph
+from dovetail.pictures.html import columns_table, html
+from dovetail.pictures.mermaid import mermaid
+from dovetail.pictures.svg import svg
+from dovetail.plan.nodes import Node
+
+PictureFormat: TypeAlias = Literal["mermaid", "svg", "html"]
+ExplainFormat: TypeAlias = Literal["text", "mermaid", "svg", "html"]
+
+_PICTURES: Final[Mapping[str, Callable[[TopologyGraph], str]]] = {
+    "mermaid": mermaid,
+    "svg": svg,
+    "html": html,
+}
+
+
+def explained(nodes: tuple[Node, ...], form: ExplainFormat) -> str | None:
+    """Print the description of a topology with these results, or return its picture.
+
+    Only ``"text"`` is printed. Raises ``ConfigurationError`` if a picture needs grandalf and it is
+    not installed.
+    """
+    if form == "text":
+        print(explain(*nodes))
+        return None
+    return _PICTURES[form](topology_graph(*nodes))
+
+
+def notebook_html(title: str, node: Node) -> str:
+    """Return what a notebook shows of a node: its columns, and the picture if it can be drawn."""
+    parts = [columns_table(title, node)]
+    # A cell that shows a value must not fail: neither without grandalf nor for a topology that
+    # cannot be planned.
+    with suppress(Exception):
+        parts.append(svg(topology_graph(node)))
+    return "\n".join(parts)

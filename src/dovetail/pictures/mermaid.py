@@ -1,0 +1,43 @@
+"""A topology as a mermaid flowchart, which GitHub, GitLab and many notebooks draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Final
+
+from dovetail.physical.topology_graph import GraphKind, GraphNode, TopologyGraph
+
+_SHAPES: Final[Mapping[GraphKind, tuple[str, str]]] = {
+    "input": ("[(", ")]"),
+    "view": ("{{", "}}"),
+    "operator": ("[", "]"),
+    "result": ("([", "])"),
+}
+"""The brackets around a text, by the kind of its node."""
+
+
+def mermaid(graph: TopologyGraph) -> str:
+    """Return the text of a flowchart from top to bottom, with a box around each stage."""
+    lines = ["flowchart TD"]
+    lines += _nodes((node for node in graph.nodes if node.stage is None), "  ")
+    for stage in graph.stages:
+        lines.append(f"  subgraph s{stage.number}[{_quoted([stage.title])}]")
+        lines += _nodes((node for node in graph.nodes if node.stage == stage.number), "    ")
+        lines.append("  end")
+    lines += [f"  {source} --> {target}" for source, target in graph.edges]
+    return "\n".join(lines)
+
+
+def _nodes(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
+    """Yield a line for each node."""
+    for node in nodes:
+        opening, closing = _SHAPES[node.kind]
+        yield f"{indent}{node.id}{opening}{_quoted(chain([node.title], node.details))}{closing}"
+
+
+def _quoted(lines: Iterable[str]) -> str:
+    """Return lines as a quoted text, with codes for all signs that mean something in mermaid."""
+    coded = (re.sub(r'[#"`<>&\\]', lambda sign: f"#{ord(sign[0])};", line) for line in lines)
+    return f'"{"<br/>".join(" ".join(line.split()) for line in coded)}"'

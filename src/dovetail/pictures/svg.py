@@ -1,0 +1,183 @@
+"""A topology as an SVG image, readable on light and dark screens without fonts or scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import pairwise
+from textwrap import shorten, wrap
+from typing import Final, TypeAlias
+
+from dovetail.physical.topology_graph import GraphKind, GraphNode, GraphStage, TopologyGraph
+from dovetail.pictures.layout import PADDING, Box, Point, layout
+
+Line: TypeAlias = tuple[str, str]
+"""The class of a line of text, and the text."""
+
+_STYLE: Final = """
+.dt-topology { background: #ffffff; color: #1b1f24; font-family: system-ui, sans-serif; }
+.dt-topology text { fill: #1b1f24; font-size: 11px; }
+.dt-topology .dt-name { font-size: 13px; font-weight: 600; }
+.dt-topology .dt-detail, .dt-topology .dt-heading { fill: #4a525c; }
+.dt-topology .dt-heading { paint-order: stroke; stroke: #f5f6f8; stroke-width: 4px; }
+.dt-topology .dt-stage { fill: #f5f6f8; stroke: #8a949f; stroke-dasharray: 5 4; }
+.dt-topology .dt-edge { fill: none; stroke: #5b6570; stroke-width: 1.4; }
+.dt-topology .dt-arrow { fill: #5b6570; }
+.dt-topology .dt-shape { stroke-width: 1.5; }
+.dt-topology .dt-input .dt-shape { fill: #e2effc; stroke: #1f6fb2; }
+.dt-topology .dt-view .dt-shape { fill: #fdf2d3; stroke: #936600; }
+.dt-topology .dt-operator .dt-shape { fill: #ece8fb; stroke: #5b45b8; }
+.dt-topology .dt-result .dt-shape { fill: #def4e4; stroke: #1d7a3e; }
+@media (prefers-color-scheme: dark) {
+.dt-topology { background: #14181c; color: #eef1f4; }
+.dt-topology text { fill: #eef1f4; }
+.dt-topology .dt-detail, .dt-topology .dt-heading { fill: #bcc5ce; }
+.dt-topology .dt-heading { stroke: #1d2227; }
+.dt-topology .dt-stage { fill: #1d2227; stroke: #6f7a86; }
+.dt-topology .dt-edge { stroke: #98a3ae; }
+.dt-topology .dt-arrow { fill: #98a3ae; }
+.dt-topology .dt-input .dt-shape { fill: #12304d; stroke: #6db3f2; }
+.dt-topology .dt-view .dt-shape { fill: #3b2e0a; stroke: #dfae4c; }
+.dt-topology .dt-operator .dt-shape { fill: #2a2350; stroke: #a99bf5; }
+.dt-topology .dt-result .dt-shape { fill: #123821; stroke: #62c983; }
+}
+"""
+_MARGIN: Final = 16.0
+_INSET: Final = 14.0
+"""The space between the border of a box and its text."""
+_LINE: Final = 15.0
+"""The height of a line of text."""
+_WIDTH_MIN: Final = 90.0
+"""The least width of the text in a box."""
+_SIGNS_MAX: Final = 40
+"""The longest line in a box, in characters."""
+_LINES_MAX: Final = 3
+"""The most lines that a title or a detail takes. The title of the box has all of it."""
+_HEADING_MAX: Final = 60
+"""The longest title of a stage, in characters."""
+_ARROW: Final = 7.0
+
+
+def svg(graph: TopologyGraph) -> str:
+    """Return the picture as an SVG element. Raises ``ConfigurationError`` without grandalf."""
+    lines = {node.id: _lines(node) for node in graph.nodes}
+    headings = {stage.number: _heading(stage) for stage in graph.stages}
+    sizes = {
+        node.id: (
+            _width([*lines[node.id], *((headings[node.stage],) if node.stage else ())]),
+            _LINE * len(lines[node.id]) + _INSET + _cap(node.kind),
+        )
+        for node in graph.nodes
+    }
+    places = layout(graph, sizes)
+    width, height = (length + 2 * _MARGIN for length in places.size)
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" class="dt-topology" role="img"',
+        f' width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"',
+        ' style="max-width: 100%; height: auto">',
+        "<title>Topology</title>",
+        f"<style>{_STYLE}</style>",
+        f'<g transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">',
+        *(_stage(stage, places.stages[stage.number]) for stage in graph.stages),
+        *(_edge(points) for points in places.edges.values()),
+        *(
+            _text(*headings[number], box.x + PADDING, box.y + _LINE + 6)
+            for number, box in places.stages.items()
+        ),
+        *(_node(node, lines[node.id], places.nodes[node.id]) for node in graph.nodes),
+        "</g>",
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+def _lines(node: GraphNode) -> list[Line]:
+    """Return the lines of text in a node's box: the title, then the details, wrapped."""
+    named = [("dt-name", line) for line in _wrapped(node.title)]
+    return named + [("dt-detail", line) for detail in node.details for line in _wrapped(detail)]
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a text in lines that fit into a box."""
+    return wrap(text, _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
+
+
+def _width(lines: Sequence[Line]) -> float:
+    """Return the width of a box. Fonts differ, so the width of text is estimated from above."""
+    signs = (len(line) * (8.0 if name == "dt-name" else 6.5) for name, line in lines)
+    return max(_WIDTH_MIN, *signs) + 2 * _INSET
+
+
+def _cap(kind: GraphKind) -> float:
+    """Return the height of the upper end of a shape, above its text."""
+    return 8.0 if kind == "input" else 0.0
+
+
+def _heading(stage: GraphStage) -> Line:
+    """Return the title of a stage in one line."""
+    return "dt-heading", shorten(stage.title, _HEADING_MAX, placeholder=" …")
+
+
+def _stage(stage: GraphStage, box: Box) -> str:
+    """Return the frame of a stage, with a title."""
+    return f"<g><title>{escape(stage.title)}</title>{_rect('dt-stage', box, 8)}</g>"
+
+
+def _node(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
+    """Return the shape of a node, its lines, and a title with the whole text."""
+    hint = escape("\n".join([f"{node.kind}: {node.title}", *node.details]))
+    x, y = box.x + _INSET, box.y + _cap(node.kind) + _LINE + 3
+    texts = (
+        _text(name, line, x, y + _LINE * line_number)
+        for line_number, (name, line) in enumerate(lines)
+    )
+    return (
+        f'<g class="dt-node dt-{node.kind}"><title>{hint}</title>'
+        f"{_shape(node.kind, box)}{''.join(texts)}</g>"
+    )
+
+
+def _text(name: str, line: str, x: float, y: float) -> str:
+    """Return one line of text."""
+    return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escape(line)}</text>'
+
+
+def _rect(name: str, box: Box, corner: float) -> str:
+    """Return a rectangle with round corners."""
+    return (
+        f'<rect class="{name}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
+        f'height="{box.height:.1f}" rx="{corner}"/>'
+    )
+
+
+def _shape(kind: GraphKind, box: Box) -> str:
+    """Return the outline of a node: a drum, a hexagon, a box or a pill, by its kind."""
+    x, y, width, height = box.x, box.y, box.width, box.height
+    if kind == "input":
+        rim = _cap(kind) / 2
+        arc = f"a {width / 2:.1f} {rim:.1f} 0 0"
+        outline = (
+            f"M {x:.1f} {y + rim:.1f} {arc} 1 {width:.1f} 0 v {height - 2 * rim:.1f} "
+            f"{arc} 1 {-width:.1f} 0 z M {x:.1f} {y + rim:.1f} {arc} 0 {width:.1f} 0"
+        )
+        return f'<path class="dt-shape" d="{outline}"/>'
+    if kind == "view":
+        half, tip = height / 2, 8.0
+        outline = (
+            f"M {x:.1f} {y + half:.1f} l {tip} {-half:.1f} h {width - 2 * tip:.1f} "
+            f"l {tip} {half:.1f} l {-tip} {half:.1f} h {2 * tip - width:.1f} z"
+        )
+        return f'<path class="dt-shape" d="{outline}"/>'
+    return _rect("dt-shape", box, 16 if kind == "result" else 3)
+
+
+def _edge(points: Sequence[Point]) -> str:
+    """Return a line through the points, upright at each of them, with an arrow at its end."""
+    end_x, end_y = points[-1]
+    points = [*points[:-1], (end_x, end_y - _ARROW)]
+    curve = f"M {points[0][0]:.1f} {points[0][1]:.1f}"
+    for (x, y), (next_x, next_y) in pairwise(points):
+        middle = (y + next_y) / 2
+        curve += f" C {x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_y:.1f}"
+    arrow = f"M {end_x:.1f} {end_y:.1f} l -4 {-_ARROW} h 8 z"
+    return f'<path class="dt-edge" d="{curve}"/><path class="dt-arrow" d="{arrow}"/>'
