@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from doc_examples import ROOT, blocks, promised
+from doc_examples import BLOCK, ROOT, blocks, promised
 from pyspark.sql import SparkSession
 
 PAGES = [
@@ -72,6 +73,18 @@ def test_examples_run_and_print_what_they_say(
         assert [(row.id, row.amount, row.due, row["_change"]) for row in rows][-1:] == [
             (1, 40, 25, "upsert")
         ]
+
+
+def test_pictures_are_what_the_examples_before_them_print() -> None:
+    drawn = 0
+    for page in PAGES:
+        parts = re.split(
+            r"^```mermaid\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE
+        )
+        for before, picture in zip(parts[::2], parts[1::2], strict=False):
+            drawn += 1
+            assert promised(BLOCK.findall(before)[-1]) == picture.splitlines()
+    assert drawn
 
 
 def _changed(page: Path) -> list[str]:
