@@ -209,6 +209,7 @@ def call(
 
 
 FLAG = line("True")
+TABLES = line("empty list", "empty mapping", "pandas frame", "arrow table", "static frame")
 NAME = line("None", "text", "column", "span")
 NAMED = line("text", "column", "span")
 COLUMN = line("text", "column", "span", "empty text")
@@ -979,6 +980,17 @@ CALLS: dict[str, Call] = {
                 StructType(),
             )
         ),
+    ),
+    "assert_table_equal": call(
+        lambda _: partial(testing.assert_table_equal, actual=[], expected=[]),
+        runs=True,  # tables that are right are not all equal
+        actual=TABLES,
+        expected=TABLES,
+        key=line("None", "names", "empty list", *COLUMN.right),
+        ordered=FLAG,
+        rel_tol=line("zero", "number", "fraction", "huge", wrong=(math.inf,)),
+        abs_tol=line("zero", "number", "fraction", "huge", wrong=(math.inf,)),
+        max_lines=line("number"),
     ),
     "Driver.__init__": call(
         lambda w: partial(testing.Driver, topology=w.fed),

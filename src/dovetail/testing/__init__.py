@@ -26,5 +26,6 @@ from __future__ import annotations
 from dovetail.testing.changes import Change
 from dovetail.testing.driver import Driver
 from dovetail.testing.inputs import Schema, stream, table
+from dovetail.testing.table_difference import assert_table_equal
 
-__all__ = ["Change", "Driver", "Schema", "stream", "table"]
+__all__ = ["Change", "Driver", "Schema", "assert_table_equal", "stream", "table"]

@@ -1,0 +1,321 @@
+"""Two tables compared as sets of rows, with a difference that can be read."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+
+from dovetail.base.validation import ColumnNames, Positive, Rule, validated
+from dovetail.errors import PlanError
+from dovetail.testing.inputs import Row
+
+SomeTable: TypeAlias = Annotated[
+    Any,
+    Rule(
+        "a list of rows, what driver.table() returns, or a frame of Spark, pandas, Arrow or polars",
+        lambda table: _is_frame(table) or _are_rows(table),
+    ),
+]
+Tolerance: TypeAlias = Annotated[
+    float, Rule("a number from 0", lambda tolerance: 0 <= tolerance < math.inf)
+]
+Equal: TypeAlias = Callable[[Any, Any], bool]
+
+_KEY = "key"
+"""The name of the key column of two mappings that are compared without ``key=``."""
+
+
+@validated
+def assert_table_equal(
+    actual: SomeTable,
+    expected: SomeTable,
+    *,
+    key: ColumnNames | None = None,
+    ordered: bool = False,
+    rel_tol: Tolerance = 0.0,
+    abs_tol: Tolerance = 0.0,
+    max_lines: Positive = 20,
+) -> None:
+    """Assert that two tables have the same columns and the same rows, in any order.
+
+    A row that occurs twice in one table must occur twice in the other.
+
+    Parameters
+    ----------
+    actual : list of mappings, mapping, or frame
+        The table that a test has computed. It may be a list of rows, the result of
+        ``Driver.table``, or a frame of Spark, pandas, pyarrow or polars. A column that a row
+        of a list leaves out is null.
+    expected : list of mappings, mapping, or frame
+        The table that it should be, in any of these forms.
+    key : str or list of str, optional
+        The columns by which rows are told apart. Rows of the same key are then compared
+        column by column. It also names the key of what ``Driver.table`` returns.
+    ordered : bool, default False
+        True if the order of the rows counts.
+    rel_tol, abs_tol : float, default 0.0
+        The relative and the absolute tolerance of floats, as in ``math.isclose``. A NaN
+        equals a NaN.
+    max_lines : int, default 20
+        The largest number of differences in the message.
+
+    Raises
+    ------
+    AssertionError
+        If the tables differ. The message has ``-`` before rows that are missing, ``+`` before
+        rows that should not be there, and ``~`` before rows with other values.
+    PlanError
+        If a column of ``key`` is not in the tables. Also if ``key`` has too many or too few
+        columns for a mapping's keys, or is left out for a mapping beside another form.
+
+    See Also
+    --------
+    Driver.table : Return the rows of a table.
+    Driver.assert_changes : Compare changes instead of rows.
+
+    Notes
+    -----
+    With a tolerance, each row is matched with the first one that is near enough.
+
+    Examples
+    --------
+    >>> from dovetail import testing
+    >>> actual = [{"id": 2, "amount": 7}, {"id": 1, "amount": 41}]
+    >>> testing.assert_table_equal(actual, actual[::-1])
+    >>> expected = [{"id": 1, "amount": 40}, {"id": 3, "amount": 9}]
+    >>> testing.assert_table_equal(actual, expected, key="id")
+    Traceback (most recent call last):
+    AssertionError: the tables differ: 1 row changed (~), 1 row missing (-), 1 row too many (+)
+    ~ id=1: amount is 41, expected 40
+    - id=3, amount=9
+    + id=2, amount=7
+    """
+    names = [key] if isinstance(key, str) else [*(key or [])]
+    both_keyed = isinstance(actual, Mapping) and isinstance(expected, Mapping)
+    named = names or ([_KEY] if both_keyed else [])
+    actual_rows, expected_rows = _rows(actual, named), _rows(expected, named)
+    _compare_columns(actual_rows, expected_rows)
+    columns = actual_rows.columns or expected_rows.columns
+    if unknown := [name for name in names if columns and name not in columns]:
+        raise PlanError(
+            "assert_table_equal",
+            f"key= names {', '.join(unknown)}, which is no column",
+            f"The columns are {', '.join(columns)}",
+        )
+    equal = _equality(rel_tol, abs_tol)
+    if ordered:
+        difference = _by_position(actual_rows.rows, expected_rows.rows, equal)
+    else:
+        difference = _by_key(
+            actual_rows.rows, expected_rows.rows, named, equal, max(rel_tol, abs_tol) > 0
+        )
+    if lines := [*difference.lines(named)]:
+        left_out = len(lines) - max_lines
+        shown = lines if left_out <= 0 else [*lines[:max_lines], f"... and {left_out} more"]
+        raise AssertionError("\n".join([f"the tables differ: {difference.summary()}", *shown]))
+
+
+@dataclass(frozen=True)
+class LoadedTable:
+    """A table in memory."""
+
+    columns: list[str]
+    """The names of all columns."""
+    rows: list[dict[str, Any]]
+    """The rows, each with all columns."""
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """The rows in which two tables differ."""
+
+    changed: list[tuple[str, Row, Row]]
+    """Words on where a row is, and its actual and its expected values where they differ."""
+    missing: list[Row]
+    """Rows that are expected only."""
+    surplus: list[Row]
+    """Rows that are actual only."""
+
+    def summary(self) -> str:
+        """Return the numbers of rows in words."""
+        kinds = {
+            "changed (~)": self.changed,
+            "missing (-)": self.missing,
+            "too many (+)": self.surplus,
+        }
+        return ", ".join(
+            f"{len(rows)} row{'' if len(rows) == 1 else 's'} {kind}"
+            for kind, rows in kinds.items()
+            if rows
+        )
+
+    def lines(self, key: Sequence[str]) -> Iterator[str]:
+        """Yield a line for each row, with the columns of the key first."""
+        for where, actual, expected in self.changed:
+            differing = (
+                f"{name} is {value!r}, expected {expected[name]!r}"
+                for name, value in actual.items()
+            )
+            yield f"~ {where}: {'; '.join(differing)}"
+        for sign, rows in (("-", self.missing), ("+", self.surplus)):
+            for row in rows:
+                first = {name: row[name] for name in key}
+                yield f"{sign} {_columns_shown({**first, **row})}"
+
+
+def _is_frame(table: Any) -> bool:
+    """Say whether a table is a frame. Spark's columns make up every attribute of their own."""
+    if hasattr(type(table), "toArrow"):
+        return not table.isStreaming
+    return isinstance(table, pd.DataFrame) or hasattr(type(table), "__arrow_c_stream__")
+
+
+def _are_rows(table: Any) -> bool:
+    """Say whether a table is a list of rows, or a mapping of keys to rows."""
+    listed = isinstance(table, Sequence) and not isinstance(table, (str, bytes))
+    rows = table.values() if isinstance(table, Mapping) else table if listed else [table]
+    return all(isinstance(row, Mapping) for row in rows)
+
+
+def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
+    """Return the rows of any table; ``key``: the names for the keys of a mapping."""
+    if isinstance(table, pd.DataFrame):
+        table = pa.Table.from_pandas(table, preserve_index=False)
+    elif hasattr(type(table), "toArrow"):
+        table = table.toArrow()
+    elif hasattr(type(table), "__arrow_c_stream__"):
+        table = pa.table(table)
+    if isinstance(table, pa.Table):
+        return LoadedTable(table.column_names, table.to_pylist())
+    if isinstance(table, Mapping):
+        table = [{**_key_columns(part, key), **values} for part, values in table.items()]
+    columns = [*dict.fromkeys(name for row in table for name in row)]
+    return LoadedTable(columns, [{name: row.get(name) for name in columns} for row in table])
+
+
+def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
+    """Return the key of a mapping's row as columns."""
+    parts = part if isinstance(part, tuple) and list(key) != [_KEY] else (part,)
+    if len(parts) != len(key):
+        raise PlanError(
+            "assert_table_equal",
+            f"a mapping has the key {part!r}, key= has {len(key)} columns",
+            "Name the columns of its key in key=",
+        )
+    return dict(zip(key, parts, strict=True))
+
+
+def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
+    """Raise ``AssertionError`` for other columns. An empty list of rows has any."""
+    if not actual.columns or not expected.columns:
+        return
+    missing = [name for name in expected.columns if name not in actual.columns]
+    surplus = [name for name in actual.columns if name not in expected.columns]
+    if missing or surplus:
+        lines = [f"- {name}" for name in missing] + [f"+ {name}" for name in surplus]
+        raise AssertionError(
+            "\n".join(["the tables have other columns, missing (-) or too many (+)", *lines])
+        )
+
+
+def _by_position(actual: Sequence[Row], expected: Sequence[Row], equal: Equal) -> TableDifference:
+    """Compare the rows one by one, in their order."""
+    pairs = enumerate(zip(actual, expected, strict=False))
+    changed = [(f"row {index}", *_differing(a, e, equal)) for index, (a, e) in pairs]
+    changed = [pair for pair in changed if pair[1]]
+    return TableDifference(changed, [*expected[len(actual) :]], [*actual[len(expected) :]])
+
+
+def _by_key(
+    actual: Sequence[Row], expected: Sequence[Row], key: Sequence[str], equal: Equal, near: bool
+) -> TableDifference:
+    """Compare the rows of each key in any order. Without a key, no row is paired with another.
+
+    ``near``: True if ``equal`` has a tolerance.
+    """
+    sides: dict[Hashable, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
+    for side, rows in enumerate((actual, expected)):
+        for row in rows:
+            # Without a key, equal rows meet under their own values.
+            sides[_frozen([row[name] for name in key] if key else row)][side].append(row)
+    left = [_unmatched(*rows, equal) for rows in sides.values()]
+    if not key:
+        surplus, missing = ([row for rows in left for row in rows[side]] for side in (0, 1))
+        if near:
+            surplus, missing = _unmatched(surplus, missing, equal)
+        return TableDifference([], missing, surplus)
+    changed = [
+        (_columns_shown({name: a[name] for name in key}), *_differing(a, e, equal))
+        for rows in left
+        for a, e in zip(*rows, strict=False)
+    ]
+    return TableDifference(
+        changed,
+        [row for a, e in left for row in e[len(a) :]],
+        [row for a, e in left for row in a[len(e) :]],
+    )
+
+
+def _differing(actual: Row, expected: Row, equal: Equal) -> tuple[Row, Row]:
+    """Return the columns of both rows in which they differ."""
+    names = [name for name, value in actual.items() if not equal(value, expected[name])]
+    return {name: actual[name] for name in names}, {name: expected[name] for name in names}
+
+
+def _unmatched(
+    actual: Sequence[Row], expected: Sequence[Row], equal: Equal
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows of both sides that equal no row of the other one."""
+    waiting, surplus = [*expected], []
+    for row in actual:
+        match = next((i for i, other in enumerate(waiting) if equal(row, other)), None)
+        if match is None:
+            surplus.append(row)
+        else:
+            del waiting[match]
+    return surplus, waiting
+
+
+def _equality(rel_tol: float, abs_tol: float) -> Equal:
+    """Return the function that compares two values, or two rows."""
+
+    def equal(actual: Any, expected: Any) -> bool:
+        if isinstance(actual, Mapping) and isinstance(expected, Mapping):
+            same = actual.keys() == expected.keys()
+            return same and all(equal(actual[name], expected[name]) for name in actual)
+        if isinstance(actual, (list, tuple)) and isinstance(expected, (list, tuple)):
+            same = len(actual) == len(expected)
+            return same and all(map(equal, actual, expected))
+        if isinstance(actual, float) and isinstance(expected, (int, float)):
+            if math.isnan(actual) or isinstance(expected, bool):
+                return _frozen(actual) == _frozen(expected)
+            return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
+        if isinstance(expected, float) and isinstance(actual, int):
+            return equal(expected, actual)
+        return _frozen(actual) == _frozen(expected)
+
+    return equal
+
+
+def _frozen(value: Any) -> Hashable:
+    """Return a value that is equal, and has the same hash, for equal values only."""
+    if hasattr(type(value), "tolist"):  # numpy's
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return "mapping", frozenset((name, _frozen(part)) for name, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return "list", tuple(map(_frozen, value))
+    if isinstance(value, float) and math.isnan(value):
+        return ("nan",)
+    return ("boolean", value) if isinstance(value, bool) else value
+
+
+def _columns_shown(row: Row) -> str:
+    """Return columns as ``name=value``, separated by commas."""
+    return ", ".join(f"{name}={value!r}" for name, value in row.items())
