@@ -992,6 +992,12 @@ CALLS: dict[str, Call] = {
         abs_tol=line("zero", "number", "fraction", "huge", wrong=(math.inf,)),
         max_lines=line("number"),
     ),
+    "timeline": call(
+        lambda w: partial(testing.timeline, testing.Driver(w.fed)),
+        driver=line(),
+        limit=line("number"),
+        width=line("number"),
+    ),
     "Driver.__init__": call(
         lambda w: partial(testing.Driver, topology=w.fed),
         topology=line("table", says="nothing is joined"),
@@ -1059,7 +1065,7 @@ CALLS["explain"] = call(
     results=line("table", "stream", "windowed table"),
     format=line(wrong=("png",)),
 )
-UNCALLED = {"Change", "GroupedTable", "GroupedStream", "WindowedStream"}
+UNCALLED = {"Change", "DriverTimeline", "GroupedTable", "GroupedStream", "WindowedStream"}
 """Classes of what calls return; they are not made by users."""
 
 

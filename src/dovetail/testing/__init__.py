@@ -27,5 +27,15 @@ from dovetail.testing.changes import Change
 from dovetail.testing.driver import Driver
 from dovetail.testing.inputs import Schema, stream, table
 from dovetail.testing.table_difference import assert_table_equal
+from dovetail.testing.timelines import DriverTimeline, timeline
 
-__all__ = ["Change", "Driver", "Schema", "assert_table_equal", "stream", "table"]
+__all__ = [
+    "Change",
+    "Driver",
+    "DriverTimeline",
+    "Schema",
+    "assert_table_equal",
+    "stream",
+    "table",
+    "timeline",
+]

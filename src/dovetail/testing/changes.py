@@ -136,8 +136,8 @@ class TextTable:
     def _cells(self, change: Change) -> list[str]:
         """Return the cells of a change, in the order of the header."""
         row = {**change.key, **(change.values or {})}
-        values = (_cell(row.get(name), type_) for name, type_ in self._types.items())
-        return [str(_instant(change.timestamp_us)), *values, change.change]
+        values = (cell_text(row.get(name), type_) for name, type_ in self._types.items())
+        return [str(instant(change.timestamp_us)), *values, change.change]
 
     def read(self, text: str) -> list[Change]:
         """Return the changes in a text; a tombstone's values are nulls. Raise ``DataError`` for
@@ -208,7 +208,7 @@ def _split(line: str) -> list[str]:
     return [line[start:end].strip() for start, end in zip(starts, ends, strict=False)]
 
 
-def _cell(value: Any, type_: pa.DataType) -> str:
+def cell_text(value: Any, type_: pa.DataType) -> str:
     """Return a value as the text of a cell; empty for null."""
     data = _said(value, type_)
     if data is None:
@@ -237,7 +237,7 @@ def _said(value: Any, type_: pa.DataType) -> Any:
 def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
     """Return a value that is not nested as JSON data."""
     if isinstance(value, datetime):
-        return _instant(microseconds_of(value), "Z" if type_.tz else "")
+        return instant(microseconds_of(value), "Z" if type_.tz else "")
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
     if isinstance(value, bytes):
@@ -247,7 +247,7 @@ def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def _instant(us: int, zone: str = "Z") -> int | str:
+def instant(us: int, zone: str = "Z") -> int | str:
     """Return a time as microseconds within the first day of 1970, else as text in ISO 8601."""
     try:
         moment = _EPOCH + timedelta(microseconds=us)

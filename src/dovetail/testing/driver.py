@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -38,6 +39,21 @@ from dovetail.testing.inputs import Rows, Timestamp, arrow_rows, by_hand, column
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
 """The content of a micro-batch, its time by the wall clock, and the stream time to which it
 moved."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A micro-batch that a driver has run."""
+
+    fed: list[tuple[Source, pa.Table]]
+    """The rows of inputs, in the order in which they were piped in."""
+    now_us: int
+    """The time by the wall clock, in microseconds since the driver was made."""
+    beat_us: int | None
+    """The stream time to which it moved without rows, or None."""
+    changes: dict[Node, list[Change]]
+    """The changes of each result."""
+
 
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
@@ -150,6 +166,10 @@ class Driver(HintedDriver):
         self._fed: list[tuple[Source, pa.Table]] = []
         self._log: list[Fed] | None = []
         self._views: dict[Node, _View] = {}
+        self.results: list[Node] = [*self._results.values()]
+        """The nodes of the results, as they run in this process."""
+        self.micro_batches: list[MicroBatch] = []
+        """The micro-batches so far; of a restored driver, those since then."""
         self._unread: list[list[Change]] = [[] for _ in plans]
         self._inside_batch = self._ended = False
         self._sequence = self._now_us = self._batches = 0
@@ -953,16 +973,18 @@ class Driver(HintedDriver):
         """Run one micro-batch and return its changes, one result's after the other's."""
         result_rows = self._root.run(self._batches, self._now_us, beat_us)
         self._batches += bool(result_rows)
+        fed, self._fed = self._fed, []
         if self._log is not None:
-            self._log.append((self._fed, self._now_us, beat_us))
-        self._fed = []
+            self._log.append((fed, self._now_us, beat_us))
         by_result: list[list[Change]] = [[] for _ in self._results]
-        nodes = [*self._results.values()]
+        nodes = self.results
         for result_index, rows in result_rows:
             changed = _letters if isinstance(nodes[result_index], DeadLetters) else _changes
             by_result[result_index] += changed(nodes[result_index], rows)
         for unread, changes in zip(self._unread, by_result, strict=True):
             unread += changes
+        changes_by_result = dict(zip(nodes, by_result, strict=True))
+        self.micro_batches.append(MicroBatch(fed, self._now_us, beat_us, changes_by_result))
         return [change for changes in by_result for change in changes]
 
     @property

@@ -144,7 +144,7 @@ class TableDifference:
 
     def summary(self) -> str:
         """Return the numbers of rows in words."""
-        kinds = {
+        kinds: dict[str, Sequence[object]] = {
             "changed (~)": self.changed,
             "missing (-)": self.missing,
             "too many (+)": self.surplus,

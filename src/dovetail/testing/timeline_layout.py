@@ -1,0 +1,70 @@
+"""A timeline without its look: columns in the order of arrival, lanes of marks, bars of windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.plan.nodes import Source
+
+
+@dataclass(frozen=True)
+class TimelineColumn:
+    """A step of a timeline: a record, the changes of several records, or a move of the clock."""
+
+    batch: int
+    """The number of the micro-batch, from 1."""
+    label: str
+    """The record's event time, or words on the clock."""
+    source: Source | None = None
+    """The input of the record, or None."""
+    time_us: int | None = None
+    """The record's event time, or the stream time that is moved to; None without a time."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A record or a change."""
+
+    column: int
+    label: str
+    """The key and the values, cut to a few characters; without values for a tombstone."""
+    title: str
+    """All columns by name, and the time."""
+    deleted: bool
+
+
+@dataclass(frozen=True)
+class Lane:
+    """An input or a result with its marks. Marks of one column are stacked."""
+
+    name: str
+    result: bool
+    stacks: dict[int, list[Mark]]
+    """The marks by their column."""
+
+
+@dataclass(frozen=True)
+class WindowBar:
+    """A window of time, from its first record until it is closed."""
+
+    label: str
+    """The start and the end, and the grace period."""
+    title: str
+    first: int
+    """The column of its first record."""
+    ended: int
+    """The column in which stream time reaches its end, or the number of columns."""
+    closed: int
+    """The column in which stream time reaches the end of its grace period, or the number of
+    columns."""
+
+
+@dataclass(frozen=True)
+class TimelineLayout:
+    """A timeline without its look."""
+
+    columns: list[TimelineColumn]
+    lanes: list[Lane]
+    bars: list[WindowBar]
+    notes: list[str]
+    """Lines on what is left out."""

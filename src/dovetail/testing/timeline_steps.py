@@ -1,0 +1,133 @@
+"""The steps of a timeline: records and clocks as columns, and lanes with the marks of both.
+
+Each record has a column. A micro-batch of one record has its changes in the record's column, since
+the record has caused them. A micro-batch of several records has a column more, for their changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dovetail.base.columns import DELETE, DELETED, EVENT_TIME, WINDOW_END
+from dovetail.operators.job import END_OF_TIME
+from dovetail.plan.nodes import Node, Source
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.plan.types.spans import written
+from dovetail.testing.changes import Change, cell_text, instant
+from dovetail.testing.driver import MicroBatch
+from dovetail.testing.timeline_layout import Lane, Mark, TimelineColumn
+
+STACK_MAX = 8
+"""The largest number of changes of a lane in one column."""
+LABEL_MAX = 28
+"""The largest number of characters of a label."""
+
+
+def shown_batches(batches: Sequence[MicroBatch], limit: int) -> int:
+    """Return the number of the first micro-batch to show, from 0.
+
+    All from there on have at most ``limit`` steps. The last one is shown in any case.
+    """
+    first, steps = len(batches), 0
+    while first and steps + (more := max(1, records_of(batches[first - 1]))) <= limit:
+        first, steps = first - 1, steps + more
+    return max(0, min(first, len(batches) - 1))
+
+
+def records_of(batch: MicroBatch) -> int:
+    """Return the number of a micro-batch's records."""
+    return sum(len(rows) for _, rows in batch.fed)
+
+
+def steps_of(
+    batches: Sequence[MicroBatch],
+    sources: Sequence[Source],
+    results: Sequence[Node],
+    *,
+    first: int,
+    limit: int,
+) -> tuple[list[TimelineColumn], list[Lane]]:
+    """Lay out the micro-batches from ``first`` on, of each the last ``limit`` records."""
+    columns: list[TimelineColumn] = []
+    inputs = {source: Lane(source.name, False, {}) for source in sources}
+    outputs = {node: Lane(node.name, True, {}) for node in results}
+    now_us = batches[first - 1].now_us if first else 0
+    for number, batch in enumerate(batches[first:], first + 1):
+        records = [(source, row) for source, rows in batch.fed for row in rows.to_pylist()]
+        for source, row in records[-limit:]:
+            mark = _record_mark(source, row, len(columns))
+            inputs[source].stacks[mark.column] = [mark]
+            columns.append(TimelineColumn(number, _time(row[EVENT_TIME]), source, row[EVENT_TIME]))
+        if not records:
+            columns.append(_clock_column(number, batch, now_us))
+        elif len(records) > 1 and any(batch.changes.values()):
+            columns.append(TimelineColumn(number, ""))
+        now_us = batch.now_us
+        for node, changes in batch.changes.items():
+            marks = [*_change_marks(node, changes, len(columns) - 1, columns[-1])]
+            if marks:
+                outputs[node].stacks[len(columns) - 1] = marks
+    return columns, [*inputs.values(), *outputs.values()]
+
+
+def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineColumn:
+    """Return the column of a micro-batch without records; ``before_us``: the clock before it."""
+    if batch.beat_us == END_OF_TIME:
+        return TimelineColumn(number, "end of input", None, END_OF_TIME)
+    if batch.beat_us is not None:
+        return TimelineColumn(number, f"time to {_time(batch.beat_us)}", None, batch.beat_us)
+    passed_us = batch.now_us - before_us
+    return TimelineColumn(number, f"clock +{written(passed_us)}" if passed_us else "no records")
+
+
+def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:
+    """Return the mark of a record in its column."""
+    key = {name: row[name] for name in source.key.names}
+    values = None if row[DELETED] else {name: row[name] for name in source.values.names}
+    label, title = _words(source, key, values, row[DELETED])
+    return Mark(
+        column, label, f"{source.name}: {title}, time {_time(row[EVENT_TIME])}", row[DELETED]
+    )
+
+
+def _change_marks(
+    node: Node, changes: Sequence[Change], column: int, cause: TimelineColumn
+) -> Iterator[Mark]:
+    """Yield the marks of a result's changes. One with a time other than its column's shows it."""
+    for change in changes[:STACK_MAX]:
+        deleted = change.change == DELETE
+        label, title = _words(node, change.key, change.values, deleted)
+        time = _time(change.timestamp_us)
+        at = "" if cause.source is not None and time == cause.label else f" @{time}"
+        yield Mark(column, label + at, f"{node.name}: {title}, time {time}", deleted)
+    if more := len(changes[STACK_MAX:]):
+        yield Mark(column, f"{more} more", f"{node.name}: {more} more changes", False)
+
+
+def _words(
+    node: Node, key: dict[str, Any], values: dict[str, Any] | None, deleted: bool
+) -> tuple[str, str]:
+    """Return a short and a long text of a row; ``values``: None for a tombstone."""
+    types = {field.name: field.type for field in arrow_schema(node.row)}
+
+    def cells(row: dict[str, Any]) -> dict[str, str]:
+        texts = {name: cell_text(value, types[name]) for name, value in row.items()}
+        return {name: text or "null" for name, text in texts.items()}
+
+    short_key = {name: text for name, text in cells(key).items() if name != WINDOW_END}
+    label = ", ".join(short_key.values())
+    if values:
+        label += f": {', '.join(cells(values).values())}"
+    long = ", ".join(f"{name}={text}" for name, text in cells({**key, **(values or {})}).items())
+    return _cut(label), f"{long}, deleted" if deleted else long
+
+
+def _cut(text: str) -> str:
+    """Return a text of at most ``LABEL_MAX`` characters."""
+    return text if len(text) <= LABEL_MAX else f"{text[: LABEL_MAX - 1]}…"
+
+
+def _time(time_us: int | None) -> str:
+    """Return a time in words."""
+    return "no time" if time_us is None else str(instant(time_us))

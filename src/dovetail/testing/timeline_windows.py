@@ -1,0 +1,124 @@
+"""The windows of a timeline as bars: when each begins, ends and is closed, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dovetail.base.columns import EVENT_TIME, UPSERT, WINDOW_END, WINDOW_START
+from dovetail.laws.windows.fixed import assign
+from dovetail.plan.nodes import Node, Source
+from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.types.spans import written
+from dovetail.plan.types.windows import Windows
+from dovetail.testing.changes import Change, instant, microseconds_of
+from dovetail.testing.driver import MicroBatch
+from dovetail.testing.timeline_layout import TimelineColumn, WindowBar
+
+
+def bars_of(
+    columns: Sequence[TimelineColumn],
+    batches: Sequence[MicroBatch],
+    nodes: Sequence[Node],
+    first: int,
+) -> list[WindowBar]:
+    """Return the windows of all aggregations in which records of the columns are, by their start.
+
+    The clock determines fixed windows. Other windows are those of a result's changes, as far as
+    these have the two columns of a window in their key. ``first``: the first micro-batch shown.
+    """
+    bars: list[WindowBar] = []
+    for aggregation in _windowed(nodes):
+        windows, sources = aggregation.windows, {*aggregation.origins}
+        assert windows is not None
+        times_us = {
+            n: column.time_us
+            for n, column in enumerate(columns)
+            if column.source in sources and column.time_us is not None
+        }
+        before_us = _latest_us(batches[:first], sources)
+        clocks_us = _clocks_us(columns, sources, before_us)
+        spans = (
+            _fixed(times_us.values(), windows)
+            if windows.fixed
+            else _from_changes(c for b in batches[first:] for cs in b.changes.values() for c in cs)
+        )
+        for start_us, end_us in sorted(spans):
+            if bar := _bar(aggregation, windows, start_us, end_us, times_us, clocks_us):
+                bars.append(bar)
+    return sorted(bars, key=lambda bar: bar.first)
+
+
+def _windowed(nodes: Sequence[Node]) -> list[Aggregation]:
+    """Return the aggregations over windows, each once."""
+    walked = dict.fromkeys(inner for node in nodes for inner in node.walk())
+    return [node for node in walked if isinstance(node, Aggregation) and node.windows is not None]
+
+
+def _latest_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> int | None:
+    """Return the stream time of some inputs after micro-batches, or None without any."""
+    fed = (rows for batch in batches for source, rows in batch.fed if source in sources)
+    times_us = [pc.max(rows[EVENT_TIME]).as_py() for rows in fed]
+    times_us += [batch.beat_us for batch in batches]
+    return max((time_us for time_us in times_us if time_us is not None), default=None)
+
+
+def _clocks_us(
+    columns: Sequence[TimelineColumn], sources: Collection[Source], before_us: int | None
+) -> list[int | None]:
+    """Return the stream time of some inputs in each column."""
+    clocks_us = []
+    for column in columns:
+        time_us = column.time_us if column.source in {None, *sources} else None
+        if time_us is not None and (before_us is None or time_us > before_us):
+            before_us = time_us
+        clocks_us.append(before_us)
+    return clocks_us
+
+
+def _fixed(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
+    """Return the start and the end of the windows that hold some of the times."""
+    if not times_us:
+        return set()
+    _, start_us = assign(np.array([*times_us]), windows.size_us, windows.advance_us)
+    return {(start, start + windows.size_us) for start in start_us.tolist()}
+
+
+def _from_changes(changes: Iterable[Change]) -> set[tuple[int, int]]:
+    """Return the start and the end of the windows in the keys of changes, without deleted ones."""
+    last = {str(c.key): c for c in changes if WINDOW_START in c.key and WINDOW_END in c.key}
+    return {
+        (microseconds_of(change.key[WINDOW_START]), microseconds_of(change.key[WINDOW_END]))
+        for change in last.values()
+        if change.change == UPSERT
+    }
+
+
+def _bar(
+    aggregation: Aggregation,
+    windows: Windows,
+    start_us: int,
+    end_us: int,
+    times_us: Mapping[int, int],
+    clocks_us: Sequence[int | None],
+) -> WindowBar | None:
+    """Return the bar of a window, or None if its records came when it was closed."""
+    # The end of a session or a sliding window belongs to it.
+    last_us = end_us - windows.fixed
+    close_us = end_us + windows.wait_us + (windows.kind == "session")
+    inside = [n for n, time_us in times_us.items() if start_us <= time_us <= last_us]
+
+    def reached(time_us: int) -> int:
+        clocks = enumerate(clocks_us)
+        return next((n for n, now in clocks if now is not None and now >= time_us), len(clocks_us))
+
+    first, closed = min(inside, default=len(clocks_us)), reached(close_us)
+    if first >= closed:
+        return None
+    state = "closed" if closed < len(clocks_us) else "not closed"
+    span = f"{instant(start_us)} to {instant(end_us)}"
+    title = f"{aggregation.name}, {windows}: window {span}, {state}"
+    label = f"{instant(start_us)}, {written(end_us - start_us)}"
+    return WindowBar(label, title, first, max(first, reached(last_us + 1)), closed)
