@@ -12,11 +12,14 @@ import pytest
 from dovetail.spark.session import DAEMON
 
 SRC = Path(__file__).parents[2] / "src"
+PACKAGE = SRC / "dovetail"
 TESTS = Path(__file__).parents[1]
 LINES_MAX = 450
 """Of a module, without its docstrings."""
 
 FILES = sorted(SRC.rglob("*.py"))
+PLUGIN = "_dovetail_pytest"
+"""The module that pytest imports, beside the package."""
 ARRAYS = {"errors", "base", "arrays"}
 LAWS = {*ARRAYS, "aggregates", "laws"}
 PLANS = {*LAWS, "platform", "lookup", "plan", "physical"}
@@ -41,6 +44,7 @@ LAYERS = {
     "api": {*PLANS, "pictures", "io", "spark"},
     "testing": {*BUCKETS, "spark", "api"},
     "cli": {"errors", "base", "spark", "api"},
+    PLUGIN: {"testing"},
     "__init__": {"errors", "base", "io", "lookup", "plan", "spark", "snapshots", "api"},
 }
 MODULES_MAX = 14
@@ -99,7 +103,7 @@ def attribute_names(module: str) -> Iterator[str]:
 
 
 def layer(module: str) -> str:
-    return module.split(".")[1] if "." in module else "__init__"
+    return module.split(".")[1] if "." in module else "__init__" if module == "dovetail" else module
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -134,7 +138,7 @@ def test_a_folder_is_read_at_a_glance(folder: Path) -> None:
 def test_folders_of_tests_are_those_of_the_package() -> None:
     assert [path.name for path in TESTS.glob("*.py")] == ["conftest.py"]
     folders = {path.parent.relative_to(TESTS) for path in MIRRORING}
-    assert folders <= {path.parent.relative_to(SRC / "dovetail") for path in FILES}
+    assert folders <= {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -150,7 +154,7 @@ def test_a_module_is_explained_and_short(path: Path) -> None:
 
 
 def test_every_file_is_reached_from_what_users_import() -> None:
-    reached, waiting = set(), {"dovetail", "dovetail.cli", "dovetail.testing", DAEMON}
+    reached, waiting = set(), {"dovetail", "dovetail.cli", PLUGIN, DAEMON}
     while waiting:
         reached |= waiting
         waiting = set().union(*map(own_imports, waiting)) - reached

@@ -42,6 +42,7 @@ def test_the_wheel_has_the_library_and_nothing_else(built: Path) -> None:
     }
     assert f"{about}/licenses/LICENSE" in names
     assert "dovetail = dovetail.cli:main" in points
+    assert "[pytest11]\ndovetail = _dovetail_pytest" in points
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata.get_payload() == (ROOT / "README.md").read_text()

@@ -145,8 +145,8 @@ def timeline(driver: Driver, *, limit: Positive = 50, width: Positive = 100) -> 
       time where it differs from its record's.
     - The changes of a micro-batch with one record stand under the record. Those of a micro-batch
       with several records have a column of their own.
-    - A window of an aggregation is a line of ``=`` from its first record on. From its end on, in
-      its grace period, it is a line of ``-``, by stream time: the highest event time so far.
+    - A window of an aggregation is a line of ``=``, from its first record on. Once it has ended,
+      in its grace period, it is a line of ``-``.
     - Sliding windows and sessions are drawn as far as a result has them in its key.
 
     Examples
@@ -157,16 +157,16 @@ def timeline(driver: Driver, *, limit: Positive = 50, width: Positive = 100) -> 
     >>> orders = testing.table("orders", key="id", schema=schema)
     >>> schema = {"id": pa.int64(), "paid": pa.int64()}
     >>> payments = testing.table("payments", key="id", schema=schema)
-    >>> driver = testing.Driver(orders.join(payments, how="left"))
+    >>> driver = testing.Driver(orders.join(payments, how="left", name="due"))
     >>> changes = driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
     >>> changes = driver.pipe(payments, {"id": 1, "paid": 15}, timestamp=2)
     >>> changes = driver.pipe(orders, {"id": 1}, timestamp=3, deleted=True)
     >>> print(testing.timeline(driver))
-    batch                            | 1             | 2           | 3
-    time                             | 1             | 2           | 3
-    orders                           | + 1: 40       |             | x 1
-    payments                         |               | + 1: 15     |
-    left join of orders and payments | + 1: 40, null | + 1: 40, 15 | x 1
+    batch    | 1             | 2           | 3
+    time     | 1             | 2           | 3
+    orders   | + 1: 40       |             | x 1
+    payments |               | + 1: 15     |
+    due      | + 1: 40, null | + 1: 40, 15 | x 1
     """
     batches, results = driver.micro_batches, driver.results
     first = shown_batches(batches, limit)
