@@ -25,7 +25,7 @@ def dovetail_driver(request: pytest.FixtureRequest) -> Callable[..., Driver]:
     """
     from dovetail.testing import Driver
 
-    drivers = request.node.stash.setdefault(_DRIVERS, [])
+    drivers: list[Driver] = request.node.stash.setdefault(_DRIVERS, [])
 
     def make(topology: Any, *others: Any, **options: Any) -> Driver:
         drivers.append(Driver(topology, *others, **options))

@@ -12,6 +12,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.testing import strategies
 
 SUMMARY_MAX = 100
 """The longest summary, in characters: it is one line in an index."""
@@ -21,7 +22,7 @@ SELF_EVIDENT = {"driver", "read", "settings"}
 
 def public() -> Iterator[tuple[str, Any]]:
     """Each public name with its object, and each public method and property of a class once."""
-    for module in (dt, testing):
+    for module in (dt, testing, strategies):
         for name in module.__all__:
             value = getattr(module, name)
             if not (inspect.isclass(value) or inspect.isfunction(value)):
@@ -70,7 +71,7 @@ def parameters(value: Any) -> list[str]:
 def known() -> set[str]:
     """The names that See Also may refer to: those of a module, and ``Class.member``."""
     names = {"SparkSession.builder"}
-    for module in (dt, testing):
+    for module in (dt, testing, strategies):
         for name in module.__all__:
             names.add(name)
             value = getattr(module, name)

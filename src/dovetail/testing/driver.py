@@ -7,7 +7,7 @@ import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.testing.changes import Change, TextTable, microseconds_of
-from dovetail.testing.inputs import Rows, Timestamp, arrow_rows, by_hand, columns_of, hashable
+from dovetail.testing.inputs import Row, Rows, Timestamp, arrow_rows, by_hand, columns_of, hashable
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
 """The content of a micro-batch, its time by the wall clock, and the stream time to which it
@@ -278,11 +278,11 @@ class Driver(HintedDriver):
         ----------
         table : Table or Stream
             The input that gets the rows.
-        rows : mapping, list of mappings, or str
+        rows : mapping, list of mappings, list of Change, or str
             One row or several, each a mapping of columns to values. A value column that a
             row leaves out is null. Or a table in text, with times and deletes in it, as
             ``as_text`` prints it. In the text, value columns and ``change`` may be left
-            out.
+            out. A list of changes has its own times and deletes, too.
         timestamp : datetime, int or list of these, optional
             The event time, one for all rows or one each. An int is in microseconds since
             1970, and a datetime without a zone is in UTC. Rows with a null in their key,
@@ -299,7 +299,7 @@ class Driver(HintedDriver):
         Raises
         ------
         PlanError
-            If the topology does not read ``table``. Also if ``rows`` is a text and
+            If the topology does not read ``table``. Also if ``rows`` is a text or changes and
             ``timestamp`` or ``deleted`` is given, or if the input has ended.
         DataError
             If a row has no timestamp, an unknown column, no key column or a value of the
@@ -337,19 +337,24 @@ class Driver(HintedDriver):
                 self.pipe(table, rows, timestamp=timestamp, deleted=deleted)
             return changes
         source = self._source(table)
-        if isinstance(rows, str):
+        if isinstance(rows, str) or _are_changes(rows):
             if timestamp is not None or deleted:
+                kind = (
+                    "a text, which has its"
+                    if isinstance(rows, str)
+                    else "changes, which have their"
+                )
                 raise PlanError(
                     "pipe",
-                    "rows= is a text, which has its own times and deletes",
+                    f"rows= is {kind} own times and deletes",
                     "Leave timestamp= and deleted= out",
                 )
-            read = TextTable(source).read(rows)
+            read = TextTable(source).read(rows) if isinstance(rows, str) else rows
             new_rows: Sequence[Mapping[str, Any]] = [{**c.key, **(c.values or {})} for c in read]
             times: list[Timestamp | None] = [change.timestamp_us for change in read]
             gone = [change.change == "delete" for change in read]
         else:
-            new_rows = [rows] if isinstance(rows, Mapping) else list(rows)
+            new_rows = [rows] if isinstance(rows, Mapping) else cast(Sequence[Row], rows)
             times = [*timestamp] if isinstance(timestamp, Sequence) else [timestamp] * len(new_rows)
             gone = [deleted] * len(new_rows)
         if len(times) != len(new_rows):
@@ -1004,6 +1009,11 @@ def _in_order(results: Sequence[AResult]) -> list[Node]:
     """Return the plans of results without duplicates, the dead letters last."""
     plans = [result.plan for result in results]
     return sorted(dict.fromkeys(plans), key=lambda plan: isinstance(plan, DeadLetters))
+
+
+def _are_changes(rows: Rows) -> TypeGuard[Sequence[Change]]:
+    """Say whether rows are a list of changes."""
+    return not isinstance(rows, (str, Mapping)) and any(isinstance(row, Change) for row in rows)
 
 
 def _computed(nodes: Iterable[Node]) -> list[Node]:

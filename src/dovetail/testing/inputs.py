@@ -21,7 +21,7 @@ from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.checks import keyed
 from dovetail.plan.types.schemas import schema_of
 from dovetail.plan.types.spans import Span, microseconds
-from dovetail.testing.changes import microseconds_of
+from dovetail.testing.changes import Change, microseconds_of
 
 Schema: TypeAlias = Annotated[
     pa.Schema | StructType | Mapping[str, pa.DataType],
@@ -29,7 +29,7 @@ Schema: TypeAlias = Annotated[
 ]
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Annotated[
-    Row | Sequence[Row] | str,
+    Row | Sequence[Row] | Sequence[Change] | str,
     Rule("a row, a mapping of columns to values, or a list of rows, or a table in text"),
 ]
 Timestamp: TypeAlias = Annotated[
