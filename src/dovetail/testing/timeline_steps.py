@@ -20,7 +20,7 @@ from dovetail.testing.timeline_layout import Lane, Mark, TimelineColumn
 
 STACK_MAX = 8
 """The largest number of changes of a lane in one column."""
-LABEL_MAX = 28
+LABEL_MAX = 40
 """The largest number of characters of a label."""
 
 
