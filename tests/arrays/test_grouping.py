@@ -18,6 +18,7 @@ from dovetail.arrays.grouping import (
     bucket_of,
     by_group_and_time,
     by_key,
+    lexsort,
     rank_of_keys,
     stable_argsort,
 )
@@ -174,6 +175,17 @@ def test_stable_argsort(values: str) -> None:
         drawn = VALUES[values](rng, count).astype(np.int64)
         expected = np.argsort(drawn, kind="stable")
         assert stable_argsort(drawn).tolist() == expected.tolist(), drawn
+
+
+def test_lexsort() -> None:
+    rng = np.random.default_rng(3)
+    kinds = [*VALUES.values(), lambda _, n: np.arange(n), lambda _, n: np.zeros(n, np.int64)]
+    for _ in range(2000):
+        count = int(rng.integers(1, 30))
+        drawn = [kinds[kind](rng, count) for kind in rng.integers(0, len(kinds), 3)]
+        keys = [key.astype(np.int64) for key in drawn]
+        assert lexsort(keys).tolist() == np.lexsort(keys).tolist(), keys
+    assert lexsort([np.zeros(0, np.int64)] * 2).tolist() == []
 
 
 def test_distinct_numbers_are_ordered_without_a_sort() -> None:
