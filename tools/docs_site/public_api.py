@@ -10,7 +10,7 @@ from textwrap import indent
 import griffe
 
 SRC = Path(__file__).parents[2] / "src"
-MODULES = ("", "testing")
+MODULES = ("", "testing", "testing.strategies")
 """The modules that users import from: ``dovetail`` itself, and below it."""
 
 

@@ -34,7 +34,16 @@ from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.testing.changes import Change, TextTable, microseconds_of
-from dovetail.testing.inputs import Row, Rows, Timestamp, arrow_rows, by_hand, columns_of, hashable
+from dovetail.testing.inputs import (
+    Row,
+    Rows,
+    Timestamp,
+    arrow_rows,
+    by_hand,
+    columns_of,
+    hashable,
+    title_of,
+)
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
 """The content of a micro-batch, its time by the wall clock, and the stream time to which it
@@ -620,7 +629,9 @@ class Driver(HintedDriver):
             return 0, self._node
         if result is None or result.plan not in self._results:
             names = ", ".join(node.name for node in self._results.values())
-            what = "is missing" if result is None else f"is {result!r}, which is not a result"
+            what = (
+                "is missing" if result is None else f"is {title_of(result)}, which is not a result"
+            )
             raise PlanError(call, f"result= {what}", f"The results are {names}")
         return [*self._results].index(result.plan), self._results[result.plan]
 
@@ -790,7 +801,9 @@ class Driver(HintedDriver):
         if node is None or node.stream:
             what = "not a part of the topology" if node is None else "a stream, which has no rows"
             raise PlanError(
-                "table", f"table= is {table!r}, {what}", "Give the result, an input or a join of it"
+                "table",
+                f"table= is {title_of(table)}, {what}",
+                "Give the result, an input or a join of it",
             )
         if self._log is None:
             raise PlanError(
@@ -970,7 +983,7 @@ class Driver(HintedDriver):
             return source
         raise PlanError(
             "pipe",
-            f"table= is {table!r}, which is not an input of the topology",
+            f"table= is {title_of(table)}, which is not an input of the topology",
             f"Its inputs are {', '.join(source.name for source in self._sources)}",
         )
 

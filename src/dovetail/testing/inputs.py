@@ -262,3 +262,8 @@ def hashable(part: Any) -> Hashable:
     if isinstance(part, (list, dict)):
         return tuple(map(hashable, part.values() if isinstance(part, dict) else part))
     return math.nan if isinstance(part, float) and math.isnan(part) else part
+
+
+def title_of(part: object) -> str:
+    """Return the first line of a table's or a stream's ``repr``, without its columns."""
+    return repr(part).partition("\n")[0]

@@ -20,7 +20,7 @@ from dovetail.errors import ConfigurationError, PlanError
 from dovetail.plan.nodes import Source
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.testing.changes import Change
-from dovetail.testing.inputs import columns_of
+from dovetail.testing.inputs import columns_of, title_of
 
 try:
     from hypothesis import strategies as st
@@ -100,7 +100,9 @@ def changelogs(
     """
     source = table.plan
     if not isinstance(source, Source):
-        raise PlanError("changelogs", f"table= is {table!r}, which is no input", "Give an input")
+        raise PlanError(
+            "changelogs", f"table= is {title_of(table)}, which is no input", "Give an input"
+        )
     span_us = microseconds("changelogs", "span=", span)
     fields = {field.name: field for field in columns_of(source)}
     key = _rows({name: _values(fields[name].type) for name in source.key.names})
