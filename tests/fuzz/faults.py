@@ -345,8 +345,8 @@ FAULTS = [
     Fault(
         "changes: the new row comes before the old one",
         "operators.row_changes",
-        "self.event[change]] + is_new)",
-        "self.event[change]] - is_new)",
+        "self.event[change]] + is_new",
+        "self.event[change]] - is_new",
     ),
     Fault(
         "unions: rows of the second input are those of the first",
@@ -422,12 +422,14 @@ FAULTS = [
         "operators.joins.history_join",
         "last[:-1] = (np.diff(query) != 0) | (np.diff(time) != 0)",
         "last[:-1] = np.diff(query) != 0",
+        "matrix",
     ),
     Fault(
         "histories: where a row no longer joins, nothing is said",
         "laws.joins.history_join",
         "present | was | lasts",
         "present | lasts",
+        "matrix",
     ),
     Fault(
         "time: that of a micro-batch's records is forgotten",
@@ -446,6 +448,7 @@ FAULTS = [
         "operators.joins.table_join",
         "return changes.where(~equal)",
         "return changes",
+        "matrix",
     ),
     Fault(
         "tables: a row that goes comes out with nulls",
