@@ -39,15 +39,16 @@ def _in_runs(times: list[int], left_out: list[bool], begins: list[bool]) -> list
     first = np.flatnonzero(begins)
     last, run = np.append(first[1:], len(time)) - 1, np.cumsum(begins) - 1
     stream = running_clock(run, np.where(out, NO_TIME, time))
+    trail = trailing_times(run, time, out)
     runs = LogRuns(
         np.zeros(len(first), np.int64),
         first,
         last,
         stream[last],
         np.minimum.reduceat(np.where(out, NEVER, stream), first),
-        trailing_times(run, time, out)[last],
+        trail[last],
     )
-    of_run = with_left_out(run, stream, time, out)
+    of_run = with_left_out(run, stream, trail, out)
     zeros = np.zeros(len(time), np.int64)
     return clocks(runs, run, of_run, zeros, np.arange(len(time))).tolist()  # type: ignore[no-any-return]
 

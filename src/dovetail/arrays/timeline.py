@@ -89,9 +89,12 @@ class Timeline:
         """The number of distinct keys."""
         return len(self.start)
 
-    def by_arrival(self, event: Ints) -> Ints:
-        """Return the order of distinct events by their arrival, as indices into ``event``."""
-        return argsort_distinct(self.arrival[event], len(self.arrival))
+    def by_arrival(self, event: Ints | None = None) -> Ints:
+        """Return the order of distinct events by their arrival, as indices into ``event``. None
+        stands for all events.
+        """
+        arrival = self.arrival if event is None else self.arrival[event]
+        return argsort_distinct(arrival, len(self.arrival))
 
 
 def arrival_order(sources: Sequence[SourceRows]) -> Ints:

@@ -91,9 +91,11 @@ def align(
     ):
         passed = before.stream_time_us[source_index]
         before_us = NO_TIME if passed is None else passed
-        slowest_us, own_read_us = reached[source_index], read_us[source_index]
+        slowest_us = reached[source_index]
         own_us = (
-            slowest_us if source.arrival.by_own_logs and slowest_us is not None else own_read_us
+            slowest_us
+            if source.arrival.by_own_logs and slowest_us is not None
+            else read_us[source_index]
         )
         others = [time for o, time in enumerate(reached) if o != source_index and time is not None]
         upto_us = max(before_us, min([*others, own_us]))
@@ -105,7 +107,8 @@ def align(
         due_us = _due(source, batch, logs_before[source_index], before.read_us[source_index])
         if source.meaning.loose:
             # The time of a row that is left out may be one that nothing else reaches.
-            due_us = np.minimum(due_us, _read_us(source, batch, logs[source_index], own_read_us))
+            high_us = _high_us(source, batch, logs[source_index], read_us[source_index])
+            due_us = np.minimum(due_us, high_us)
         passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
         ahead = ahead[np.argsort(due_us[ahead], kind="stable")]
@@ -150,22 +153,19 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
     """
     if source.arrival.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
-    if not source.arrival.by_own_logs:
-        return np.maximum(batch.clock_us, NO_TIME if read_us is None else read_us)
-    log_ids, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
-    before = np.array([logs.get(log_id, (NO_TIME, 0))[0] for log_id in log_ids.tolist()], np.int64)
-    return np.maximum(batch.clock_us, before[which])
+    read_us = NO_TIME if read_us is None else read_us
+    return np.maximum(batch.clock_us, _high_us(source, batch, logs, read_us))
 
 
-def _read_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
-    """Return the largest timestamp read so far by each row's log, int64[rows], or ``read_us``, that
-    of the source, if it has no logs.
+def _high_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
+    """Return the largest timestamp in ``logs`` of each row's log: int64[rows], ``NO_TIME`` for
+    none. If the source has no logs of its own, return ``read_us``, that of the source.
     """
     if not source.arrival.by_own_logs:
         return read_us
     log_ids, which = np.unique(batch.rows.column(LOG_PARTITION).to_numpy(), return_inverse=True)
-    highest: Ints = np.array([logs[log_id][0] for log_id in log_ids.tolist()], np.int64)[which]
-    return highest
+    high_us = np.array([logs.get(log_id, (NO_TIME, 0))[0] for log_id in log_ids.tolist()], np.int64)
+    return high_us[which]
 
 
 def _let_through(

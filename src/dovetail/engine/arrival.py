@@ -77,15 +77,15 @@ def arranged(
     clock_us = stream_us = running_clock(log, time_us)
     last = np.append(first[1:], len(rows)) - 1
     runs = None
-    if arrival.by_file or arrival.by_own_logs:
+    if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
         runs = _runs(arrival, rows, first, last, stream_us[last])
     if arrival.orders_left_out:
+        assert runs is not None
         left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
-        own_us = rows.column(EVENT_TIME).to_numpy()
-        clock_us = with_left_out(log, stream_us, own_us, left_out)
-        runs = _runs(arrival, rows, first, last, stream_us[last]) if runs is None else runs
+        trail_us = trailing_times(log, rows.column(EVENT_TIME).to_numpy(), left_out)
+        clock_us = with_left_out(log, stream_us, trail_us, left_out)
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
-        runs = _with_left_out(runs, low_us, trailing_times(log, own_us, left_out)[last])
+        runs = _with_left_out(runs, low_us, trail_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
     stairs = _stairs(arrival, rows, clock_us, stream_us) if arrival.stairs else None
     if arrival.by_file:

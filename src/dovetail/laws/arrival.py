@@ -222,12 +222,12 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
 # | 3   | 25   | yes      | 20          | 25    | its own time                |
 # | 4   | 22   | yes      | 20          | 25    | not before row 3            |
 # | 5   | 30   |          | 30          | 30    |                             |
-def with_left_out(log: Ints, stream_us: Ints, time_us: Ints, left_out: Mask) -> Ints:
+def with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) -> Ints:
     """Return the clocks of rows of which some are left out by a condition: int64[n].
 
     A row that is left out deletes its key's row at its own time. It comes neither before the row
     ahead of it nor after the next row that is not left out. Other rows have ``stream_us``.
-    ``log``: equal for neighbours of one log.
+    ``log``: equal for neighbours of one log. ``trail_us``: those of ``trailing_times``.
     """
     count = len(log)
     if not left_out.any():
@@ -236,8 +236,7 @@ def with_left_out(log: Ints, stream_us: Ints, time_us: Ints, left_out: Mask) -> 
     following = np.minimum.accumulate(other[::-1])[::-1]
     same_log = np.append(log, -1)[following] == log
     next_us = np.where(same_log, np.append(stream_us, NEVER)[following], NEVER)
-    own_us = np.maximum(trailing_times(log, time_us, left_out), stream_us)
-    return np.where(left_out, np.minimum(own_us, next_us), stream_us)
+    return np.where(left_out, np.minimum(np.maximum(trail_us, stream_us), next_us), stream_us)
 
 
 def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:

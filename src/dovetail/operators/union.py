@@ -24,7 +24,7 @@ def run(job: Job, _: UnionLaw) -> Done:
         return Done(None, job.stores)
     sources = range(len(job.sources))
     events = timeline([job.rows(index) for index in sources])
-    event = events.by_arrival(np.arange(len(events.arrival)))
+    event = events.by_arrival()
     parts = [job.batches[n].rows.select(job.sources[n].shape.value_columns) for n in sources]
     first = np.array([0, *accumulate(len(part) for part in parts)])
     row = first[events.source[event]] + events.row[event]

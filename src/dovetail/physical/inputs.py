@@ -110,7 +110,7 @@ class Arrival:
     one_log: bool = False
     """True if all sources are read from one log, whatever they say themselves."""
     left_out: bool = False
-    """True if rows of tables may be left out. They arrive after stream time, which they leave."""
+    """True if conditions may leave rows of tables out. Their clocks may be ahead of stream time."""
 
     @classmethod
     def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:

@@ -6,8 +6,9 @@ and all other nodes are laid out, so no box lies in a stage that is not its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
@@ -179,7 +180,7 @@ def _arranged(
     edges = []
     for line in dict.fromkeys(lines):
         edge = library.Edge(vertices[line[0]], vertices[line[1]])
-        edge.view = SimpleNamespace(setpath=_setter(paths, line))
+        edge.view = SimpleNamespace(setpath=partial(paths.__setitem__, line))
         edges.append(edge)
     boxes: dict[Hashable, Box] = {}
     passed: dict[tuple[Hashable, Hashable], Sequence[Point]] = {}
@@ -224,17 +225,6 @@ def _separate(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
             view.xy = (x, view.xy[1])
             free = x + view.w / 2 + _GAP
     return half_heights
-
-
-def _setter(
-    paths: dict[tuple[Hashable, Hashable], list[Point]], line: tuple[Hashable, Hashable]
-) -> Callable[[list[Point]], None]:
-    """Return the function by which grandalf tells the points of a line."""
-
-    def setpath(points: list[Point]) -> None:
-        paths[line] = points
-
-    return setpath
 
 
 def _box(centre: Point, size: Size) -> Box:

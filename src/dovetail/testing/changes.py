@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -94,9 +94,9 @@ class Change(HintedChange):
         return [*self.key, *(self.values or {})]
 
     def __repr__(self) -> str:
-        values = "deleted" if self.values is None else _show(self.values)
+        values = "deleted" if self.values is None else columns_shown(self.values)
         withdrawn = "withdrawn " if self.values is not None and self.change == "delete" else ""
-        return f"<{_show(self.key)}: {withdrawn}{values} @{self.timestamp_us}>"
+        return f"<{columns_shown(self.key)}: {withdrawn}{values} @{self.timestamp_us}>"
 
 
 class TextTable:
@@ -298,6 +298,6 @@ def _microseconds(moment: Any) -> int:
     return microseconds_of(datetime.fromisoformat(moment.replace("Z", "+00:00")))
 
 
-def _show(values: dict[str, Any]) -> str:
+def columns_shown(values: Mapping[str, Any]) -> str:
     """Return columns as ``name=value``, separated by commas."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

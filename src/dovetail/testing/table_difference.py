@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dovetail.base.validation import ColumnNames, Positive, Rule, validated
 from dovetail.errors import PlanError
+from dovetail.testing.changes import columns_shown
 from dovetail.testing.inputs import Row
 
 SomeTable: TypeAlias = Annotated[
@@ -166,7 +167,7 @@ class TableDifference:
         for sign, rows in (("-", self.missing), ("+", self.surplus)):
             for row in rows:
                 first = {name: row[name] for name in key}
-                yield f"{sign} {_columns_shown({**first, **row})}"
+                yield f"{sign} {columns_shown({**first, **row})}"
 
 
 def _is_frame(table: Any) -> bool:
@@ -251,7 +252,7 @@ def _by_key(
             surplus, missing = _unmatched(surplus, missing, equal)
         return TableDifference([], missing, surplus)
     changed = [
-        (_columns_shown({name: a[name] for name in key}), *_differing(a, e, equal))
+        (columns_shown({name: a[name] for name in key}), *_differing(a, e, equal))
         for rows in left
         for a, e in zip(*rows, strict=False)
     ]
@@ -314,8 +315,3 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, float) and math.isnan(value):
         return ("nan",)
     return ("boolean", value) if isinstance(value, bool) else value
-
-
-def _columns_shown(row: Row) -> str:
-    """Return columns as ``name=value``, separated by commas."""
-    return ", ".join(f"{name}={value!r}" for name, value in row.items())

@@ -25,6 +25,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from dovetail.arrays.grouping import lexsort
 from dovetail.arrays.timeline import Ints, arrival_keys
 from dovetail.base.columns import HASH, INSTRUCTION, PLACE
 from dovetail.engine.batches.row_store import AT, Stock
@@ -73,7 +74,7 @@ class Slices:
         """
         rows = [self.share.rows(source, keyed=False) for source in range(len(self.share.batches))]
         keys = arrival_keys(rows)
-        order = np.lexsort(keys)
+        order = lexsort(keys)
         if all(of.tie is None for of in rows):
             return self._cut(order, None)
         arranged = (key[order] for key in keys)

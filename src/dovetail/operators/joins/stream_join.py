@@ -280,7 +280,7 @@ class _Caused:
     @classmethod
     def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
         """Return the causes of all events."""
-        return cls(job, sides, job.causes(events), np.append(np.argsort(events.arrival), 0))
+        return cls(job, sides, job.causes(events), np.append(events.by_arrival(), 0))
 
     def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
         """Return the cause of each result: the record that arrives. A result whose ``order`` is 0
