@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class Measured:
     """One way to join at one size: seconds a batch, bytes of state, seconds to start again, and
-    which part of its look-ups the caches answered.
+    which part of its lookups the caches answered.
     """
 
     batch_s: float
@@ -87,7 +87,7 @@ def strong() -> dict[str, Any]:
 
 
 def eventual(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
-    """By look-ups, beside the stateful join."""
+    """By lookups, beside the stateful join."""
     sizes = sorted(int(size) for size in arguments.rows.split(","))
     measured: dict[tuple[int, str], Measured] = {}
     with harness.workspace() as directory:
@@ -197,7 +197,7 @@ SCHEMAS = {
 
 def tables(spark: SparkSession, data: Path, files: str) -> list[dt.Table]:
     made = []
-    for name, indexes in (("orders", [dt.index("customer")]), ("customers", [])):
+    for name, indexes in (("orders", [dt.lookups.index("customer")]), ("customers", [])):
         frame = (
             spark.readStream.schema(SCHEMAS[name])
             .option("maxFilesPerTrigger", 1)
@@ -205,7 +205,7 @@ def tables(spark: SparkSession, data: Path, files: str) -> list[dt.Table]:
             .parquet(str(data / name))
         )
         table = dt.Table.from_changelog(frame, key="id", timestamp="at", name=name)
-        source = dt.sqlite(data / "store.db", name, key="id", indexes=indexes)
+        source = dt.lookups.sqlite(data / "store.db", name, key="id", indexes=indexes)
         made.append(table.with_lookup(source))
     return made
 
@@ -220,9 +220,11 @@ def measure(spark: SparkSession, data: Path, strategy: str) -> Measured:
             right,
             on="customer",
             select=["customer", "note", "city"],
-            delta=dt.delta(strategy=strategy),
+            delta_join=dt.delta_join(strategy=strategy),
         )
-        return lambda c: table.write_stream(harness.Nowhere(), checkpoint=c, availableNow=True)
+        return lambda c: table.write_stream(
+            harness.Nowhere(), checkpoint=c, trigger={"availableNow": True}
+        )
 
     if strategy == "none":
         harness.timed(start("load*"), checkpoint)

@@ -79,7 +79,7 @@ def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace)
 
 
 def write(joined: dt.Table, sink: Any, checkpoint: str) -> Any:
-    return joined.write_stream(sink, checkpoint=checkpoint, availableNow=True)
+    return joined.write_stream(sink, checkpoint=checkpoint, trigger={"availableNow": True})
 
 
 def feed(directory: Path, rows: int, changed: int, batches: int) -> None:

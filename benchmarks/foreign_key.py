@@ -209,7 +209,9 @@ def to_kafka(
     sink = dt.to_topic(
         f"{kind}-{Path(checkpoint).name}", servers=SERVERS, key="string", value="string"
     )
-    return join(left, right).write_stream(sink, checkpoint=checkpoint, availableNow=True)
+    return join(left, right).write_stream(
+        sink, checkpoint=checkpoint, trigger={"availableNow": True}
+    )
 
 
 def copy(spark: SparkSession, kind: str, checkpoint: str) -> StreamingQuery:
@@ -354,7 +356,7 @@ def files(
         def to_files(checkpoint: str, data: Path = data) -> StreamingQuery:
             sink = dt.to_parquet(f"{data}/out-{Path(checkpoint).name}")
             return from_files(spark, data).write_stream(
-                sink, checkpoint=checkpoint, availableNow=True
+                sink, checkpoint=checkpoint, trigger={"availableNow": True}
             )
 
         queries = harness.queries_in_turn({"dovetail": to_files}, directory, rounds=rounds)
@@ -402,7 +404,7 @@ def write_input(data: Path, kind: str, records: int) -> pl.DataFrame:
 def to_nowhere(spark: SparkSession, data: Path, checkpoint: Path) -> harness.Timed:
     return harness.timed(
         lambda place: from_files(spark, data).write_stream(
-            harness.Nowhere(), checkpoint=place, availableNow=True
+            harness.Nowhere(), checkpoint=place, trigger={"availableNow": True}
         ),
         checkpoint,
     )

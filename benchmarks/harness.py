@@ -66,7 +66,7 @@ def session(cores: int = 2, *, packages: Sequence[str] = ()) -> SparkSession:
     kafka = CACHE / "jars" / "kafka"
     builder = SparkSession.builder.master(f"local[{cores}]").appName("dovetail benchmarks")
     builder = dt.configure(builder, jars=[kafka] if kafka.is_dir() else [], memory="6g")
-    for key, value in dt.settings(partitions=cores).items():
+    for key, value in dt.checkpoints.settings(partitions=cores).items():
         builder = builder.config(key, value)
     if packages:
         builder = builder.config("spark.jars.packages", ",".join(packages))

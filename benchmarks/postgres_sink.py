@@ -96,7 +96,7 @@ def measure(
 def write(joined: dt.Table, sink: Callable[[str], Any], checkpoint: str) -> Any:
     """Into a table that is called as the checkpoint."""
     made = sink(Path(checkpoint).name.replace("-", "_"))
-    return joined.write_stream(made, checkpoint=checkpoint, availableNow=True)
+    return joined.write_stream(made, checkpoint=checkpoint, trigger={"availableNow": True})
 
 
 def upserting(server: postgres.Server, table: str) -> Callable[[DataFrame, int], None]:

@@ -99,7 +99,7 @@ def drive(master: str, directory: Path, workers: int, buckets: int) -> dict[str,
     query = topology(spark, directory).write_stream(
         dt.to_parquet(directory / "out"),
         checkpoint=checkpoint,
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=buckets,
         partitions=workers,
     )
@@ -107,7 +107,7 @@ def drive(master: str, directory: Path, workers: int, buckets: int) -> dict[str,
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     rows = {p["batchId"]: p["numInputRows"] for p in progress}
     ms = {p["batchId"]: p["durationMs"]["triggerExecution"] for p in progress}
-    stored = sum(row["bytes"] for row in dt.read_state(spark, checkpoint).collect())
+    stored = sum(row["bytes"] for row in dt.checkpoints.read_state(spark, checkpoint).collect())
     spark.stop()
     shuffled, written = shuffled_bytes(directory / EVENTS), state_bytes(checkpoint)
     later = [number for number in rows if number > 1]  # the second one's workers are cold as well

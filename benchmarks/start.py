@@ -126,7 +126,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             query = table.write_stream(
                 dt.to_foreach_batch(drop),
                 checkpoint=directory / f"checkpoint-{number}",
-                availableNow=True,
+                trigger={"availableNow": True},
             )
             query.awaitTermination()
             took.append(time.monotonic() - begun)

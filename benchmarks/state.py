@@ -1,7 +1,7 @@
 """State from outside: a table that is streamed in, seeded from a frame, read back, looked up by
 single keys, and upgraded to twice the buckets.
 
-Orders of some 100 bytes in Parquet files. A look-up is of one key that is chosen at random, in the
+Orders of some 100 bytes in Parquet files. A lookup is of one key that is chosen at random, in the
 process that has asked before. The checkpoint is compared with the Parquet files of its rows; and
 for each kind of store, after one micro-batch, with what is stored, before compression.
 """
@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "seed_s": "seeded from a frame, s",
         "seed_over_stream": "rate of seeding over streaming",
         "read_s": "all rows read back and counted, s",
-        "first_lookup_s": "the first look-up, s",
-        "lookup_p50_ms": "a look-up, median, ms",
-        "lookup_p99_ms": "a look-up, 99 of 100, ms",
+        "first_lookup_s": "the first lookup, s",
+        "lookup_p50_ms": "a lookup, median, ms",
+        "lookup_p99_ms": "a lookup, 99 of 100, ms",
         "upgrade_s": "upgraded to twice the buckets, s",
         "upgrade_rows_per_s": "rows upgraded a second",
         "checkpoint_over_parquet": "checkpoint over Parquet",
@@ -91,9 +91,14 @@ def kinds_of_stores(spark: SparkSession) -> dict[str, tuple[float, float]]:
         for number, (kind, (inputs, topology)) in enumerate(topologies.items()):
             checkpoint = directory / f"checkpoint-{number}"
             topology.write_stream(
-                harness.Nowhere(), checkpoint=checkpoint, availableNow=True, buckets=BUCKETS
+                harness.Nowhere(),
+                checkpoint=checkpoint,
+                trigger={"availableNow": True},
+                buckets=BUCKETS,
             ).awaitTermination()
-            stored = sum(row["bytes"] for row in dt.read_state(spark, checkpoint).collect())
+            stored = sum(
+                row["bytes"] for row in dt.checkpoints.read_state(spark, checkpoint).collect()
+            )
             own = stored / KIND_ROWS / inputs
             found[kind] = round(own, 1), round(size(checkpoint) / stored, 2)
     return found
@@ -115,7 +120,7 @@ def measured(spark: SparkSession, rows: int) -> dict[str, Any]:
             query = orders(folder).write_stream(
                 harness.Nowhere(),
                 checkpoint=directory / checkpoint,
-                availableNow=True,
+                trigger={"availableNow": True},
                 buckets=BUCKETS,
                 **options,
             )
@@ -127,13 +132,13 @@ def measured(spark: SparkSession, rows: int) -> dict[str, Any]:
         stored = size(directory / "streamed")
         checkpoint = directory / "streamed"
         read = took(lambda: check(spark, checkpoint, rows))
-        first = took(lambda: look_up(checkpoint, 0))
+        first = took(lambda: lookup(checkpoint, 0))
         for number in range(0, rows, max(1, rows // 64)):  # of each bucket some
-            look_up(checkpoint, number)
+            lookup(checkpoint, number)
         keys = random.Random(1).sample(range(rows), min(rows, LOOKUPS))
-        each = [1000 * took(lambda key=key: look_up(checkpoint, key)) for key in keys]
+        each = [1000 * took(lambda key=key: lookup(checkpoint, key)) for key in keys]
         upgraded = took(
-            lambda: dt.upgrade(
+            lambda: dt.checkpoints.upgrade(
                 spark, checkpoint, directory / "upgraded", orders("orders"), buckets=2 * BUCKETS
             )
         )
@@ -169,12 +174,12 @@ def feed(folder: Path, rows: int) -> None:
 
 
 def check(spark: SparkSession, checkpoint: Path, rows: int) -> None:
-    found = dt.read_state(spark, checkpoint, "orders").count()
+    found = dt.checkpoints.read_state(spark, checkpoint, "orders").count()
     assert found == rows, (found, rows)
 
 
-def look_up(checkpoint: Path, key: int) -> None:
-    found = dt.lookup_state(checkpoint, "orders", keys=[key])
+def lookup(checkpoint: Path, key: int) -> None:
+    found = dt.checkpoints.lookup_state(checkpoint, "orders", keys=[key])
     assert found.column("id").to_pylist() == [key]
 
 

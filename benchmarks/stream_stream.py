@@ -50,7 +50,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 for side in ("left", "right")
             )
             joined = left.join(right, within=dt.within(before=SPAN, after=SPAN, grace=SPAN))
-            return joined.write_stream(harness.Nowhere(), checkpoint=checkpoint, availableNow=True)
+            return joined.write_stream(
+                harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
+            )
 
         def native(checkpoint: str, store: str) -> StreamingQuery:
             spark.conf.set(STORE, store)
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             )
 
-        settings = dt.settings(partitions=2)
+        settings = dt.checkpoints.settings(partitions=2)
         for key, value in settings.items():
             spark.conf.set(key, value)
         contenders: dict[str, Callable[[str], StreamingQuery]] = {

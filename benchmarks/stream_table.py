@@ -2,7 +2,7 @@
 
 Micro-batches of one million stream records with values of 100 bytes, from Parquet files to nowhere,
 against a table of a million rows that the stage keeps in state and Spark reads from a file. The
-static join cannot take a change of the table; it is the measure because it does the same look-ups.
+static join cannot take a change of the table; it is the measure because it does the same lookups.
 A second line has a table of 100 k rows, which Spark broadcasts instead of shuffling it.
 """
 
@@ -63,7 +63,9 @@ def compare(spark: SparkSession, data: Path, rows: int, rounds: int) -> dict[str
         stream = dt.Stream.from_changelog(left, key="k", timestamp="ts", name="left")
         table = dt.Table.from_changelog(right, key="k", timestamp="ts", name="right")
         joined = stream.join(table)
-        return joined.write_stream(harness.Nowhere(), checkpoint=checkpoint, availableNow=True)
+        return joined.write_stream(
+            harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
+        )
 
     def static(checkpoint: str) -> StreamingQuery:
         table = spark.read.parquet(str(data / "right")).drop("ts")

@@ -91,7 +91,9 @@ def table(spark: SparkSession, directory: Path, side: str) -> dt.Table:
 
 def stage_query(spark: SparkSession, directory: Path, checkpoint: str) -> StreamingQuery:
     joined = table(spark, directory, "left").join(table(spark, directory, "right"))
-    return joined.write_stream(harness.Nowhere(), checkpoint=checkpoint, availableNow=True)
+    return joined.write_stream(
+        harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
+    )
 
 
 def speed(spark: SparkSession, directory: Path, rounds: int) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def kafka(spark: SparkSession, directory: Path) -> dict[str, Any]:
             return both.write_stream(
                 dt.to_topic("dovetail-out", servers=servers, key="string", value="string"),
                 checkpoint=checkpoint,
-                availableNow=True,
+                trigger={"availableNow": True},
             )
 
         def copy(checkpoint: str) -> StreamingQuery:

@@ -89,7 +89,7 @@ def start(spark: SparkSession, data: Path, name: str, checkpoint: str) -> Stream
         writer = native(frame).writeStream.format("noop").outputMode("update")
         return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     stream = dt.Stream.from_changelog(frame, key="k", timestamp="ts", name="records")
-    windows = dt.tumbling("10 min", grace="10 min", retention="2 hours")
+    windows = dt.windows.tumbling("10 min", grace="10 min", retention="2 hours")
     totals = stream.group_by("k").window(windows).agg(n=dt.count(), total=dt.sum("v"))
     if name == "joined":
         beside = {"n": "left.n", "total": "left.total", "before": "right.n"}
@@ -98,7 +98,7 @@ def start(spark: SparkSession, data: Path, name: str, checkpoint: str) -> Stream
     return table.write_stream(
         harness.Nowhere(),
         checkpoint=checkpoint,
-        availableNow=True,
+        trigger={"availableNow": True},
         emit="batch" if name in ("batch", "joined") else "change",
     )
 

@@ -81,7 +81,7 @@ def topologies(frame: DataFrame) -> dict[str, Any]:
 
 def tables_of(spark: SparkSession, checkpoint: Path, last: int) -> Iterator[tuple[str, int]]:
     """What can be read of a checkpoint, and after which micro-batches."""
-    stores = dt.read_state(spark, checkpoint).collect()
+    stores = dt.checkpoints.read_state(spark, checkpoint).collect()
     for name in dict.fromkeys(row["store"] for row in stores if row["table"]):
         yield name, last
     yield name, 1
@@ -116,11 +116,16 @@ def main() -> None:
             reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
             topology = topologies(reader.parquet(f"{folder}/{name}"))[name]
             query = topology.write_stream(
-                dt.to_memory(name), checkpoint=root / name, availableNow=True, buckets=1
+                dt.to_memory(name),
+                checkpoint=root / name,
+                trigger={"availableNow": True},
+                buckets=1,
             )
             query.awaitTermination()
             expected = {
-                f"{table} @{batch}": rows(dt.read_state(spark, root / name, table, batch=batch))
+                f"{table} @{batch}": rows(
+                    dt.checkpoints.read_state(spark, root / name, table, batch=batch)
+                )
                 for table, batch in tables_of(spark, root / name, count - 1)
             }
             _moved(root / name)

@@ -75,7 +75,11 @@ def start(
         joined: [kept, dt.to_parquet(place / "parquet")],
         totals: dt.to_topic(TOTALS, servers=servers),
     }
-    return dt.run(results, checkpoint=place / CHECKPOINT, availableNow=size is None)
+    return dt.run(
+        results,
+        checkpoint=place / CHECKPOINT,
+        trigger={"availableNow": True} if size is None else None,
+    )
 
 
 def load(spark: SparkSession, place: Path, servers: str, size: feed.Size, batches: int) -> None:
@@ -178,7 +182,11 @@ def read(spark: SparkSession, place: Path, servers: str) -> Iterator[dict[str, A
     }
     for name, frame in frames.items():
         pq.write_table(frame.toArrow(), place / f"{name}.parquet")
-    state = dt.read_state(spark, place / CHECKPOINT).agg(F.sum("bytes").alias("bytes")).first()
+    state = (
+        dt.checkpoints.read_state(spark, place / CHECKPOINT)
+        .agg(F.sum("bytes").alias("bytes"))
+        .first()
+    )
     assert state is not None
     yield {"stored_bytes": state["bytes"]}
 

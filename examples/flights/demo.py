@@ -46,9 +46,9 @@ def stream(
     running = query.topology(*inputs).write_stream(
         dt.to_parquet(str(directory / query.name)),
         checkpoint=str(checkpoint),
-        availableNow=True,
+        trigger={"availableNow": True},
         emit=query.emit,
-        name=query.name,
+        query_name=query.name,
     )
     batches = report.follow(running, rows)
     return report.Run(

@@ -67,9 +67,9 @@ def read(spark: SparkSession, history: Path, log: Log, files_a_batch: int) -> dt
     table = dt.Table.from_changelog(frame, **columns, versioned=log.versioned, name=log.name)
     if not log.stored:
         return table
-    indexes = [dt.index(column) for column in log.indexes]
+    indexes = [dt.lookups.index(column) for column in log.indexes]
     return table.with_lookup(
-        dt.sqlite(str(history / DATABASE), log.name, key=log.key, indexes=indexes)
+        dt.lookups.sqlite(str(history / DATABASE), log.name, key=log.key, indexes=indexes)
     )
 
 
@@ -176,7 +176,7 @@ def hours(departures: dt.Stream, airlines: dt.Table) -> dt.Table:
     the one a week after; a name corrects all hours of the year.
     """
     hourly = departures.group_by("carrier").window(
-        dt.tumbling("1 hour", grace="1 hour", retention="400 days")
+        dt.windows.tumbling("1 hour", grace="1 hour", retention="400 days")
     )
     counted = hourly.agg(departures=dt.count(), minutes_late=dt.mean("dep_delay"))
     beside = counted.join(
@@ -201,7 +201,7 @@ def fleet(schedule: dt.Table, planes: dt.Table) -> dt.Table:
         on="tailnum",
         how="left",
         select=["carrier", "tailnum", "manufacturer", "seats"],
-        delta=dt.delta(strategy="force"),
+        delta_join=dt.delta_join(strategy="force"),
     )
 
 

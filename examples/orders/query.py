@@ -64,7 +64,7 @@ def read(spark: SparkSession, place: Place, table: str) -> dt.Table:
         name=table,
         servers=place.servers,
         key_columns=TABLES[table],
-        value=dt.debezium(COLUMNS[table], encodings=ENCODINGS.get(table)),
+        value=dt.formats.debezium(COLUMNS[table], encodings=ENCODINGS.get(table)),
         malformed="dead_letter",
     )
 
@@ -93,7 +93,7 @@ def run(spark: SparkSession, place: Place) -> None:
             dt.dead_letters: dt.to_parquet(place.letters),
         },
         checkpoint=f"{place.directory}/checkpoint",
-        processingTime="1 second",
+        trigger={"processingTime": "1 second"},
         buckets=2,
     )
     while not place.finished.exists():

@@ -45,7 +45,7 @@ def answered(requests: dt.Stream, replies: dt.Stream) -> dt.Stream:
 
 def trend(clicks: dt.Stream, pages: dt.Table) -> dt.WindowedTable:
     """The clicks of each page and hour, those of a week before, and the page."""
-    hours = dt.tumbling("1 hour", retention="8 days")
+    hours = dt.windows.tumbling("1 hour", retention="8 days")
     clicked = clicks.group_by("page").window(hours).agg(clicks=dt.count())
     select = {"clicks": "left.clicks", "before": "right.clicks"}
     return clicked.join(clicked, shift="-7 days", select=select).join(pages)
@@ -71,7 +71,7 @@ def start(spark: SparkSession, orders: Path, customers: Path, out: Path) -> Stre
     return dt.run(
         {joined: dt.to_parquet(out / "joined"), totals: [dt.to_memory("totals")]},
         checkpoint=out / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
     )
 
 

@@ -1,53 +1,33 @@
-"""Joins between streams and changing tables, for PySpark."""
+"""Joins between streams and changing tables, for PySpark.
+
+The common names are here. Others are in modules by topic:
+
+- ``dt.windows``: windows of event time, for aggregates.
+- ``dt.formats``: formats of records, such as JSON, Avro and Debezium's.
+- ``dt.lookups``: stores in which rows are looked up.
+- ``dt.checkpoints``: the state of queries: read it, go back, upgrade.
+- ``dt.testing``: a driver that runs a topology row by row, without Spark.
+- ``dt.errors`` and ``dt.typing``: errors to catch and types for annotations.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import importlib
+from typing import Any
 
-from dovetail.api.results import dead_letters, explain, run, upgrade
-from dovetail.api.tables import (
-    GroupedStream,
-    GroupedTable,
-    Stream,
-    Table,
-    WindowedStream,
-    WindowedTable,
-)
+from dovetail import checkpoints, errors, formats, lookups, typing, windows
+from dovetail.api.results import dead_letters, explain, run
+from dovetail.api.tables import Stream, Table, WindowedTable
 from dovetail.base.hints import OF_MODULE, MissingNameError, nearest
-from dovetail.errors import (
-    BatchError,
-    CheckpointError,
-    ConfigurationError,
-    DataError,
-    DovetailError,
-    DovetailWarning,
-    PlanError,
-    StateError,
-    StorageError,
-    TargetError,
-)
-from dovetail.io.formats.avro import avro
-from dovetail.io.formats.debezium import debezium
-from dovetail.io.formats.dialects import canal, maxwell
-from dovetail.io.formats.plain import json
-from dovetail.io.formats.protobuf import protobuf
-from dovetail.io.formats.registry import registry
 from dovetail.io.sinks.delta.sink import to_delta
 from dovetail.io.sinks.postgres.sink import to_postgres
 from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memory, to_parquet
 from dovetail.io.sinks.topics import to_topic
 from dovetail.io.sources.current_rows import read_current
 from dovetail.io.sources.kafka import read_topic
-from dovetail.lookup.dbapi import dbapi
-from dovetail.lookup.delta_files import delta_files
-from dovetail.lookup.postgres import postgres
-from dovetail.lookup.source import Index, LookupSource, index
-from dovetail.lookup.sqlite import sqlite
-from dovetail.plan.joins.delta_options import Delta, delta
-from dovetail.plan.joins.look_up import cache
-from dovetail.plan.joins.stream_join import Within, within
+from dovetail.plan.joins.delta_options import delta_join
+from dovetail.plan.joins.stream_join import within
 from dovetail.plan.types.aggregates import (
-    AggregateCall,
     aggregate,
     approx_count_distinct,
     collect_list,
@@ -62,86 +42,42 @@ from dovetail.plan.types.aggregates import (
     sum,  # noqa: A004
     top,
 )
-from dovetail.plan.types.windows import Windows, hopping, session, sliding, tumbling
 from dovetail.snapshots.table import SnapshotTable
-from dovetail.spark.checkpoints.state_lookup import lookup_state
-from dovetail.spark.checkpoints.state_reader import read_state
 from dovetail.spark.doctor import doctor
-from dovetail.spark.migration.repartition import repartition
-from dovetail.spark.migration.rewind import rewind
-from dovetail.spark.query.results import BatchSink, Sink
-from dovetail.spark.query.writer import settings
 from dovetail.spark.session import configure
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AggregateCall",
-    "BatchError",
-    "BatchSink",
-    "CheckpointError",
-    "ConfigurationError",
-    "DataError",
-    "Delta",
-    "DovetailError",
-    "DovetailWarning",
-    "GroupedStream",
-    "GroupedTable",
-    "Index",
-    "LookupSource",
-    "PlanError",
-    "Sink",
     "SnapshotTable",
-    "StateError",
-    "StorageError",
     "Stream",
     "Table",
-    "TargetError",
-    "WindowedStream",
     "WindowedTable",
-    "Windows",
-    "Within",
     "aggregate",
     "approx_count_distinct",
-    "avro",
-    "cache",
-    "canal",
+    "checkpoints",
     "collect_list",
     "collect_set",
     "configure",
     "count",
     "count_distinct",
-    "dbapi",
     "dead_letters",
-    "debezium",
-    "delta",
-    "delta_files",
+    "delta_join",
     "doctor",
+    "errors",
     "explain",
     "first",
-    "hopping",
-    "index",
-    "json",
+    "formats",
     "last",
-    "lookup_state",
+    "lookups",
     "max",
-    "maxwell",
     "mean",
     "min",
-    "postgres",
-    "protobuf",
     "read_current",
-    "read_state",
     "read_topic",
-    "registry",
-    "repartition",
-    "rewind",
     "run",
-    "session",
-    "settings",
-    "sliding",
-    "sqlite",
     "sum",
+    "testing",
     "to_console",
     "to_delta",
     "to_foreach_batch",
@@ -150,14 +86,20 @@ __all__ = [
     "to_postgres",
     "to_topic",
     "top",
-    "tumbling",
-    "upgrade",
+    "typing",
+    "windows",
     "within",
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("dovetail.testing")
     if name.startswith("_"):
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
     remedy = OF_MODULE.get(name) or nearest(name, __all__)
     raise MissingNameError("dovetail", f"there is no dt.{name}", remedy)
+
+
+def __dir__() -> list[str]:
+    return __all__

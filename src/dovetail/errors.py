@@ -18,6 +18,19 @@ Every message names the operator, the problem and the remedy.
 
 from __future__ import annotations
 
+__all__ = [
+    "BatchError",
+    "CheckpointError",
+    "ConfigurationError",
+    "DataError",
+    "DovetailError",
+    "DovetailWarning",
+    "PlanError",
+    "StateError",
+    "StorageError",
+    "TargetError",
+]
+
 
 class DovetailError(Exception):
     """Base of all errors of the library; the message is ``operator: problem. remedy.``.

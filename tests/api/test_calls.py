@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from public_names import exported
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
@@ -51,10 +52,14 @@ class World:
         self.past = self.table("past", self.live, versioned="1 day")
         self.clicks = self.stream("clicks", self.live)
         self.views = self.stream("views", self.live)
-        self.hours = self.clicks.group_by("id").window(dt.tumbling("1 hour")).agg(n=dt.count())
-        week = dt.tumbling("1 hour", retention="8 days")
+        self.hours = (
+            self.clicks.group_by("id").window(dt.windows.tumbling("1 hour")).agg(n=dt.count())
+        )
+        week = dt.windows.tumbling("1 hour", retention="8 days")
         self.weekly = self.clicks.group_by("id").window(week).agg(n=dt.count())
-        self.days = self.clicks.group_by("id").window(dt.tumbling("1 hour")).agg(m=dt.count())
+        self.days = (
+            self.clicks.group_by("id").window(dt.windows.tumbling("1 hour")).agg(m=dt.count())
+        )
         schema = {"id": pa.int64(), "amount": pa.int64()}
         self.fed = testing.table("fed", key="id", schema=schema)
         self.driver = testing.Driver(self.fed)
@@ -72,7 +77,7 @@ class World:
         return dt.Stream.from_changelog(frame, key="id", timestamp="at", name=name)
 
     def looked_up(self, name: str) -> dt.Table:
-        return self.table(name, self.live).with_lookup(dt.sqlite("f.db", name, key="id"))
+        return self.table(name, self.live).with_lookup(dt.lookups.sqlite("f.db", name, key="id"))
 
     def new_folder(self) -> str:
         return str(self.folder / uuid4().hex)
@@ -209,6 +214,11 @@ def call(
 
 
 FLAG = line("True")
+TRIGGERS = (
+    *({"once": True}, {"continuous": "1 s"}, {"availableNow": False}, {"every": "1 s"}, {}),
+    *({"processingTime": "10 bananas"}, {"processingTime": 5}, {"processingTime": None}),
+    {"processingTime": "1 s", "availableNow": True},
+)
 TABLES = line("empty list", "empty mapping", "pandas frame", "arrow table", "static frame")
 NAME = line("None", "text", "column", "span")
 NAMED = line("text", "column", "span")
@@ -373,26 +383,27 @@ CALLS: dict[str, Call] = {
         options=OPTIONS,
     ),
     "json": call(
-        lambda _: partial(dt.json, schema="at timestamp"),
+        lambda _: partial(dt.formats.json, schema="at timestamp"),
         schema=line("None", "empty text", "empty mapping", wrong=("id lang", "long")),
         framed=FLAG,
         encodings=line("None", "empty mapping", wrong=({"at": "epoch_days"}, {"at": "millis"})),
     ),
     "maxwell": call(
-        lambda _: dt.maxwell, schema=line("empty text", "empty mapping", wrong=("id lang", "long"))
+        lambda _: dt.formats.maxwell,
+        schema=line("empty text", "empty mapping", wrong=("id lang", "long")),
     ),
     "canal": call(
-        lambda _: dt.canal,
+        lambda _: dt.formats.canal,
         schema=line("empty text", "empty mapping", wrong=("id lang", "long", "a array<int>")),
     ),
     "avro": call(
-        lambda _: partial(dt.avro, schema='"string"'),
+        lambda _: partial(dt.formats.avro, schema='"string"'),
         schema=line(wrong=("{", "[]")),
         registry=line("None"),
         subject=line("None"),
     ),
     "protobuf": call(
-        lambda _: partial(dt.protobuf, message=Timestamp),
+        lambda _: partial(dt.formats.protobuf, message=Timestamp),
         message=line(wrong=("google.protobuf.Timestamp",)),
         descriptors=line("None"),
         framed=FLAG,
@@ -400,13 +411,13 @@ CALLS: dict[str, Call] = {
         subject=NAME,
     ),
     "registry": call(
-        lambda _: partial(dt.registry, address="http://localhost:8081"),
+        lambda _: partial(dt.formats.registry, address="http://localhost:8081"),
         address=line("text", "column", "span", "path"),
         auth=line("None", "text", "column", "span", "empty text", wrong=(("a",), ("a", "b", "c"))),
         timeout=line("number", "fraction"),
     ),
     "debezium": call(
-        lambda _: partial(dt.debezium, schema="id long, at timestamp"),
+        lambda _: partial(dt.formats.debezium, schema="id long, at timestamp"),
         schema=line("empty text", "empty mapping", wrong=("id lang", "long")),
         avro=line("None"),
         encodings=line("None", "empty mapping", wrong=({"no": "Time"}, {"at": "Timestump"})),
@@ -432,7 +443,9 @@ CALLS: dict[str, Call] = {
         late=line(wrong=("history", "drop")),
         align=MAYBE_SPAN,
         window_of=line("None", wrong=("at",)),
-        delta=line("None", wrong=(dt.delta(strategy="force"),), says="limitations are broken"),
+        delta_join=line(
+            "None", wrong=(dt.delta_join(strategy="force"),), says="limitations are broken"
+        ),
         name=NAME,
     ),
     "Table.join (windows)": call(
@@ -442,11 +455,13 @@ CALLS: dict[str, Call] = {
         window_of=line(wrong=("nope", "id", "visits", FOREIGN, *BEYOND_A_ROW)),
         late=line(wrong=("history",)),
         align=line("None"),
-        delta=line("None", wrong=(dt.delta(),)),
+        delta_join=line("None", wrong=(dt.delta_join(),)),
     ),
-    "Table.join (look-ups)": call(
+    "Table.join (lookups)": call(
         lambda w: partial(
-            w.looked_up("a").join, right=w.looked_up("b"), delta=dt.delta(strategy="force")
+            w.looked_up("a").join,
+            right=w.looked_up("b"),
+            delta_join=dt.delta_join(strategy="force"),
         ),
         right=line(says="limitations are broken"),
         on=line(
@@ -460,25 +475,27 @@ CALLS: dict[str, Call] = {
     ),
     **{
         name: call(
-            lambda _, name=name: getattr(dt, name.partition(".")[0]),
+            lambda _, name=name: getattr(dt, name, dt.typing.DeltaJoinOptions),
             strategy=line(wrong=("always",)),
             left_cache=NATURAL,
             right_cache=NATURAL,
         )
-        for name in ("delta", "Delta.__init__")
+        for name in ("delta_join", "DeltaJoinOptions.__init__")
     },
     "TableRows.with_lookup": call(
-        lambda w: partial(w.orders.with_lookup, source=dt.sqlite("f.db", "orders", key="id")),
-        source=line(wrong=(dt.sqlite("f.db", "orders", key="n"),), says="sqlite orders"),
+        lambda w: partial(
+            w.orders.with_lookup, source=dt.lookups.sqlite("f.db", "orders", key="id")
+        ),
+        source=line(wrong=(dt.lookups.sqlite("f.db", "orders", key="n"),), says="sqlite orders"),
         changes=line("None", wrong=("retract",)),
     ),
-    "LooksUp.look_up": call(
+    "LooksUp.lookup": call(
         lambda w: partial(
-            w.clicks.look_up,
-            source=dt.sqlite("f.db", "users", key="id"),
+            w.clicks.lookup,
+            source=dt.lookups.sqlite("f.db", "users", key="id"),
             columns="id long, city string",
         ),
-        source=line(wrong=(dt.sqlite("f.db", "users", key="nope"),), says="lacks 'nope'"),
+        source=line(wrong=(dt.lookups.sqlite("f.db", "users", key="nope"),), says="lacks 'nope'"),
         columns=line(wrong=("city string", "id", "id nope", {"id": 1}, {"city": pa.string()})),
         on=line(
             *("None", "column", "names"),
@@ -490,7 +507,9 @@ CALLS: dict[str, Call] = {
         cache=line("None"),
         name=NAME,
     ),
-    "cache": call(lambda _: partial(dt.cache, max_age="1 min"), max_age=SPAN, rows=line("number")),
+    "cache": call(
+        lambda _: partial(dt.lookups.cache, max_age="1 min"), max_age=SPAN, rows=line("number")
+    ),
     "Topology.where": call(
         lambda w: partial(w.orders.where, condition="orders > 1"),
         condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW)),
@@ -507,8 +526,8 @@ CALLS: dict[str, Call] = {
             says="a name that changelogs use|occurs twice",
         ),
     ),
-    "TableRows.rekey": call(
-        lambda w: partial(w.orders.rekey, key=F.lit(1)),
+    "TableRows.key_by": call(
+        lambda w: partial(w.orders.key_by, key=F.lit(1)),
         columns=line("column"),
         duplicates=line(wrong=("first",)),
         errors=ERRORS,
@@ -568,7 +587,7 @@ CALLS: dict[str, Call] = {
     "GroupedStream.agg": call(lambda w: w.clicks.group_by("id").agg, aggregates=line("aggregate")),
     "GroupedStream.window": call(lambda w: w.clicks.group_by("id").window, windows=line()),
     "WindowedStream.agg": call(
-        lambda w: w.clicks.group_by("id").window(dt.session("1 min")).agg,
+        lambda w: w.clicks.group_by("id").window(dt.windows.session("1 min")).agg,
         aggregates=line("aggregate"),
     ),
     "Stream.join": call(
@@ -652,12 +671,11 @@ CALLS: dict[str, Call] = {
             "path",
             wrong=(*UNREACHABLE, "/proc/nothing", Given(lambda w: str(w.folder / "file"))),
         ),
-        processingTime=line("None", "span", wrong=(*SPAN.wrong, "10 bananas")),
-        availableNow=FLAG,
+        trigger=line("None", wrong=TRIGGERS),
         emit=EMIT,
         buckets=BUCKETS,
         partitions=BUCKETS,
-        name=NAME,
+        query_name=NAME,
         initial=line("None", "path", wrong=({"orders": 1},)),
         emit_initial=FLAG,
         close_at_end=FLAG,
@@ -711,7 +729,7 @@ CALLS: dict[str, Call] = {
         for name in ("first", "last")
     },
     "AggregateCall.__init__": call(
-        lambda _: partial(dt.AggregateCall, function="sum", columns=("n",)),
+        lambda _: partial(dt.typing.AggregateCall, function="sum", columns=("n",)),
         function=NAMED,
         columns=line(),
         ignore_nulls=FLAG,
@@ -719,18 +737,20 @@ CALLS: dict[str, Call] = {
         returns=line("None"),
         taken=line("None"),
     ),
-    "tumbling": call(lambda _: partial(dt.tumbling, size="1 hour"), size=SPAN, lines=WINDOWS),
-    "sliding": call(lambda _: partial(dt.sliding, size="1 hour"), size=SPAN, lines=WINDOWS),
-    "session": call(lambda _: partial(dt.session, gap="1 hour"), gap=SPAN, lines=WINDOWS),
+    "tumbling": call(
+        lambda _: partial(dt.windows.tumbling, size="1 hour"), size=SPAN, lines=WINDOWS
+    ),
+    "sliding": call(lambda _: partial(dt.windows.sliding, size="1 hour"), size=SPAN, lines=WINDOWS),
+    "session": call(lambda _: partial(dt.windows.session, gap="1 hour"), gap=SPAN, lines=WINDOWS),
     "hopping": call(
-        lambda _: partial(dt.hopping, size="1 hour", advance="1 min"),
+        lambda _: partial(dt.windows.hopping, size="1 hour", advance="1 min"),
         size=line("span", wrong=(*SPAN.wrong, "1 s")),
         advance=line("span", wrong=(*SPAN.wrong, "0 s", "2 hours")),
         lines=WINDOWS,
     ),
     "Windows.__init__": call(
         lambda _: partial(
-            dt.Windows, kind="tumbling", size_us=1, advance_us=1, grace_us=0, retention_us=1
+            dt.windows.Windows, kind="tumbling", size_us=1, advance_us=1, grace_us=0, retention_us=1
         ),
         kind=line(),
         **dict.fromkeys(
@@ -745,12 +765,12 @@ CALLS: dict[str, Call] = {
         grace=SPAN,
     ),
     "Within.__init__": call(
-        lambda _: partial(dt.Within, before_us=0, after_us=0, grace_us=0),
+        lambda _: partial(dt.typing.Within, before_us=0, after_us=0, grace_us=0),
         **dict.fromkeys(
             ("before_us", "after_us", "grace_us"), line("zero", "number", "negative", "huge")
         ),
     ),
-    # Sinks, and look-up sources.
+    # Sinks, and lookup sources.
     "to_parquet": call(
         lambda _: partial(dt.to_parquet, path="path"),
         path=line("text", "column", "span", "path"),
@@ -794,7 +814,7 @@ CALLS: dict[str, Call] = {
         ),
         options=OPTIONS,
     ),
-    "settings": call(lambda _: dt.settings, partitions=line("number")),
+    "settings": call(lambda _: dt.checkpoints.settings, partitions=line("number")),
     "configure": call(
         lambda _: partial(dt.configure, builder=SparkSession.builder),
         builder=line(),
@@ -812,7 +832,7 @@ CALLS: dict[str, Call] = {
         key=line("column", "names", wrong=("nope", ["id", "id"])),
     ),
     "read_state": call(
-        lambda w: partial(dt.read_state, spark=w.spark, checkpoint=str(w.folder)),
+        lambda w: partial(dt.checkpoints.read_state, spark=w.spark, checkpoint=str(w.folder)),
         runs=True,
         spark=SESSION,
         checkpoint=line("text", "column", "span", "path"),
@@ -824,7 +844,9 @@ CALLS: dict[str, Call] = {
         topology=line("None", "table", "stream"),
     ),
     "repartition": call(
-        lambda w: partial(dt.repartition, spark=w.spark, checkpoint=w.folder, partitions=2),
+        lambda w: partial(
+            dt.checkpoints.repartition, spark=w.spark, checkpoint=w.folder, partitions=2
+        ),
         runs=True,
         spark=SESSION,
         checkpoint=line("text", "column", "span", "path"),
@@ -832,7 +854,11 @@ CALLS: dict[str, Call] = {
     ),
     "upgrade": call(
         lambda w: partial(
-            dt.upgrade, spark=w.spark, old=w.folder, new=w.folder / "new", topology=w.table
+            dt.checkpoints.upgrade,
+            spark=w.spark,
+            old=w.folder,
+            new=w.folder / "new",
+            topology=w.table,
         ),
         runs=True,
         spark=SESSION,
@@ -843,39 +869,41 @@ CALLS: dict[str, Call] = {
         partitions=BUCKETS,
     ),
     "rewind": call(
-        lambda w: partial(dt.rewind, spark=w.spark, checkpoint=w.folder, batch=0),
+        lambda w: partial(dt.checkpoints.rewind, spark=w.spark, checkpoint=w.folder, batch=0),
         runs=True,
         spark=SESSION,
         checkpoint=line("text", "column", "span", "path"),
         batch=NATURAL,
     ),
     "lookup_state": call(
-        lambda w: partial(dt.lookup_state, checkpoint=w.folder, table="orders", keys=[1]),
+        lambda w: partial(
+            dt.checkpoints.lookup_state, checkpoint=w.folder, table="orders", keys=[1]
+        ),
         runs=True,
         checkpoint=line("text", "column", "span", "path"),
         table=NAMED,
         keys=line(*LISTS),
         as_of=line("None", wrong=(datetime(2026, 1, 1),)),  # noqa: DTZ001
     ),
-    "index": call(lambda _: partial(dt.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
+    "index": call(lambda _: partial(dt.lookups.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
     "Index.__init__": call(
-        lambda _: partial(dt.Index, name="i", columns=("a",)),
+        lambda _: partial(dt.lookups.Index, name="i", columns=("a",)),
         name=NAMED,
         columns=line(),
         unique=FLAG,
     ),
     "sqlite": call(
-        lambda _: partial(dt.sqlite, path="f.db", table="t", key="id"),
+        lambda _: partial(dt.lookups.sqlite, path="f.db", table="t", key="id"),
         path=line("text", "column", "span", "path"),
         lines=LOOKED_UP,
     ),
     "postgres": call(
-        lambda _: partial(dt.postgres, dsn="", table="t", key="id"),
+        lambda _: partial(dt.lookups.postgres, dsn="", table="t", key="id"),
         dsn=line("empty text"),
         lines=LOOKED_UP | {"table": line("text", "column", "span", wrong=("a.b.c", ".a"))},
     ),
     "dbapi": call(
-        lambda _: partial(dt.dbapi, driver="sqlite3", table="t", connect={}, key="id"),
+        lambda _: partial(dt.lookups.dbapi, driver="sqlite3", table="t", connect={}, key="id"),
         driver=line(wrong=("json", "nowhere_db"), says="PEP 249|cannot be imported"),
         connect=line("empty mapping", wrong=({"a": lambda: None},)),
         quote=line(wrong=("'", "]")),
@@ -884,7 +912,7 @@ CALLS: dict[str, Call] = {
         lines={n: LOOKED_UP[n] for n in ("table", "key", "indexes", "where", "retries")},
     ),
     "delta_files": call(
-        lambda _: partial(dt.delta_files, path="folder", key="id"),
+        lambda _: partial(dt.lookups.delta_files, path="folder", key="id"),
         path=line("text", "column", "span", "path"),
         lines={n: LOOKED_UP[n] for n in ("key", "indexes", "where", "retries")},
     ),
@@ -1071,7 +1099,7 @@ UNCALLED = {"Change", "DriverTimeline", "GroupedTable", "GroupedStream", "Window
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every function and method that takes an argument, by its name."""
-    named = [getattr(dt, name) for name in dt.__all__]
+    named = [value for name, value in exported() if not name.startswith("testing.")]
     named += [
         one
         for name, one in vars(testing).items()
@@ -1143,7 +1171,7 @@ def _unfit(call: Any, argument: str, value: Any, words: str) -> str | None:
     """Say why a refusal is unfit, None if it is fit; ``words``: a pattern for its message."""
     try:
         made = call(argument, value)
-    except dt.DovetailError as error:
+    except dt.errors.DovetailError as error:
         message = str(error)
         complete = error.operator and error.problem and error.remedy and "\n" not in message
         return None if complete and re.search(words, message) else message
@@ -1184,7 +1212,7 @@ def test_paths_are_taken(world: World) -> None:
     query = world.orders.write_stream(
         dt.to_parquet(world.folder / "out"),
         checkpoint=world.folder / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=1,
     )
     query.awaitTermination()

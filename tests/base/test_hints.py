@@ -21,7 +21,7 @@ ORDERS = testing.table(
 )
 PAID = testing.table("paid", key="id", schema={"id": pa.int64(), "sum": pa.int64()})
 CLICKS = testing.stream("clicks", key="id", schema={"id": pa.int64(), "customer": pa.string()})
-HOURLY = CLICKS.group_by("customer").window(dt.tumbling("1 hour")).agg(n=dt.count())
+HOURLY = CLICKS.group_by("customer").window(dt.windows.tumbling("1 hour")).agg(n=dt.count())
 SPARKS = {name for name in dir(DataFrame) if not name.startswith("_")}
 NO_COUNTERPART = {
     "approxQuantile", "asTable", "colRegex", "corr", "cov", "createGlobalTempView",
@@ -62,7 +62,7 @@ def calls_named(text: str) -> set[str]:
 
 @pytest.mark.parametrize("text", sorted({*hints.OF_TABLES.values(), *hints.OF_GROUPS.values()}))
 def test_a_remedy_names_calls_that_are_there(text: str) -> None:
-    kinds = (dt.Table, dt.Stream, dt.GroupedTable, dt.GroupedStream, dt.WindowedTable)
+    kinds = (dt.Table, dt.Stream, dt.typing.GroupedTable, dt.typing.GroupedStream, dt.WindowedTable)
     known = {name for kind in kinds for name in dir(kind)}
     assert calls_named(text) - known - {"count", "show"} <= {"SparkSession"}
     assert all(hasattr(dt, name) for name in re.findall(r"\bdt\.(\w+)", text))
@@ -84,7 +84,7 @@ def test_a_remedy_for_the_package_names_what_is_there(text: str) -> None:
         (lambda: "id" in ORDERS, "it holds no rows to search"),
         (lambda: ORDERS.wehre("amount > 1"), "The nearest name is 'where'"),
         (lambda: ORDERS.withcolumns, "The nearest name is 'with_columns'"),
-        (lambda: ORDERS.group_by("customer").window(dt.tumbling("1 hour")), "date_trunc"),
+        (lambda: ORDERS.group_by("customer").window(dt.windows.tumbling("1 hour")), "date_trunc"),
         (lambda: CLICKS.group_by("customer").count(), "agg(n=dt.count())"),
         (lambda: HOURLY.write_stream(dt.to_memory("x"), checkpoint="x"), "to_table()"),
         (lambda: HOURLY.where("n > 1"), "to_stream()"),
@@ -96,7 +96,7 @@ def test_a_remedy_for_the_package_names_what_is_there(text: str) -> None:
     ],
 )
 def test_names(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(dt.PlanError, match=re.escape(words)):
+    with pytest.raises(dt.errors.PlanError, match=re.escape(words)):
         call()
 
 
@@ -109,7 +109,7 @@ def test_names(call: Callable[[], Any], words: str) -> None:
         (lambda: ORDERS.join(PAID, "id"), "Give the others by name: on=, how="),
         (lambda: ORDERS.with_columns("amount"), "Give each a name: with_columns(name=...)"),
         (lambda: ORDERS.group_by("id").agg(dt.count()), "Give each a name: agg(name=...)"),
-        (lambda: dt.upgrade("old", "new"), "Call it as upgrade(spark, "),
+        (lambda: dt.checkpoints.upgrade("old", "new"), "Call it as upgrade(spark, "),
         (lambda: ORDERS.write_stream(dt.to_memory("x")), "checkpoint= is missing"),
         (lambda: PAID.join(CLICKS), "stream.join(table)"),
         (lambda: dt.Table.from_static(pd.DataFrame({"id": [1]}), key="id"), "createDataFrame"),
@@ -128,7 +128,7 @@ def test_names(call: Callable[[], Any], words: str) -> None:
     ],
 )
 def test_arguments(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(dt.DovetailError, match=re.escape(words)):
+    with pytest.raises(dt.errors.DovetailError, match=re.escape(words)):
         call()
 
 

@@ -101,8 +101,8 @@ def named_flights(table: dt.Table, names: dt.Table) -> dt.Table:
 def results(spark: SparkSession, folder: Path) -> dict[str, dt.Table | dt.Stream]:
     """By foreign key, a stream with a store and a table, an aggregate."""
     table, names = flights(spark, folder), carriers(spark, folder)
-    hubs = dt.sqlite(folder / "hubs.db", "hubs", key="code")
-    located = departures(spark, folder).look_up(
+    hubs = dt.lookups.sqlite(folder / "hubs.db", "hubs", key="code")
+    located = departures(spark, folder).lookup(
         hubs, columns="code string, hub string", on="carrier", how="left"
     )
     seen = located.join(names, on="carrier", how="left", select=["name", "hub", "late"])
@@ -132,7 +132,9 @@ def in_two_runs(spark: SparkSession, folder: Path, sinks: Sinks) -> None:
     first_rows(folder)
     for again in (False, True):
         chosen = sinks(results(spark, folder))
-        made = dt.run(chosen, checkpoint=folder / "checkpoint", availableNow=True, buckets=2)
+        made = dt.run(
+            chosen, checkpoint=folder / "checkpoint", trigger={"availableNow": True}, buckets=2
+        )
         made.awaitTermination()
         if not again:
             then_rows(folder)
@@ -214,7 +216,7 @@ def test_several_results_into_several_sinks(delta_client: Client, tmp_path: Path
 def run(spark: SparkSession, folder: Path, sink: Any, topology: Any = network, **more: Any) -> Any:
     """All there is, in a query that stops then."""
     query = topology(spark, folder).write_stream(
-        sink, checkpoint=folder / "checkpoint", availableNow=True, buckets=2, **more
+        sink, checkpoint=folder / "checkpoint", trigger={"availableNow": True}, buckets=2, **more
     )
     query.awaitTermination()
     return query
@@ -264,7 +266,7 @@ def other_topology(spark: SparkSession, folder: Path) -> list[str]:
     start(F.expr("late + 2"))
     try:
         start(F.col("late") + 3)
-    except dt.CheckpointError as error:
+    except dt.errors.CheckpointError as error:
         return [str(error)]
     return []
 
@@ -294,7 +296,7 @@ def mistakes(spark: SparkSession, folder: Path) -> list[str]:
 def refused(call: Callable[[], Any]) -> str:
     try:
         call()
-    except dt.PlanError as error:
+    except dt.errors.PlanError as error:
         return str(error)
     return "nothing is refused"
 
@@ -339,7 +341,9 @@ def left_out(spark: SparkSession, folder: Path) -> tuple[list[str], list[tuple[s
         carriers(spark, folder), on=unknown.otherwise(F.col("carrier")), select=["by", "name"]
     )
     sinks = {result: dt.to_parquet(folder / "out"), dt.dead_letters: dt.to_parquet(folder / "dead")}
-    dt.run(sinks, checkpoint=folder / "checkpoint", availableNow=True).awaitTermination()
+    dt.run(
+        sinks, checkpoint=folder / "checkpoint", trigger={"availableNow": True}
+    ).awaitTermination()
     rows = spark.read.parquet(str(folder / "out")).select("id", "by", "name")
     letters = spark.read.parquet(str(folder / "dead")).select("_operator", "row")
     return emitted(rows), sorted((row["_operator"], row["row"]) for row in letters.collect())
@@ -442,7 +446,7 @@ def other_rows_in_delta(spark: SparkSession, folder: Path) -> str:
     spark.range(3).write.format("delta").save(str(folder / "table"))
     try:
         run(spark, folder, dt.to_delta(folder / "table"))
-    except dt.TargetError as error:
+    except dt.errors.TargetError as error:
         return str(error)
     return ""
 
@@ -533,9 +537,11 @@ def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:
         if not again:
             then_rows(folder)
     checkpoint = folder / "checkpoint"
-    found = dt.lookup_state(checkpoint, "flights", keys=[1, 2, 9]).sort_by("id").to_pylist()
-    state = dt.read_state(spark, checkpoint, "flights")
-    held = dt.read_state(spark, checkpoint, topology=beside(spark, folder))
+    found = (
+        dt.checkpoints.lookup_state(checkpoint, "flights", keys=[1, 2, 9]).sort_by("id").to_pylist()
+    )
+    state = dt.checkpoints.read_state(spark, checkpoint, "flights")
+    held = dt.checkpoints.read_state(spark, checkpoint, topology=beside(spark, folder))
     lists = [emitted(frame.drop("_timestamp")) for frame in (state, held)]
     out = spark.read.parquet(str(folder / "out")).drop("_timestamp", "_position")
     return [emitted(out), *lists, [str((row["id"], row["late"])) for row in found]]
@@ -609,7 +615,7 @@ def mapped_columns(spark: SparkSession, folder: Path) -> str:
     spark.sql(f"INSERT INTO delta.`{folder / 'a'}` VALUES (2, 'y')")
     try:
         joined.refresh(folder / "target")
-    except dt.ConfigurationError as error:
+    except dt.errors.ConfigurationError as error:
         return str(error)
     return ""
 
@@ -620,11 +626,13 @@ def rewound(spark: SparkSession, folder: Path) -> str:
     read = spark.readStream.schema("id long, at timestamp").json(str(folder / "orders"))
     orders = dt.Table.from_changelog(read, key="id", timestamp="at")
     orders.materialize().write_stream(
-        dt.to_parquet(folder / "out"), checkpoint=folder / "checkpoint", availableNow=True
+        dt.to_parquet(folder / "out"),
+        checkpoint=folder / "checkpoint",
+        trigger={"availableNow": True},
     ).awaitTermination()
     try:
-        dt.rewind(spark, folder / "checkpoint", batch=0)
-    except dt.ConfigurationError as error:
+        dt.checkpoints.rewind(spark, folder / "checkpoint", batch=0)
+    except dt.errors.ConfigurationError as error:
         return str(error)
     return ""
 
@@ -632,8 +640,8 @@ def rewound(spark: SparkSession, folder: Path) -> str:
 def upgraded(spark: SparkSession, folder: Path) -> str:
     one_result(spark, folder, begins=True)
     try:
-        dt.upgrade(spark, folder / "checkpoint", folder / "new", by_name(spark, folder))
-    except dt.ConfigurationError as error:
+        dt.checkpoints.upgrade(spark, folder / "checkpoint", folder / "new", by_name(spark, folder))
+    except dt.errors.ConfigurationError as error:
         return str(error)
     return ""
 
@@ -642,10 +650,10 @@ def closed(spark: SparkSession, folder: Path) -> str:
     folder.mkdir()
     read = spark.readStream.schema("id long, at timestamp").json(str(folder))
     orders = dt.Table.from_changelog(read, key="id", timestamp="at")
-    ends = {"availableNow": True, "close_at_end": True}
+    ends = {"trigger": {"availableNow": True}, "close_at_end": True}
     try:
         orders.write_stream(dt.to_memory("m"), checkpoint=folder / "checkpoint", **ends)
-    except dt.ConfigurationError as error:
+    except dt.errors.ConfigurationError as error:
         return str(error)
     return ""
 

@@ -247,7 +247,7 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     def read_back() -> list[Any]:
         return collected(spark.read.schema(aligned.schema).parquet(str(tmp_path / "out")))
 
-    assert start(availableNow=True).awaitTermination(120)
+    assert start(trigger={"availableNow": True}).awaitTermination(120)
     assert 0 < len(read_back()) < len(live)
     query = start()
     emitted: list[Any] = []

@@ -294,7 +294,7 @@ def test_groups_have_their_results(part: int) -> None:
 @pytest.mark.parametrize("windows", ["tumbling", "session", "sliding"])
 def test_windows_have_their_results_until_they_are_closed(windows: str) -> None:
     stream = testing.stream("s", key="k", schema=COLUMNS)
-    shape = getattr(dt, windows)("5 seconds", grace="3 seconds")
+    shape = getattr(dt.windows, windows)("5 seconds", grace="3 seconds")
     grouped = stream.group_by("k").window(shape).agg(n=dt.count(), most=dt.max("v"))
     table = grouped.to_table()
     for driver in drivers(table):
@@ -323,7 +323,7 @@ def _us(time: Any) -> int:
 @pytest.mark.usefixtures("limits")
 def test_windows_that_are_open_have_their_rows() -> None:
     stream = testing.stream("s", key="k", schema=COLUMNS)
-    hourly = stream.group_by("k").window(dt.tumbling("10 seconds", grace="5 seconds"))
+    hourly = stream.group_by("k").window(dt.windows.tumbling("10 seconds", grace="5 seconds"))
     windows = hourly.agg(n=dt.count(), total=dt.sum("v"))
     for driver in drivers(windows.to_table(windows="on_close")):
         counts: dict[tuple[str, int], list[int]] = {}

@@ -50,7 +50,7 @@ def counted(name: str, windows: Any) -> dt.WindowedTable:
     return stream(name).group_by("k").window(windows).agg(n=dt.count(), total=dt.sum("v"))
 
 
-SIX = dt.tumbling("6 us", grace="2 us", retention="20 us")
+SIX = dt.windows.tumbling("6 us", grace="2 us", retention="20 us")
 VERSIONED: dict[str, Any] = {"versioned": "8 us"}
 NAMES = ["left.v", "right.v"]
 VALUES = {"lv": "left.v", "rv": "right.v"}
@@ -72,8 +72,8 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
     "histories": lambda: table("l", **VERSIONED).join(
         table("r", **VERSIONED), how="left", late="history", select=VALUES
     ),
-    "look-up": lambda: stream("l").join(table("r", **VERSIONED), how="left", select=VALUES),
-    "look-up with grace": lambda: stream("l").join(
+    "lookup": lambda: stream("l").join(table("r", **VERSIONED), how="left", select=VALUES),
+    "lookup with grace": lambda: stream("l").join(
         table("r", **VERSIONED), how="left", grace="3 us", select=VALUES
     ),
     "foreign key": lambda: table("l").join(table("r"), on="r", how="left", select=VALUES),
@@ -89,9 +89,11 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
         .agg(all=dt.collect_list("lv"), least=dt.min("rv"))
     ),
     "tumbling": lambda: counted("l", SIX).to_table(),
-    "hopping": lambda: counted("l", dt.hopping("6 us", advance="2 us", grace="1 us")).to_table(),
-    "sliding": lambda: counted("l", dt.sliding("3 us", grace="2 us")).to_table(),
-    "session": lambda: counted("l", dt.session("2 us", grace="2 us")).to_table(),
+    "hopping": lambda: counted(
+        "l", dt.windows.hopping("6 us", advance="2 us", grace="1 us")
+    ).to_table(),
+    "sliding": lambda: counted("l", dt.windows.sliding("3 us", grace="2 us")).to_table(),
+    "session": lambda: counted("l", dt.windows.session("2 us", grace="2 us")).to_table(),
     "final": lambda: counted("l", SIX).to_table(windows="on_close"),
     "windows": lambda: (
         counted("l", SIX)

@@ -41,7 +41,7 @@ def test_after_a_long_silence_all_comes_out_however_it_was_cut(kind: str, seed: 
 
 def counted(stream: dt.Stream, by: str = "k") -> dt.Table:
     """Windows of ten seconds, each once when it closes."""
-    windows = stream.group_by(by).window(dt.tumbling("10 s", grace="30 s"))
+    windows = stream.group_by(by).window(dt.windows.tumbling("10 s", grace="30 s"))
     return windows.agg(n=dt.count(), last=dt.max("v")).to_table(windows="on_close")
 
 
@@ -219,7 +219,7 @@ def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
         return [counts, seconds(records_of(counts))]
 
     def seconds(stream: dt.Stream) -> dt.Table:
-        windows = stream.group_by("k").window(dt.tumbling("1 s", grace="1 s"))
+        windows = stream.group_by("k").window(dt.windows.tumbling("1 s", grace="1 s"))
         return windows.agg(n=dt.count(), last=dt.max("v")).to_table(windows="on_close")
 
     def collect(result: int, changes: DataFrame, batch: int) -> None:
@@ -238,7 +238,7 @@ def test_a_query_goes_on_with_the_clock(spark: Any, tmp_path: Path) -> None:
             },
             checkpoint=checkpoint,
             buckets=2,
-            processingTime="100 milliseconds",
+            trigger={"processingTime": "100 milliseconds"},
             **more,
         )
 
@@ -278,11 +278,13 @@ def test_idle_is_given_from_the_first_start_on(spark: Any, tmp_path: Path) -> No
     write(tmp_path, [], 0)
     left = stream_of(spark.readStream, tmp_path)
     sink = dt.to_foreach_batch(lambda changes, _: changes.collect())
-    with pytest.raises(PlanError, match=r"^write_stream: idle= is given with availableNow=True"):
+    with pytest.raises(PlanError, match=r"^write_stream: idle= is given with trigger="):
         counted(left).write_stream(
-            sink, checkpoint=tmp_path / "checkpoint", availableNow=True, idle="1 min"
+            sink, checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}, idle="1 min"
         )
-    query = counted(left).write_stream(sink, checkpoint=tmp_path / "checkpoint", availableNow=True)
+    query = counted(left).write_stream(
+        sink, checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}
+    )
     assert query.awaitTermination(240)
     with pytest.raises(CheckpointError, match=r"idle= is given, and the query of .* begun without"):
         counted(left).write_stream(sink, checkpoint=tmp_path / "checkpoint", idle="1 min")
@@ -302,5 +304,5 @@ def test_a_query_that_begins_with_idle_ends_by_itself_without(spark: Any, tmp_pa
     finally:
         query.stop()
     write(tmp_path, rows, 1)
-    ending = counted(left).write_stream(sink, checkpoint=checkpoint, availableNow=True)
+    ending = counted(left).write_stream(sink, checkpoint=checkpoint, trigger={"availableNow": True})
     assert ending.awaitTermination(120)

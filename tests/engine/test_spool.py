@@ -55,7 +55,7 @@ def test_rows_are_what_came(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path: Path, already: int) -> None:
     spool = Spool(tmp_path / "spool", 0)
     fill(spool, [piece(number) for number in range(already)])
-    with no_room(), pytest.raises(dt.StorageError) as raised:
+    with no_room(), pytest.raises(dt.errors.StorageError) as raised:
         spool.add(piece(9), to_ipc(piece(9).rows))
     for part in ("cannot be written to", str(tmp_path), "File too large", "maxFilesPerTrigger"):
         assert part in str(raised.value)
@@ -65,5 +65,5 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path: Path, already: i
 
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "spool").write_bytes(b"")
-    with pytest.raises(dt.StorageError, match=r"File exists\). Make room there"):
+    with pytest.raises(dt.errors.StorageError, match=r"File exists\). Make room there"):
         fill(Spool(tmp_path / "spool", 0), [piece(0)])

@@ -15,24 +15,32 @@ from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unittest import mock
 
+from public_names import MODULES, exported
+
 import dovetail as dt
 
 CLASSES = (
     dt.Table,
     dt.Stream,
     dt.WindowedTable,
-    dt.GroupedTable,
-    dt.GroupedStream,
-    dt.WindowedStream,
+    dt.typing.GroupedTable,
+    dt.typing.GroupedStream,
+    dt.typing.WindowedStream,
 )
+
+OWNERS = {
+    **{class_.__name__: class_ for class_ in CLASSES},
+    **{module.__name__.replace("dovetail", "dt", 1): module for module in MODULES},
+}
+"""The classes and modules by the part of a call's name before its last dot."""
 
 
 def public() -> dict[str, Callable[..., Any]]:
     """All functions and methods by name."""
     functions = {
-        f"dt.{name}": getattr(dt, name)
-        for name in dt.__all__
-        if inspect.isfunction(getattr(dt, name))
+        f"dt.{name}": value
+        for name, value in exported()
+        if inspect.isfunction(value) and not name.startswith("testing.")
     }
     methods = {
         f"{class_.__name__}.{name}": member
@@ -103,10 +111,8 @@ def recorded() -> Iterator[set[str]]:
     found: set[str] = set()
     with ExitStack() as stack:
         for name, function in public().items():
-            owner: Any = dt
             first, _, last = name.rpartition(".")
-            if first != "dt":
-                owner = getattr(dt, first)
+            owner: Any = OWNERS[first]
             wrapper: Any = _recording(name, function, found)
             if inspect.ismethod(function):  # of the class
                 wrapper = staticmethod(wrapper)
@@ -126,7 +132,7 @@ def _recording(name: str, function: Callable[..., Any], found: set[str]) -> Call
     return call
 
 
-_OUTSIDE = "needs a system outside of the process; tests/io, tests/lookup and tests/connect have it"
+_OUTSIDE = "needs a system outside of the process; tests of io, lookups and connect have it"
 _RUNS = "runs a topology or looks at a run; fuzz.spark, seeded and upgraded draw how"
 _SAYS = "makes no rows"
 
@@ -137,9 +143,15 @@ UNDRAWN: dict[str, str] = {
     **dict.fromkeys(
         (
             *("Table.from_topic", "Stream.from_topic", "Table.from_delta", "dt.read_topic"),
-            *("dt.avro", "dt.debezium", "dt.json", "dt.protobuf", "dt.registry"),
-            *("dt.canal", "dt.maxwell"),
-            *("dt.dbapi", "dt.postgres", "dt.delta_files"),
+            *(
+                "dt.formats.avro",
+                "dt.formats.debezium",
+                "dt.formats.json",
+                "dt.formats.protobuf",
+                "dt.formats.registry",
+            ),
+            *("dt.formats.canal", "dt.formats.maxwell"),
+            *("dt.lookups.dbapi", "dt.lookups.postgres", "dt.lookups.delta_files"),
             *("dt.to_delta", "dt.to_postgres", "dt.to_topic", "dt.to_parquet"),
         ),
         _OUTSIDE,
@@ -147,8 +159,19 @@ UNDRAWN: dict[str, str] = {
     **dict.fromkeys(
         (
             *("Table.changelog", "Stream.changelog", "Table.write_stream", "Stream.write_stream"),
-            *("Table.dead_letters", "Stream.dead_letters", "dt.run", "dt.upgrade", "dt.rewind"),
-            *("dt.repartition", "dt.read_state", "dt.read_current", "dt.lookup_state"),
+            *(
+                "Table.dead_letters",
+                "Stream.dead_letters",
+                "dt.run",
+                "dt.checkpoints.upgrade",
+                "dt.checkpoints.rewind",
+            ),
+            *(
+                "dt.checkpoints.repartition",
+                "dt.checkpoints.read_state",
+                "dt.read_current",
+                "dt.checkpoints.lookup_state",
+            ),
             *("dt.to_console", "dt.to_memory", "dt.to_foreach_batch"),
         ),
         _RUNS,
@@ -156,7 +179,7 @@ UNDRAWN: dict[str, str] = {
     **dict.fromkeys(
         (
             *("Table.explain", "Stream.explain", "WindowedTable.explain", "dt.explain"),
-            *("dt.configure", "dt.doctor", "dt.settings"),
+            *("dt.configure", "dt.doctor", "dt.checkpoints.settings"),
         ),
         _SAYS,
     ),
@@ -182,20 +205,20 @@ UNDRAWN: dict[str, str] = {
     "WindowedTable.join(how='right')": "is refused",
     "Table.join(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
     "Stream.join(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
-    "Stream.look_up(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
+    "Stream.lookup(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
     "dt.approx_count_distinct": "is an estimate, which tests/aggregates hold to its error",
-    "dt.delta(strategy='none')": "is a join without look-ups, which graphs draw",
-    "dt.sqlite(where=)": "is drawn by tests/lookup/test_delta_histories",
-    "dt.sqlite(retries=)": "is for a store that fails",
-    "dt.sqlite(timeout_s=)": "is for a store that fails",
+    "dt.delta_join(strategy='none')": "is a join without lookups, which graphs draw",
+    "dt.lookups.sqlite(where=)": "is drawn by tests/lookup_sources/test_delta_histories",
+    "dt.lookups.sqlite(retries=)": "is for a store that fails",
+    "dt.lookups.sqlite(timeout_s=)": "is for a store that fails",
     **dict.fromkeys(
         (
-            *("Table.rekey", "Table.union", "Stream.key_by(errors='dead_letter')"),
+            *("Table.key_by", "Table.union", "Stream.key_by(errors='dead_letter')"),
             *(f"{c}.{m}(errors='dead_letter')" for c in ("Table", "Stream") for m in _COMPUTES),
         ),
         "needs a session of Spark: fuzz --family computed",
     ),
-    "dt.index(unique=)": "says what a store has, and is checked by tests/lookup",
+    "dt.lookups.index(unique=)": "says what a store has, and is checked by tests/lookup_sources",
 }
 """What no drawn case uses, and why not. A call stands for its options, too."""
 

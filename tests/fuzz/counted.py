@@ -82,7 +82,9 @@ ONE_RESULT: dict[str, Callable[[Any, Inputs], Any]] = {
 """Steps that emit one record for each that comes."""
 ENDS: dict[str, Callable[[Any], Any]] = {
     "count": lambda s: s.group_by("id").agg(n=dt.count()),
-    "tumbling": lambda s: s.group_by("id").window(dt.tumbling("4 us")).agg(n=dt.count()).to_table(),
+    "tumbling": lambda s: (
+        s.group_by("id").window(dt.windows.tumbling("4 us")).agg(n=dt.count()).to_table()
+    ),
     "stream": lambda s: s,
     "once": lambda s: s.deduplicate(within="2 us"),
 }

@@ -41,8 +41,10 @@ def topology_of(case: Case) -> tuple[Any, World]:
     shape, how = SHAPES[case.topology["shape"]], case.topology["how"]
     world = World(shape.left(), shape.right())
     left_cache, right_cache = case.topology["caches"]
-    option = dt.delta(strategy="force", left_cache=left_cache, right_cache=right_cache)
-    table = world.table("left").join(world.table("right"), on=dict(shape.on), how=how, delta=option)
+    option = dt.delta_join(strategy="force", left_cache=left_cache, right_cache=right_cache)
+    table = world.table("left").join(
+        world.table("right"), on=dict(shape.on), how=how, delta_join=option
+    )
     return table, world
 
 

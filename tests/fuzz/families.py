@@ -129,7 +129,7 @@ def _same(case: Case, found: list[Any], wanted: list[Any]) -> bool:
     """
     steps = {*case.topology["steps"]} if case.family in ("views", "computed") else set()
     keyed = steps & {"key_by", "fails_key"}
-    groups = keyed and steps & {"rekey", "count"}
+    groups = keyed and steps & {"table_key", "count"}
     exact = case.buckets == 1 and case.emit == "change" and "slice_bytes" not in case.limits
     if found == wanted or (exact and not groups):
         return found == wanted
@@ -289,8 +289,8 @@ def _read_joined(given: Any) -> Any:
 
 STEPS_OF = {
     "stream": [
-        *["where", "swap", "columns", "key_by", "to_table", "look_up", "look_up_left"],
-        *["deduplicate", "look_up_cached"],
+        *["where", "swap", "columns", "key_by", "to_table", "lookup", "lookup_left"],
+        *["deduplicate", "lookup_cached"],
     ],
     "table": [
         *["where", "swap", "columns", "to_stream", "to_changes", "told", "materialize", "count"]
@@ -299,10 +299,10 @@ STEPS_OF = {
 """The steps that a stream's and a table's rows may take without a session of Spark."""
 COMPUTED = {
     "stream": ["computed", "fails", "fails_where", "fails_select", "fails_key"],
-    "table": ["computed", "fails", "fails_where", "fails_select", "rekey", "fails_rekey"],
+    "table": ["computed", "fails", "fails_where", "fails_select", "table_key", "fails_table_key"],
 }
 """Those that need one."""
-ENDS = ("count", "to_changes", "told", "fails_rekey", "fails_key")
+ENDS = ("count", "to_changes", "told", "fails_table_key", "fails_key")
 
 
 def _draw_views(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
@@ -333,7 +333,7 @@ def _draw_pipeline(
         step = random_.choice(known[kind])
         if step in steps and step not in ("where", "swap", "columns", "computed"):
             continue
-        if (step == "rekey" and "count" in steps) or (step == "count" and "rekey" in steps):
+        if (step == "table_key" and "count" in steps) or (step == "count" and "table_key" in steps):
             continue
         if step == "to_stream" and "to_table" in steps:
             continue

@@ -72,13 +72,13 @@ FAULTS = [
         "oldest = True",
     ),
     Fault(
-        "table: a look-up takes equal hashes for equal keys",
+        "table: a lookup takes equal hashes for equal keys",
         "state.table_state",
         "same = rows_equal(stored_keys, [key.take(pa.array(query)) for key in keys])",
         "same = np.ones(len(query), np.bool_)",
     ),
     Fault(
-        "table: a look-up takes the oldest run's row",
+        "table: a lookup takes the oldest run's row",
         "state.table_state",
         "for run in reversed(self.runs.runs):\n            for segment in run.segments:\n"
         "                first, last",
@@ -355,14 +355,14 @@ FAULTS = [
         "row = events.row[event] % len(events.row)",
     ),
     Fault(
-        "look-ups: what meets nothing comes out",
-        "laws.joins.look_up",
+        "lookups: what meets nothing comes out",
+        "laws.joins.lookup",
         '(size == 0) & (how == "left")',
         "size == 0",
     ),
     Fault(
-        "look-ups: answers go to the records that have a value",
-        "operators.joins.look_up",
+        "lookups: answers go to the records that have a value",
+        "operators.joins.lookup",
         "live_row[record[part]]",
         "record[part]",
     ),
@@ -457,7 +457,7 @@ FAULTS = [
         "deleted=np.zeros_like(changes.present)",
     ),
     Fault(
-        "look-ups in tables: of two versions of one time the older",
+        "lookups in tables: of two versions of one time the older",
         "operators.joins.stream_table_join",
         "(fresh_time >= located.event_time_us)",
         "(fresh_time > located.event_time_us)",

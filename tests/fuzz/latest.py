@@ -35,7 +35,7 @@ LAST: dict[str, Callable[[Any], Any]] = {
     "groups": lambda t: t.group_by("v").agg(
         n=dt.count(), most=dt.max("n"), all=dt.collect_set("n")
     ),
-    "rekey": lambda t: t.rekey("v", duplicates="last"),
+    "table_key": lambda t: t.key_by("v", duplicates="last"),
     "expire": lambda t: t.materialize().expire(after="1 h"),
     "references": lambda t: t.join(_names(), on="v", how="left", select=["n", "long"]),
 }

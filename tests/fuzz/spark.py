@@ -147,7 +147,7 @@ def streamed(
             query = topology.write_stream(
                 dt.to_foreach_batch(collect),
                 checkpoint=str(folder / "checkpoint"),
-                availableNow=True,
+                trigger={"availableNow": True},
                 emit=case.emit,
                 buckets=case.buckets,
                 initial=frames or None,

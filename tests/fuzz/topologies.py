@@ -182,7 +182,7 @@ def _sums(left: Any, right: Any) -> dict[str, Any]:
     return {"sum": pc.add(left["sum"], right["sum"])}
 
 
-def _own_sum(column: str | None) -> dt.AggregateCall:
+def _own_sum(column: str | None) -> dt.typing.AggregateCall:
     """The sum of whole numbers, nulls as nothing, by functions of its own."""
     made = dt.aggregate(
         init=lambda count: {"sum": pa.array([0] * count, pa.int64())},
@@ -203,21 +203,21 @@ def _aggregates(number: int, node: Node) -> dict[str, Any]:
     }
 
 
-def _call(function: str, column: str | None) -> dt.AggregateCall:
+def _call(function: str, column: str | None) -> dt.typing.AggregateCall:
     """``top 2 c``, ``lowest 2 c``: what c is in the rows with the highest values of the column;
     ``first_known``: of those that are not null; ``own_sum``: by functions of its own.
     """
     if function == "own_sum":
         return _own_sum(column)
     if function in ("first_known", "last_known"):
-        end: dt.AggregateCall = getattr(dt, function[:-6])(column, ignore_nulls=True)
+        end: dt.typing.AggregateCall = getattr(dt, function[:-6])(column, ignore_nulls=True)
         return end
     word, *words = function.split()
     if words:
         n, shown = words
         assert column is not None
         return dt.top(int(n), shown, by=column, descending=word == "top")
-    made: dt.AggregateCall = getattr(dt, function)(*([] if column is None else [column]))
+    made: dt.typing.AggregateCall = getattr(dt, function)(*([] if column is None else [column]))
     return made
 
 
@@ -229,7 +229,7 @@ def _window(number: int, node: Node, made: list[Any]) -> Any:
     spans = {n: timedelta(microseconds=node[n]) for n in ("grace", "retention")}
     if node["kind"] == "hopping":
         spans["advance"] = timedelta(microseconds=node["advance"])
-    windows = getattr(dt, node["kind"])(timedelta(microseconds=node["size"]), **spans)
+    windows = getattr(dt.windows, node["kind"])(timedelta(microseconds=node["size"]), **spans)
     grouped = made[node["of"]].group_by(*node["by"]).window(windows)
     return grouped.agg(**_aggregates(number, node))
 

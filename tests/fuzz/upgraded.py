@@ -104,7 +104,7 @@ def difference(before: Case, case: Case) -> str | None:
             found += _answers(
                 case, case, tables, root, "after", initial=root / "before", emit_initial=is_table
             )
-        except dt.CheckpointError as error:
+        except dt.errors.CheckpointError as error:
             return f"refused: {error.problem.partition('/before ')[2]}"
         start = case.batches[0]
         for number, length in enumerate(case.batches[1:], start=1):
@@ -136,7 +136,7 @@ def _answers(
     query = topology.write_stream(
         dt.to_foreach_batch(collect),
         checkpoint=str(root / name),
-        availableNow=True,
+        trigger={"availableNow": True},
         emit=case.emit,
         buckets=own.buckets,
         **begin,

@@ -49,7 +49,9 @@ def run(make: Callable[[Inputs], Any], *rows: Row, size: int = 1) -> tuple[list[
     "make",
     [
         lambda i: i["s"].group_by("id").agg(**NUMBERS),
-        lambda i: i["s"].group_by("id").window(dt.tumbling("1 min")).agg(**NUMBERS).to_table(),
+        lambda i: (
+            i["s"].group_by("id").window(dt.windows.tumbling("1 min")).agg(**NUMBERS).to_table()
+        ),
         lambda i: i["s"].union(i["u"]).group_by("id").agg(**NUMBERS),
         lambda i: i["t"].to_stream().group_by("id").agg(**NUMBERS),
     ],
@@ -175,7 +177,7 @@ def test_a_batch_that_fails_counts_nothing() -> None:
     given = inputs()
     driver = Driver(given["h"])
     fed(driver, given, [Row("h", 1, 100)])
-    with pytest.raises(dt.DataError), driver.batch():
+    with pytest.raises(dt.errors.DataError), driver.batch():
         driver.pipe(given["h"], [{"id": None}, {"id": 1}], timestamp=[1, None])
     assert (counted(driver), driver.examples) == ({}, {})
 

@@ -254,7 +254,7 @@ def test_every_batch_of_a_query_is_a_snapshot(
             query = topology.write_stream(
                 dt.to_foreach_batch(collect),
                 checkpoint=str(tmp_path / "checkpoint"),
-                availableNow=True,
+                trigger={"availableNow": True},
                 emit=emit,
                 buckets=3,
             )

@@ -240,7 +240,7 @@ def test_a_row_whose_foreign_key_fails_is_a_dead_letter(
 
 
 def test_where_nothing_can_fail_there_are_no_dead_letters(customers: dt.Table) -> None:
-    with pytest.raises(dt.PlanError, match="no join has an expression in on="):
+    with pytest.raises(dt.errors.PlanError, match="no join has an expression in on="):
         customers.dead_letters()
 
 

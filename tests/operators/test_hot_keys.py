@@ -61,10 +61,10 @@ AGGREGATES: dict[str, Callable[[], dict[str, Any]]] = {
     "of one's own": lambda: {"text": _text("v")},
 }
 WINDOWS = {
-    "sliding": lambda: dt.sliding("6 us", grace="4 us"),
-    "sliding far": lambda: dt.sliding("40 us", grace="40 us"),
-    "session": lambda: dt.session("2 us", grace="1 us"),
-    "session far": lambda: dt.session("3 us", grace="40 us"),
+    "sliding": lambda: dt.windows.sliding("6 us", grace="4 us"),
+    "sliding far": lambda: dt.windows.sliding("40 us", grace="40 us"),
+    "session": lambda: dt.windows.session("2 us", grace="1 us"),
+    "session far": lambda: dt.windows.session("3 us", grace="40 us"),
 }
 
 
@@ -179,7 +179,9 @@ def pairs(monkeypatch: pytest.MonkeyPatch, records: int, emit: Emit, aggregates:
     made = expanded(monkeypatch, dovetail.laws.windows.sliding)
     times = random.Random(3).sample(range(records), records)
     batch = [("a", time, {"v": 1}) for time in times]
-    changes = emitted(dt.sliding("1 s", grace="1 s"), AGGREGATES[aggregates](), [batch], emit)
+    changes = emitted(
+        dt.windows.sliding("1 s", grace="1 s"), AGGREGATES[aggregates](), [batch], emit
+    )
     assert len(changes[0]) >= records
     monkeypatch.undo()
     return made
@@ -207,7 +209,7 @@ def test_what_slides_is_emitted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dovetail.laws.windows.sliding, "_PAIRS_MAX", 10**3, raising=False)
     sizes: list[int] = []
     batch = [("a", time, {"v": 1}) for time in range(300)]
-    emitted(dt.sliding("1 s", grace="1 s"), {"n": dt.count()}, [batch], sizes=sizes)
+    emitted(dt.windows.sliding("1 s", grace="1 s"), {"n": dt.count()}, [batch], sizes=sizes)
     # Four times as many as there are windows.
     assert max(sizes) <= 4 * 2 * 300
     assert sum(sizes) == 300 * 301 // 2
@@ -239,7 +241,7 @@ def test_sessions_are_merged_together(
 
         monkeypatch.setattr(Count, name, counted)
     batch = [("a", time, {"v": 1}) for time in ORDERS[order](256)]
-    emitted(dt.session("1 us", grace=grace), {"n": dt.count()}, [batch], emit)
+    emitted(dt.windows.session("1 us", grace=grace), {"n": dt.count()}, [batch], emit)
     assert calls <= 6 * 8 + 6
 
 

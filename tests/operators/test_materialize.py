@@ -66,7 +66,10 @@ def test_only_what_changes_a_row_comes_out(kind: str, seed: int) -> None:
         "versioned": lambda t: t,
         "aggregate": lambda t: t.group_by("v").agg(least=dt.min("k")),
         "windows": lambda t: (
-            t.group_by("k").window(dt.tumbling("10 s", grace="1 min")).agg(m=dt.max("v")).to_table()
+            t.group_by("k")
+            .window(dt.windows.tumbling("10 s", grace="1 min"))
+            .agg(m=dt.max("v"))
+            .to_table()
         ),
     }
     if kind == "windows":
@@ -108,7 +111,9 @@ def test_a_history_is_not_materialized() -> None:
         for n in "ab"
     )
     joined = next(sides).join(next(sides), late="history")
-    with pytest.raises(dt.PlanError, match=r"inner join of a and b: .* emits corrections of its"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"inner join of a and b: .* emits corrections of its"
+    ):
         joined.materialize()
 
 
@@ -142,11 +147,11 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
             str(tmp_path / "other")
         )
         second = dt.Table.from_changelog(other, key="k", timestamp="at", name="u")
-        table = table.with_lookup(dt.sqlite(database, "t", key="k")).join(
-            second.with_lookup(dt.sqlite(database, "u", key="k")),
+        table = table.with_lookup(dt.lookups.sqlite(database, "t", key="k")).join(
+            second.with_lookup(dt.lookups.sqlite(database, "u", key="k")),
             how="left",
             select=["v"],
-            delta=dt.delta(strategy="force"),
+            delta_join=dt.delta_join(strategy="force"),
         )
 
     def collect(changes: Any, batch: int) -> None:
@@ -160,7 +165,7 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
         table.materialize().write_stream(
             dt.to_foreach_batch(collect),
             checkpoint=tmp_path / "checkpoint",
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
         ).awaitTermination()
     assert list(emitted.values()) == [

@@ -44,7 +44,7 @@ def test_a_join_by_key_is_one_stage() -> None:
                 reads=("orders", "payments"),
                 by="key (id bigint)",
                 state=("orders: last row per key", "payments: last row per key"),
-                look_ups=(),
+                lookups=(),
                 result=None,
             ),
         ),

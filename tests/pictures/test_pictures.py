@@ -107,7 +107,7 @@ def test_html_is_a_page_with_a_table_of_the_nodes() -> None:
 
 def test_without_the_library_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grandalf.graphs", None)
-    with pytest.raises(dt.ConfigurationError) as caught:
+    with pytest.raises(dt.errors.ConfigurationError) as caught:
         PAID.explain(format="svg")
     assert str(caught.value) == (
         "explain: grandalf, which places boxes, is not installed. Install dovetail[pictures]."
@@ -128,7 +128,7 @@ def test_notebooks_show_columns_and_picture() -> None:
 
 def test_what_cannot_be_planned_is_shown_by_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
-        raise dt.PlanError("a", "b", "c")
+        raise dt.errors.PlanError("a", "b", "c")
 
     monkeypatch.setattr("dovetail.pictures.formats.topology_graph", refused)
     assert "<svg" not in ORDERS._repr_html_()

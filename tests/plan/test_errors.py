@@ -116,7 +116,7 @@ SOURCE_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
 @pytest.mark.parametrize("mistake", SOURCE_MISTAKES)
 def test_a_table_that_cannot_be_read_so(mistake: str, frame: DataFrame) -> None:
     make, message = SOURCE_MISTAKES[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make(frame)
 
 
@@ -189,7 +189,7 @@ JOIN_MISTAKES: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
 @pytest.mark.parametrize("mistake", JOIN_MISTAKES)
 def test_a_join_that_means_nothing(mistake: str, frame: DataFrame) -> None:
     make, message = JOIN_MISTAKES[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make(frame)
 
 
@@ -219,7 +219,7 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
     checkpoint = str(tmp_path / "checkpoint")
 
     def start(topology: dt.Table, checkpoint: str = checkpoint, **options: Any) -> Any:
-        options = {"availableNow": True, "buckets": 2} | options
+        options = {"trigger": {"availableNow": True}, "buckets": 2} | options
         rows = dt.to_foreach_batch(lambda batch, _: batch.collect())
         query = topology.write_stream(rows, checkpoint=checkpoint, **options)
         query.awaitTermination()
@@ -227,10 +227,10 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
 
     joined = users.join(jobs)
     with pytest.raises(
-        dt.PlanError,
+        dt.errors.PlanError,
         match=r"^write_stream: processingTime= and availableNow= are both given. Give one",
     ):
-        start(joined, processingTime="1 s")
+        start(joined, trigger={"processingTime": "1 s"})
     static = dt.Table.from_changelog(
         spark.createDataFrame([(1, "x", "A")], "id long, part string, city string").withColumn(
             "at", F.timestamp_seconds(F.lit(1))
@@ -239,7 +239,7 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
         timestamp="at",
         name="city",
     )
-    with pytest.raises(dt.PlanError, match=r"table city: its frame is not a streaming one"):
+    with pytest.raises(dt.errors.PlanError, match=r"table city: its frame is not a streaming one"):
         users.join(static).changelog()
 
     progress = [p for p in start(joined).recentProgress if p["numInputRows"]]
@@ -248,12 +248,12 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
     assert sum(p["observedMetrics"]["job.dropped"]["records"] for p in progress) == 0
 
     with pytest.raises(
-        dt.CheckpointError, match=r"has 2 buckets, the query asks for 3. Use buckets=2"
+        dt.errors.CheckpointError, match=r"has 2 buckets, the query asks for 3. Use buckets=2"
     ):
         start(joined, buckets=3)
     other = users.join(jobs, how="left")
     with pytest.raises(
-        dt.CheckpointError,
+        dt.errors.CheckpointError,
         match=r"another topology: plan.join was \"inner\" and is \"left\". Start",
     ):
         start(other)
@@ -291,7 +291,7 @@ def test_a_refused_query_leaves_its_checkpoint_unbound(
     stream = spark.readStream.schema("id long, at timestamp").parquet(str(tmp_path / "in"))
     users = dt.Table.from_changelog(stream, key="id", timestamp="at", name="user")
     sink = dt.to_foreach_batch(lambda batch, _: None)
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         users.write_stream(sink, checkpoint=str(tmp_path / "checkpoint"), **arguments)
     assert not (tmp_path / "checkpoint").exists()
 
@@ -308,7 +308,7 @@ def test_a_changelog_needs_the_state_store(spark: SparkSession, tmp_path: Path) 
                 "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
             )
         with pytest.raises(
-            dt.ConfigurationError, match=r"state store is not RocksDB.*write_stream"
+            dt.errors.ConfigurationError, match=r"state store is not RocksDB.*write_stream"
         ):
             users.changelog()
     finally:

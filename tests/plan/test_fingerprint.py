@@ -46,7 +46,7 @@ def totals(column: str = "n", select: Any = BOTH, result: str = "total") -> dt.T
 
 
 def hours(size: str = "1 hour", **options: Any) -> dt.WindowedTable:
-    return clicks().group_by("item").window(dt.tumbling(size, **options)).agg(n=dt.count())
+    return clicks().group_by("item").window(dt.windows.tumbling(size, **options)).agg(n=dt.count())
 
 
 def emitted(**options: Any) -> dt.Table:
@@ -173,7 +173,7 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
         lambda: orders().join(items(), on="instead"),
         r'plan.on was \["item"\] and is \["instead"\]',
     ),
-    "another look-up": (
+    "another lookup": (
         lambda: priced(on="item"),
         lambda: priced(on="item", grace="1 hour"),
         r"plan.grace_us was null and is 3600000000",
@@ -249,7 +249,7 @@ def test_another_topology_is_refused_with_the_differences(case: str) -> None:
     """Also by a driver that nothing was piped into."""
     then, now, message = OTHERS[case]
     snapshot = Driver(then()).snapshot()
-    with pytest.raises(dt.CheckpointError, match=f"another topology: .*{message}"):
+    with pytest.raises(dt.errors.CheckpointError, match=f"another topology: .*{message}"):
         Driver.restore(now(), snapshot)
     Driver.restore(then(), snapshot)
 
@@ -305,7 +305,9 @@ def test_a_query_goes_on_with_another_last_selection() -> None:
 
 def test_tables_that_nothing_tells_apart_are_refused() -> None:
     driver = Driver(two("a", "a"))
-    with pytest.raises(dt.PlanError, match=r"^table a: another one has the same name and the same"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"^table a: another one has the same name and the same"
+    ):
         Driver.restore(two("a", "a"), driver.snapshot())
 
 

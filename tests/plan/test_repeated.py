@@ -52,7 +52,7 @@ REFUSED: list[Callable[[Column], Any]] = [
     lambda c: table().where(c.cast("string") > "5"),
     lambda c: stream().where(c.cast("string") > "5"),
     lambda c: stream().key_by(r=c.cast("string")),
-    lambda c: table().rekey(r=c.cast("string")),
+    lambda c: table().key_by(r=c.cast("string")),
     lambda c: table().join(named(), on=c.cast("string")),
     lambda c: table().with_columns(r=c).union(table("b").with_columns(r=c), source="of"),
     lambda c: table().join(table("b").select(), select={"r": c}).group_by("r").agg(n=dt.count()),
@@ -83,7 +83,7 @@ def test_values_that_are_others_each_time(spark: SparkSession, name: str) -> Non
         if number >= len(REFUSED) or said is None:
             testing.Driver(topology(made()), spark=spark)
             continue
-        with pytest.raises(dt.PlanError, match="run again after a failure") as refused:
+        with pytest.raises(dt.errors.PlanError, match="run again after a failure") as refused:
             testing.Driver(topology(made()), spark=spark)
         assert said.lower() in str(refused.value).lower()
 
@@ -104,7 +104,7 @@ def test_what_reads_an_input(spark: SparkSession, tmp_path: Path) -> None:
         lambda: read(frame.sample(0.5)),
     ]
     for call in refused:
-        with pytest.raises(dt.PlanError, match=r"(rand|sample).*run again after a failure"):
+        with pytest.raises(dt.errors.PlanError, match=r"(rand|sample).*run again after a failure"):
             call()
     read(frame.withColumn("f", F.input_file_name()), timestamp=F.current_timestamp())
     # A frame that does not change is read once.

@@ -114,7 +114,7 @@ def test_buckets_are_spread_evenly(spark: SparkSession, partitions: int) -> None
 def test_windows_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     views = testing.stream("views", key="user", schema={"user": pa.int64(), "page": pa.string()})
     pages = testing.table("pages", key="page", schema={"page": pa.string(), "title": pa.string()})
-    hours = views.group_by("page").window(dt.tumbling("1 hour", retention="8 days"))
+    hours = views.group_by("page").window(dt.windows.tumbling("1 hour", retention="8 days"))
     counts = hours.agg(n=dt.count())
     before = {"n": "left.n", "before": "right.n"}
     trend = counts.join(counts, how="left", shift="-7 days", select=before, name="trend")

@@ -90,7 +90,7 @@ def last_by_key(rows: dict[int, tuple[int, Any]]) -> dict[Any, Any]:
 def test_a_table_under_another_key(spark: SparkSession) -> None:
     """Of several rows the last one that came stands for all, as they come and go."""
     table = orders()
-    driver = testing.Driver(table.rekey("city", duplicates="last"), spark=spark)
+    driver = testing.Driver(table.key_by("city", duplicates="last"), spark=spark)
     rows: dict[int, tuple[int, Any]] = {}
     made: dict[Any, Any] = {}
     for place, (row, time, deleted) in enumerate(drawn(2)):
@@ -118,15 +118,15 @@ def test_deletes_under_another_key(spark: SparkSession) -> None:
 
 def test_rows_under_one_key_fail(spark: SparkSession) -> None:
     table = orders()
-    driver = testing.Driver(table.rekey(place=F.lower("city")), spark=spark)
+    driver = testing.Driver(table.key_by(place=F.lower("city")), spark=spark)
     driver.pipe(table, {"id": 1, "city": "Oslo", "amount": 1}, timestamp=1)
     driver.pipe(table, {"id": 1, "city": "OSLO", "amount": 2}, timestamp=2)
     assert [(c.key, c.values) for c in driver.read()] == [
         ({"place": "oslo"}, {"id": 1, "city": "Oslo", "amount": 1}),
         ({"place": "oslo"}, {"id": 1, "city": "OSLO", "amount": 2}),
     ]
-    problem = "rekey of orders: several rows have the key place='oslo'"
-    with pytest.raises(dt.DataError, match=problem):
+    problem = "key_by of orders: several rows have the key place='oslo'"
+    with pytest.raises(dt.errors.DataError, match=problem):
         driver.pipe(table, {"id": 2, "city": "oslo", "amount": 1}, timestamp=3)
 
 
@@ -161,7 +161,9 @@ def test_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     for number, lines in enumerate(batches):
         (tmp_path / "in" / f"{number}.json").write_text("\n".join(lines))
         totals.select("total", half=F.col("total") / 2).write_stream(
-            dt.to_foreach_batch(collect), checkpoint=tmp_path / "checkpoint", availableNow=True
+            dt.to_foreach_batch(collect),
+            checkpoint=tmp_path / "checkpoint",
+            trigger={"availableNow": True},
         ).awaitTermination()
     assert answers == [("oslo", 25, 12.5, "upsert"), ("oslo", None, None, "delete")]
 
@@ -169,19 +171,19 @@ def test_on_spark(spark: SparkSession, tmp_path: Path) -> None:
 def test_what_is_refused(spark: SparkSession) -> None:
     table = orders()
     assert isinstance(spark, SparkSession)
-    with pytest.raises(dt.PlanError, match="condition= is of type bigint, not boolean"):
+    with pytest.raises(dt.errors.PlanError, match="condition= is of type bigint, not boolean"):
         table.where("amount")
-    with pytest.raises(dt.PlanError, match="does not resolve"):
+    with pytest.raises(dt.errors.PlanError, match="does not resolve"):
         table.where("amount >")
-    with pytest.raises(dt.PlanError, match="a key column"):
+    with pytest.raises(dt.errors.PlanError, match="a key column"):
         table.drop("id")
-    with pytest.raises(dt.PlanError, match="would replace a key column"):
+    with pytest.raises(dt.errors.PlanError, match="would replace a key column"):
         table.with_columns(id=F.lit(1))
-    with pytest.raises(dt.PlanError, match="no session to evaluate it"):
+    with pytest.raises(dt.errors.PlanError, match="no session to evaluate it"):
         testing.Driver(table.where("amount > 1"))
     stream = testing.stream("s", key="id", schema=ORDERS)
     other = testing.stream("o", key="id", schema={"id": pa.int64(), "city": pa.string()})
-    with pytest.raises(dt.PlanError, match="one of streams, o, has key"):
+    with pytest.raises(dt.errors.PlanError, match="one of streams, o, has key"):
         stream.union(other)
 
 
@@ -198,7 +200,7 @@ def test_a_row_that_is_left_out_goes_by_its_own_time(windowed: bool, spark: Spar
     stream = dt.Stream.from_changelog(_timed(spark, [(1, 0, 15), (1, 0, 25)]), name="s", **options)
     joined = stream.join(table.where("amount > 0"), how="left", select={"found": "right.amount"})
     if windowed:
-        counts = joined.group_by("found").window(dt.tumbling("1 s")).agg(n=dt.count())
+        counts = joined.group_by("found").window(dt.windows.tumbling("1 s")).agg(n=dt.count())
         changes = counts.to_table().changelog(emit="batch", buckets=1)
         rows = changes.orderBy("window_start").collect()
     else:
@@ -229,7 +231,7 @@ def test_a_row_that_is_left_out_leaves_a_group_at_its_own_time(
     counts = groups.group_by("g").agg(n=dt.count())
     joined = stream.join(counts, on="id", how="left", select={"n": "right.n"})
     if timed:
-        windows = joined.with_columns(g=F.lit(1)).group_by("g").window(dt.tumbling("10 s"))
+        windows = joined.with_columns(g=F.lit(1)).group_by("g").window(dt.windows.tumbling("10 s"))
         made = windows.agg(total=dt.sum("n")).to_table()
         found = made.changelog(emit="batch", buckets=1).orderBy("window_start").collect()
         expected = [0, 1, 1 if len(rows) > 2 else 0]

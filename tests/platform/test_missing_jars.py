@@ -45,13 +45,13 @@ def errors(folder: Path) -> dict[str, str]:
         "read a Delta table's changes": lambda: dt.Table.from_delta(spark, "t", key="id"),
         "read Avro": lambda: dt.Table.from_records(
             spark.createDataFrame([], "key string, value string, timestamp timestamp"),
-            value=dt.avro('"string"'),
+            value=dt.formats.avro('"string"'),
             name="t",
         ),
     }
     messages = {}
     for name, call in calls.items():
-        with pytest.raises(dt.ConfigurationError) as raised:
+        with pytest.raises(dt.errors.ConfigurationError) as raised:
             call()
         messages[name] = str(raised.value)
     return messages

@@ -90,4 +90,4 @@ def test_pictures_are_what_the_examples_before_them_print() -> None:
 def _changed(page: Path) -> list[str]:
     import dovetail as dt
 
-    return list(dt.settings(partitions=2)) if page.name == "operations.md" else []
+    return list(dt.checkpoints.settings(partitions=2)) if page.name == "operations.md" else []

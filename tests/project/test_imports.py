@@ -24,8 +24,10 @@ STRATEGIES = "dovetail.testing.strategies"
 """A module that users import by its name, because it needs Hypothesis."""
 ARRAYS = {"errors", "base", "arrays"}
 LAWS = {*ARRAYS, "aggregates", "laws"}
-PLANS = {*LAWS, "platform", "lookup", "plan", "physical"}
+PLANS = {*LAWS, "platform", "lookup_sources", "plan", "physical"}
 BUCKETS = {*PLANS, "state", "operators", "engine"}
+TOPICS = {"errors", "windows", "formats", "lookups", "checkpoints", "typing"}
+"""The public modules beside the top one."""
 LAYERS = {
     "errors": set(),
     "base": {"errors"},
@@ -34,20 +36,25 @@ LAYERS = {
     "aggregates": {"errors", "arrays"},
     "laws": {"arrays", "aggregates"},
     "state": ARRAYS,
-    "lookup": {*ARRAYS, "laws"},
-    "plan": {*LAWS, "platform", "lookup"},
-    "physical": {*LAWS, "lookup", "plan"},
+    "lookup_sources": {*ARRAYS, "laws"},
+    "plan": {*LAWS, "platform", "lookup_sources"},
+    "physical": {*LAWS, "lookup_sources", "plan"},
     "pictures": {"errors", "plan", "physical"},
-    "operators": {*LAWS, "lookup", "plan", "physical", "state"},
+    "operators": {*LAWS, "lookup_sources", "plan", "physical", "state"},
     "engine": {*LAWS, "plan", "physical", "state", "operators"},
     "spark": BUCKETS,
-    "io": {*LAWS, "platform", "lookup", "plan"},
+    "io": {*LAWS, "platform", "lookup_sources", "plan"},
     "snapshots": {"errors", "base", "laws", "platform", "plan"},
     "api": {*PLANS, "pictures", "io", "spark"},
     "testing": {*BUCKETS, "spark", "api"},
     "cli": {"errors", "base", "spark", "api"},
     PLUGIN: {"testing"},
-    "__init__": {"errors", "base", "io", "lookup", "plan", "spark", "snapshots", "api"},
+    "windows": {"plan"},
+    "formats": {"io"},
+    "lookups": {"lookup_sources", "plan"},
+    "checkpoints": {"spark", "api"},
+    "typing": {"plan", "spark", "api"},
+    "__init__": {"base", "io", "plan", "spark", "snapshots", "api", *TOPICS},
 }
 MODULES_MAX = 14
 """Of a folder."""
@@ -62,7 +69,7 @@ WITHOUT_SPARK = {
     "arrays",
     "aggregates",
     "laws",
-    "lookup",
+    "lookup_sources",
     "state",
     "operators",
     "engine",

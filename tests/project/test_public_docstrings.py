@@ -5,14 +5,11 @@ from __future__ import annotations
 import doctest
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, is_typeddict
 
 import griffe
 import pytest
-
-import dovetail as dt
-from dovetail import testing
-from dovetail.testing import strategies
+from public_names import exported
 
 SUMMARY_MAX = 100
 """The longest summary, in characters: it is one line in an index."""
@@ -22,14 +19,12 @@ SELF_EVIDENT = {"driver", "read", "settings"}
 
 def public() -> Iterator[tuple[str, Any]]:
     """Each public name with its object, and each public method and property of a class once."""
-    for module in (dt, testing, strategies):
-        for name in module.__all__:
-            value = getattr(module, name)
-            if not (inspect.isclass(value) or inspect.isfunction(value)):
-                continue
-            yield f"{module.__name__}.{name}", value
-            if inspect.isclass(value) and not issubclass(value, Exception | Warning):
-                yield from members(f"{module.__name__}.{name}", value)
+    for name, value in exported():
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        yield name, value
+        if inspect.isclass(value) and not issubclass(value, Exception | Warning):
+            yield from members(name, value)
 
 
 def members(owner: str, class_: type) -> Iterator[tuple[str, Any]]:
@@ -63,6 +58,8 @@ def sections(value: Any) -> dict[str, Any]:
 def parameters(value: Any) -> list[str]:
     if isinstance(value, property):
         return []
+    if is_typeddict(value):
+        return [*value.__annotations__]
     names = [*inspect.signature(value).parameters.values()]
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return [stars.get(p.kind, "") + p.name for p in names if p.name not in ("self", "cls")]
@@ -71,12 +68,11 @@ def parameters(value: Any) -> list[str]:
 def known() -> set[str]:
     """The names that See Also may refer to: those of a module, and ``Class.member``."""
     names = {"SparkSession.builder"}
-    for module in (dt, testing, strategies):
-        for name in module.__all__:
-            names.add(name)
-            value = getattr(module, name)
-            if inspect.isclass(value):
-                names |= {f"{name}.{member}" for member in dir(value)}
+    for full, value in exported():
+        name = full.rpartition(".")[2]
+        names |= {full, name}
+        if inspect.isclass(value):
+            names |= {f"{name}.{member}" for member in dir(value)}
     return names
 
 

@@ -80,18 +80,30 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
     joined.refresh(tables.target)
     before = tables.stored()
     tables.write(tables.left, LEFT, [(2, 10, "known"), (3, 10, "new")])
-    refused(dt.DataError, lambda: joined.refresh(tables.target), "left", "1 keys occur more than")
+    refused(
+        dt.errors.DataError, lambda: joined.refresh(tables.target), "left", "1 keys occur more than"
+    )
     tables.sql("DELETE FROM {l} WHERE v = 'known'")
-    refused(dt.DataError, lambda: joined.refresh(tables.target), "more than once (id) in version 2")
+    refused(
+        dt.errors.DataError,
+        lambda: joined.refresh(tables.target),
+        "more than once (id) in version 2",
+    )
     assert tables.stored() == before
     joined.refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, 10, "a", "x"), (2, 20, "b", None), (3, 10, "new", "x")}
     tables.write(tables.right, RIGHT, [(40, "m"), (40, "n"), (50, "m"), (50, "n")])
-    refused(dt.DataError, lambda: joined.refresh(tables.target), "right: 2 keys occur")
-    refused(dt.DataError, lambda: joined.refresh(tables.target, rebuild=True), "right: 2 keys")
+    refused(dt.errors.DataError, lambda: joined.refresh(tables.target), "right: 2 keys occur")
+    refused(
+        dt.errors.DataError, lambda: joined.refresh(tables.target, rebuild=True), "right: 2 keys"
+    )
     tables.sql("DELETE FROM {r} WHERE k >= 40")
     tables.write(tables.right, RIGHT, [(None, "m")])
-    refused(dt.DataError, lambda: joined.refresh(tables.target, rebuild=True), "1 rows have a null")
+    refused(
+        dt.errors.DataError,
+        lambda: joined.refresh(tables.target, rebuild=True),
+        "1 rows have a null",
+    )
 
 
 @pytest.mark.slow
@@ -103,7 +115,7 @@ def test_a_target_changed_by_others_is_refused_until_it_is_rebuilt(tables: Table
     assert joined.refresh(tables.target) == []
     tables.sql("DELETE FROM {t} WHERE id = 1")
     parts = ("is a DELETE of somebody else", "rebuild=True")
-    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
     (commit,) = joined.refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, 10, "a", "x"), (2, 20, "b", None)}
     assert joined.refresh(tables.target) == []
@@ -113,15 +125,15 @@ def test_a_target_changed_by_others_is_refused_until_it_is_rebuilt(tables: Table
 def test_another_join_and_a_table_that_is_none(tables: Tables) -> None:
     tables.joined().refresh(tables.target)
     parts = ("holds another join", "how was 'left' and is 'inner'", "rebuild=True")
-    refused(dt.TargetError, lambda: tables.joined("inner").refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: tables.joined("inner").refresh(tables.target), *parts)
     tables.joined("inner").refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, 10, "a", "x")}
     foreign = tables.target + "-foreign"
     tables.write(foreign, RIGHT, [(1, "mine")])
     parts = ("has no commit of a join over snapshots",)
-    refused(dt.TargetError, lambda: tables.joined().refresh(foreign), *parts)
+    refused(dt.errors.TargetError, lambda: tables.joined().refresh(foreign), *parts)
     run = lambda: tables.joined().refresh(foreign, rebuild=True)  # noqa: E731
-    refused(dt.TargetError, run, "is not one of a join over snapshots", "not overwritten")
+    refused(dt.errors.TargetError, run, "is not one of a join over snapshots", "not overwritten")
 
 
 @pytest.mark.slow
@@ -135,10 +147,10 @@ def test_a_source_whose_schema_changes(tables: Tables) -> None:
     wide = "id long, fk long, v int"
     tables.write(tables.left, wide, [(1, 10, 5)], "overwrite", overwriteSchema="true")
     parts = ("snapshot left", "column 'v' was string when the join was written and now is int")
-    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
     again = tables.joined(select=["v", "w"])
     parts = ("left.columns.v was 'string' and is 'int'", "rebuild=True")
-    refused(dt.TargetError, lambda: again.refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: again.refresh(tables.target), *parts)
     again.refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, 5, "x")}
 
@@ -162,7 +174,7 @@ def test_columns_that_the_join_does_not_use_are_renamed_and_dropped(tables: Tabl
     tables.sql("ALTER TABLE {l} ADD COLUMN v string")
     tables.sql("INSERT INTO {l} (id, fk, v) VALUES (4, 10, 'e')")
     parts = ("snapshot left: column 'v' is not the one that version 10 has", "rebuild=True")
-    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
     joined.refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, None, "x"), (3, None, "x"), (4, "e", "x")}
 
@@ -186,18 +198,18 @@ def test_a_source_without_its_changes(tables: Tables) -> None:
     joined = tables.joined()
     parts = ("snapshot left: its change data feed is not enabled", "ALTER TABLE delta.`",
              "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")  # fmt: skip
-    refused(dt.ConfigurationError, lambda: joined.refresh(tables.target), *parts)
+    refused(dt.errors.ConfigurationError, lambda: joined.refresh(tables.target), *parts)
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     joined.refresh(tables.target)
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
     tables.write(tables.left, LEFT, [(3, 30, "c")])
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     parts = ("no longer has its changes", "rebuild=True")
-    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
     joined.refresh(tables.target, rebuild=True)
     tables.sql("UPDATE {l} SET v = 'c2' WHERE id = 3")
     shutil.rmtree(Path(tables.left) / "_change_data")
-    refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+    refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
 
 
 def test_missing_files_are_errors_whatever_the_session_says(tables: Tables) -> None:
@@ -209,7 +221,7 @@ def test_missing_files_are_errors_whatever_the_session_says(tables: Tables) -> N
         tables.spark.conf.set(f"spark.sql.files.ignore{ignored}Files", "true")
     try:
         parts = ("no longer has its changes", "rebuild=True")
-        refused(dt.TargetError, lambda: joined.refresh(tables.target), *parts)
+        refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
         for file in Path(tables.left).glob("*.parquet"):
             file.unlink()
         with pytest.raises(Exception, match="FILE_NOT_EXIST"):
@@ -225,9 +237,11 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     shutil.rmtree(tables.right)
     tables.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     tables.write(tables.right, RIGHT, [(10, "other")])
-    refused(dt.TargetError, lambda: joined.refresh(tables.target), "right", "has been replaced")
+    refused(
+        dt.errors.TargetError, lambda: joined.refresh(tables.target), "right", "has been replaced"
+    )
     again = tables.joined()
-    refused(dt.TargetError, lambda: again.refresh(tables.target), "right.table was")
+    refused(dt.errors.TargetError, lambda: again.refresh(tables.target), "right.table was")
 
 
 @pytest.mark.slow
@@ -268,7 +282,7 @@ def test_maintaining_goes_on_until_it_fails(
         tables.sql(next(changes))
 
     monkeypatch.setattr("dovetail.snapshots.table.sleep", between)
-    with pytest.raises(dt.TargetError):
+    with pytest.raises(dt.errors.TargetError):
         tables.joined().maintain(tables.target, every="100 ms")
     assert found == [
         {(1, 10, "a", "x"), (2, 20, "b", None)},
@@ -344,15 +358,21 @@ def _end(seconds: float) -> None:
 def test_arguments(tables: Tables) -> None:
     joined = tables.joined()
     refused(
-        dt.PlanError, lambda: joined.refresh(tables.target, max_versions=0), "max_versions= is 0"
+        dt.errors.PlanError,
+        lambda: joined.refresh(tables.target, max_versions=0),
+        "max_versions= is 0",
     )
-    refused(dt.PlanError, lambda: joined.maintain(tables.target, every="soon"), "not a span")
-    refused(dt.PlanError, lambda: joined.to_batch({"up": 1}), "unknown table 'up'", "left, right")
+    refused(dt.errors.PlanError, lambda: joined.maintain(tables.target, every="soon"), "not a span")
+    refused(
+        dt.errors.PlanError, lambda: joined.to_batch({"up": 1}), "unknown table 'up'", "left, right"
+    )
     assert len(joined.to_batch({"left": 0}).collect()) == 2
     for given in ({}, {"target": "a", "table": "b"}):
         for run in (joined.refresh, joined.maintain, joined.commits):
             message = f"{run.__name__}: it needs a path or table="
-            refused(dt.PlanError, lambda: run(**given), message)  # noqa: B023
+            refused(dt.errors.PlanError, lambda: run(**given), message)  # noqa: B023
     refused(
-        dt.PlanError, lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"), "needs a path"
+        dt.errors.PlanError,
+        lambda: dt.SnapshotTable.from_delta(tables.spark, key="id"),
+        "needs a path",
     )

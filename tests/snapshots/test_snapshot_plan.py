@@ -116,7 +116,7 @@ def test_an_expression_has_one_text_in_every_process() -> None:
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:
-    with pytest.raises(dt.PlanError) as raised:
+    with pytest.raises(dt.errors.PlanError) as raised:
         join(ORDERS, CUSTOMERS, **arguments)
     assert problem in str(raised.value)
 
@@ -136,12 +136,12 @@ def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:
     ],
 )
 def test_a_source_is_checked(columns: str, key: Any, problem: str) -> None:
-    with pytest.raises(dt.PlanError) as raised:
+    with pytest.raises(dt.errors.PlanError) as raised:
         table("t", columns, key)
     assert problem in str(raised.value)
 
 
 def test_two_tables_of_one_name_are_refused() -> None:
     other = table("orders", "x long", "x", table_id="2")
-    with pytest.raises(dt.PlanError, match="two tables are called 'orders'"):
+    with pytest.raises(dt.errors.PlanError, match="two tables are called 'orders'"):
         join(ORDERS, other, on={"id": "x"})

@@ -48,7 +48,9 @@ def test_what_a_builder_has_is_kept() -> None:
 
 
 def test_a_server_has_its_settings_from_its_start() -> None:
-    with pytest.raises(dt.ConfigurationError, match=r"one of Spark Connect.* Leave configure out"):
+    with pytest.raises(
+        dt.errors.ConfigurationError, match=r"one of Spark Connect.* Leave configure out"
+    ):
         dt.configure(SparkSession.builder.__class__().remote("sc://localhost"))
 
 
@@ -64,10 +66,12 @@ def test_jars_at_hand_are_named_in_place_of_coordinates(tmp_path: Path) -> None:
     found = options(dt.configure(SparkSession.builder, kafka=True, jars=tmp_path))
     assert found["spark.jars"] == f"{tmp_path / 'a.jar'},{tmp_path / 'b.jar'}"
     assert "spark.jars.packages" not in found
-    with pytest.raises(dt.ConfigurationError, match=r"^configure: jars='.*none' is no jar and no"):
+    with pytest.raises(
+        dt.errors.ConfigurationError, match=r"^configure: jars='.*none' is no jar and no"
+    ):
         dt.configure(SparkSession.builder, jars=[tmp_path, tmp_path / "none"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(dt.ConfigurationError, match=r"no folder of jars. Name them"):
+    with pytest.raises(dt.errors.ConfigurationError, match=r"no folder of jars. Name them"):
         dt.configure(SparkSession.builder, jars=tmp_path / "empty")
 
 
@@ -100,7 +104,9 @@ def new_session(folder: str) -> None:
     live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
     table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
     out = dt.to_parquet(f"{folder}/out")
-    table.write_stream(out, checkpoint=f"{folder}/c", availableNow=True).awaitTermination()
+    table.write_stream(
+        out, checkpoint=f"{folder}/c", trigger={"availableNow": True}
+    ).awaitTermination()
     rows = [row["id"] for row in spark.read.parquet(f"{folder}/out").collect()]
     missing = [finding.what for finding in dt.doctor(spark).missing]
     print(json.dumps({"rows": rows, "missing": missing, "jars": len(jars)}))
@@ -120,7 +126,7 @@ def strange_workers(folder: str) -> None:
     table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
     try:
         table.write_stream(dt.to_parquet(f"{folder}/out"), checkpoint=f"{folder}/c")
-    except dt.ConfigurationError as error:
+    except dt.errors.ConfigurationError as error:
         print(json.dumps([str(error), Path(folder, "c").exists()]))
 
 

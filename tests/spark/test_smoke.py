@@ -62,7 +62,9 @@ class World:
             store.execute(f"CREATE TABLE {name} (id INTEGER, who TEXT, {name} INTEGER)")
             store.execute(f"INSERT INTO {name} VALUES (1, 'ann', 10), (2, 'bob', 20)")
         made = self.table(name, key)
-        return made.with_lookup(dt.sqlite(path, name, key=key, indexes=[dt.index("who")]))
+        return made.with_lookup(
+            dt.lookups.sqlite(path, name, key=key, indexes=[dt.lookups.index("who")])
+        )
 
     def write(self, rows: Rows, number: int) -> None:
         for name, own in rows.items():
@@ -96,7 +98,7 @@ def aggregated(world: World) -> dt.Table:
 
 
 def windowed(world: World) -> dt.Table:
-    hours = world.stream("left").group_by("id").window(dt.tumbling("1 hour"))
+    hours = world.stream("left").group_by("id").window(dt.windows.tumbling("1 hour"))
     return hours.agg(left=dt.sum("left"), right=dt.count()).to_table()
 
 
@@ -105,10 +107,14 @@ def as_of(world: World) -> dt.Stream:
     return world.stream("left").join(history, how="left", select=["left", "right"])
 
 
-def by_look_ups(world: World) -> dt.Table:
+def by_lookups(world: World) -> dt.Table:
     left, right = world.stored("left", "id"), world.stored("right", "who")
     return left.join(
-        right, on="who", how="left", select=["left", "right"], delta=dt.delta(strategy="force")
+        right,
+        on="who",
+        how="left",
+        select=["left", "right"],
+        delta_join=dt.delta_join(strategy="force"),
     )
 
 
@@ -147,7 +153,7 @@ KINDS: dict[str, tuple[Callable[[World], Any], Rows, Rows, list[tuple[Any, ...]]
         [(1, 1, 6), (1, 2, 7)],
     ),
     "delta join": (
-        by_look_ups,
+        by_lookups,
         {"left": [(1, "ann", 3, 0)]},
         {"right": [(1, "ann", 11, 1)]},
         [(1, 3, 10), (1, 10, 11)],
@@ -169,7 +175,7 @@ def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path)
         query = topology.write_stream(
             dt.to_parquet(tmp_path / f"out of {name}"),
             checkpoint=tmp_path / name,
-            availableNow=True,
+            trigger={"availableNow": True},
         )
         query.awaitTermination()
         found = spark.read.parquet(str(tmp_path / f"out of {name}"))
@@ -179,15 +185,21 @@ def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path)
     before = run("checkpoint")
     of_tables = not any(source.stream for source in topology.plan.origins)
     buckets = 3 if of_tables else None
-    dt.upgrade(spark, tmp_path / "checkpoint", tmp_path / "other", topology, buckets=buckets)
+    dt.checkpoints.upgrade(
+        spark, tmp_path / "checkpoint", tmp_path / "other", topology, buckets=buckets
+    )
     if kind == "foreign key":
-        dt.repartition(spark, tmp_path / "other", partitions=3)
+        dt.checkpoints.repartition(spark, tmp_path / "other", partitions=3)
     world.write(then, 1)
     emitted = run("checkpoint")
     assert emitted == sorted(expected, key=str)
     assert sorted([*before, *run("other")], key=str) == emitted
-    stores = dt.read_state(spark, tmp_path / "checkpoint").where("table IS NOT NULL").collect()
+    stores = (
+        dt.checkpoints.read_state(spark, tmp_path / "checkpoint")
+        .where("table IS NOT NULL")
+        .collect()
+    )
     assert bool(stores) == (kind != "delta join")
     for store in stores[:1]:
-        rows = dt.read_state(spark, tmp_path / "checkpoint", store["table"])
+        rows = dt.checkpoints.read_state(spark, tmp_path / "checkpoint", store["table"])
         assert rows.count() <= store["rows"]

@@ -293,10 +293,12 @@ def test_a_history_does_not_expire(late: Any) -> None:
         for name in ("bid", "ask")
     ]
     both = prices[0].join(prices[1], late=late)
-    with pytest.raises(dt.PlanError, match=r"expire of bid: bid is versioned.* materialize\(\)"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"expire of bid: bid is versioned.* materialize\(\)"
+    ):
         prices[0].expire(after="1 h")
     if late == "history":
-        with pytest.raises(dt.PlanError, match="emits corrections of its past"):
+        with pytest.raises(dt.errors.PlanError, match="emits corrections of its past"):
             both.expire(after="1 h")
     else:
         both.expire(after="1 h")

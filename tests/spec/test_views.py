@@ -116,13 +116,13 @@ READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "windows": lambda t, u, s: (
         t.to_stream()
         .group_by("k")
-        .window(dt.tumbling("1 second", grace="1 hour"))
+        .window(dt.windows.tumbling("1 second", grace="1 hour"))
         .agg(n=dt.count())
         .to_table()
     ),
     "beside windows": lambda t, u, s: (
         s.group_by("k")
-        .window(dt.tumbling("1 second", grace="1 hour"))
+        .window(dt.windows.tumbling("1 second", grace="1 hour"))
         .agg(n=dt.count())
         .join(t, how="left")
         .to_table()
@@ -308,7 +308,7 @@ def test_a_value_without_a_former_row_fails_the_query_or_is_counted_as_null() ->
     row = {"id": 7, "gone": ["note", "no column"]}
     driver = testing.Driver(people.keep_former("gone"))
     with pytest.raises(
-        dt.DataError, match=r"keep_former of people: .* column note.* id=7"
+        dt.errors.DataError, match=r"keep_former of people: .* column note.* id=7"
     ) as error:
         driver.pipe(people, row, timestamp=1)
     assert "missing='null'" in str(error.value)
@@ -316,7 +316,7 @@ def test_a_value_without_a_former_row_fails_the_query_or_is_counted_as_null() ->
     driver.pipe(people, [row, row], timestamp=1)
     assert [change.values for change in driver.read()] == [{"note": None}] * 2
     assert driver.counts["people.unsent"] == 1
-    with pytest.raises(dt.PlanError, match=r"array<string>"):
+    with pytest.raises(dt.errors.PlanError, match=r"array<string>"):
         people.keep_former("note")
 
 

@@ -1,6 +1,6 @@
-"""Stored versions and stream rows against plain lists: random appends, look-ups and merges.
+"""Stored versions and stream rows against plain lists: random appends, lookups and merges.
 
-The law: whatever was merged, forgotten or restarted in between, a look-up that can still be asked
+The law: whatever was merged, forgotten or restarted in between, a lookup that can still be asked
 for is answered from all that was ever appended: of a versioned table as of the horizon or later, of
 a stream from the horizon on. What cannot be asked for disappears. Sizes are made tiny so that a few
 rows are many segments.
@@ -95,7 +95,7 @@ class Model:
         return max((r for r in self.rows[key] if r[0] <= time), key=lambda r: r[::2], default=None)
 
     def asked(self, keys: Sequence[str]) -> tuple[list[str], np.ndarray, list[pa.Array]]:
-        """Keys as a look-up wants them: by hash."""
+        """Keys as a lookup wants them: by hash."""
         names = sorted(keys, key=self.hashes.__getitem__)
         hash_ = np.array([self.hashes[key] for key in names], np.int64)
         return names, hash_, [pa.array(names, pa.string())]

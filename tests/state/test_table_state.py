@@ -1,6 +1,6 @@
-"""A table's stored rows against a dictionary: random appends, look-ups and merges.
+"""A table's stored rows against a dictionary: random appends, lookups and merges.
 
-The law: whatever was merged, forgotten or restarted in between, a look-up gives the last row that
+The law: whatever was merged, forgotten or restarted in between, a lookup gives the last row that
 was appended for its key. Sizes are made tiny so that a few rows are many segments.
 """
 
@@ -119,7 +119,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("hashes", HASHES.values(), ids=HASHES)
 @pytest.mark.parametrize("place", ["memory", "files"])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_look_up_gives_the_last_row(
+def test_a_lookup_gives_the_last_row(
     seed: int, place: str, hashes: Callable[[list[str]], list[int]], tmp_path: Path
 ) -> None:
     random_ = random.Random(seed)

@@ -71,7 +71,9 @@ def start(spark: SparkSession, folder: Path, sink: object, kind: str = "tree") -
     """
     joined = KINDS[kind](tables_of_log(spark, folder))
     checkpoint = str(folder / "checkpoint")
-    return joined.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=2)
+    return joined.write_stream(
+        sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=2
+    )
 
 
 def tables_of_log(spark: SparkSession, folder: Path) -> dict[str, dt.Table]:

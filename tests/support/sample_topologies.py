@@ -19,7 +19,11 @@ CUSTOMERS = testing.table("customers", key="name", schema={"name": TEXT, "city":
 CLICKS = testing.stream("clicks", key="id", schema={"id": WHOLE, "page": TEXT})
 PAID = ORDERS.join(PAYMENTS, how="left", select=["open", "paid"])
 NAMED = ORDERS.join(CUSTOMERS, on="customer", how="left", select=["open", "city"])
-HOURS = CLICKS.group_by("page").window(dt.tumbling("1 hour", retention="3 hours")).agg(n=dt.count())
+HOURS = (
+    CLICKS.group_by("page")
+    .window(dt.windows.tumbling("1 hour", retention="3 hours"))
+    .agg(n=dt.count())
+)
 CITIES = NAMED.where("open").group_by("city").agg(n=dt.count())
 SHIFTED = HOURS.join(
     HOURS, shift="-1 hour", how="left", select={"n": "left.n", "before": "right.n"}

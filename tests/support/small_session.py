@@ -104,14 +104,14 @@ def archive() -> Path:
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
 
 
-def _kept(look_up: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    """The look-up of a name in the JVM, asked once for a package, a class or a static method: Spark
+def _kept(lookup: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """The lookup of a name in the JVM, asked once for a package, a class or a static method: Spark
     asks for each anew whenever it makes a column, and the JVM searches all jars.
     """
 
-    @wraps(look_up)
+    @wraps(lookup)
     def kept(owner: Any, name: str) -> Any:
-        found = look_up(owner, name)
+        found = lookup(owner, name)
         if isinstance(found, JavaClass | JavaMember | JavaPackage):
             owner.__dict__[name] = found
         return found

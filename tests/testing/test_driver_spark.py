@@ -26,7 +26,7 @@ from dovetail.plan.nodes import Source
 from dovetail.spark.execution.expressions import Evaluator
 
 UTC = timezone.utc
-HOURS = dt.tumbling("1 hour", retention="1 day")
+HOURS = dt.windows.tumbling("1 hour", retention="1 day")
 
 
 def frame_of(spark: SparkSession, columns: str, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
@@ -183,11 +183,11 @@ def test_the_readmes_topology(spark: SparkSession, tmp_path: Path) -> None:
 def test_without_a_session_an_expression_is_refused(orders: Any, payments: Any) -> None:
     joined = orders[0].join(payments[0], select=[(F.col("amount") + 1).alias("more")])
     with pytest.raises(
-        dt.PlanError, match=r"select= has a Spark expression.* Give it one with spark="
+        dt.errors.PlanError, match=r"select= has a Spark expression.* Give it one with spark="
     ):
         testing.Driver(joined)
     keyed = orders[0].join(payments[0], on=F.col("amount"))
-    with pytest.raises(dt.PlanError, match=r"on= has a Spark expression.* spark="):
+    with pytest.raises(dt.errors.PlanError, match=r"on= has a Spark expression.* spark="):
         testing.Driver(keyed)
 
 
@@ -279,7 +279,7 @@ def test_windows(spark: SparkSession) -> None:
     joined = asked.join(
         counts, how="left", window_of=start, select={"asked": "left.n", "found": "right.n"}
     )
-    with pytest.raises(dt.PlanError, match=r"window_of= has a Spark expression.* spark="):
+    with pytest.raises(dt.errors.PlanError, match=r"window_of= has a Spark expression.* spark="):
         testing.Driver(joined)
     changes = agree(spark, joined, {clicks: clicks_rows, asked: asked_rows})
     found = {change.values["asked"]: change.values["found"] for change in changes if change.values}

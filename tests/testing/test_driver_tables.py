@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail import PlanError
+from dovetail.errors import PlanError
 from dovetail.testing import Driver, stream, table
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "amount": pa.int64()}
@@ -105,7 +105,7 @@ def test_a_history_has_each_keys_latest_row() -> None:
 def test_a_windowed_table_has_the_rows_of_its_windows() -> None:
     clicks = stream("clicks", key="id", schema={"id": pa.int64(), "page": pa.string()})
     pages = table("pages", key="page", schema={"page": pa.string(), "title": pa.string()})
-    counts = clicks.group_by("page").window(dt.tumbling("1 second")).agg(n=dt.count())
+    counts = clicks.group_by("page").window(dt.windows.tumbling("1 second")).agg(n=dt.count())
     joined = counts.join(pages, how="left")
     result = joined.to_table(windows="on_close")
     driver = Driver(result)
@@ -181,7 +181,7 @@ def test_a_batch_that_fails_has_changed_nothing(batched: bool) -> None:
     counts = driver.counts
     bad = [{"id": i, "g": f"{i}", "n": 0} for i in range(1, 9)]
     bad += [{"id": None}, {"id": 9}, {"id": 10, "g": "a", "n": 2**62}]
-    with pytest.raises(dt.DataError):  # noqa: PT012
+    with pytest.raises(dt.errors.DataError):  # noqa: PT012
         if batched:
             with driver.batch():
                 driver.pipe(rows, bad, timestamp=2)

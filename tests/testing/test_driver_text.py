@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
-from dovetail import DataError, PlanError
+from dovetail.errors import DataError, PlanError
 from dovetail.testing import Change, Driver, stream, table
 
 UTC = timezone.utc

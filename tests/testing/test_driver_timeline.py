@@ -112,7 +112,7 @@ def test_what_has_no_record_is_drawn_as_a_clock(orders: dt.Table, payments: dt.T
 
 
 def test_windows_are_open_and_then_in_their_grace_period(views: dt.Stream) -> None:
-    windows = dt.tumbling("10 min", grace="5 min")
+    windows = dt.windows.tumbling("10 min", grace="5 min")
     counts = views.group_by("page").window(windows).agg(n=dt.count())
     driver = Driver(counts.to_table(windows="on_close"))
     for minute in (1, 9, 11, 4, 15, 3):
@@ -140,7 +140,7 @@ def test_windows_are_open_and_then_in_their_grace_period(views: dt.Stream) -> No
 
 
 def test_sessions_are_drawn_as_the_result_has_them(views: dt.Stream) -> None:
-    sessions = views.group_by("page").window(dt.session("20 min")).agg(n=dt.count())
+    sessions = views.group_by("page").window(dt.windows.session("20 min")).agg(n=dt.count())
     driver = Driver(sessions.to_table(windows="on_change"))
     for minute in (0, 10, 50):
         driver.pipe(views, {"user": "a", "page": "b"}, timestamp=minute * MINUTE)
@@ -159,7 +159,7 @@ def test_sessions_are_drawn_as_the_result_has_them(views: dt.Stream) -> None:
 
 
 def test_windows_without_room_are_left_out_with_a_word(views: dt.Stream) -> None:
-    counts = views.group_by("page").window(dt.tumbling("1 min")).agg(n=dt.count())
+    counts = views.group_by("page").window(dt.windows.tumbling("1 min")).agg(n=dt.count())
     driver = Driver(counts.to_table(windows="on_close"))
     rows = [{"user": "a", "page": "b"}] * 20
     driver.pipe(views, rows, timestamp=[n * MINUTE for n in range(20)])
@@ -177,13 +177,13 @@ def test_a_restored_driver_begins_anew(orders: dt.Table) -> None:
 
 def test_a_batch_that_fails_is_not_drawn(orders: dt.Table) -> None:
     driver = Driver(orders)
-    with pytest.raises(dt.DataError), driver.batch():
+    with pytest.raises(dt.errors.DataError), driver.batch():
         driver.pipe(orders, [{"id": 1}, {"nope": 1}], timestamp=1)
     assert driver.micro_batches == []
 
 
 def test_the_svg_has_a_mark_with_a_title_for_each_record_and_change(views: dt.Stream) -> None:
-    counts = views.group_by("page").window(dt.tumbling("10 min")).agg(n=dt.count())
+    counts = views.group_by("page").window(dt.windows.tumbling("10 min")).agg(n=dt.count())
     driver = Driver(counts.to_table(windows="on_change"))
     driver.pipe(views, {"user": '<"&\x00>', "page": "é" * 40}, timestamp=1)
     driver.pipe(views, {"user": "a", "page": "b"}, timestamp=HOUR)

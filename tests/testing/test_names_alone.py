@@ -20,10 +20,10 @@ def changes(driver: testing.Driver) -> list[tuple[Any, ...]]:
     return [(c.change, *c.key.values(), *(c.values or {}).values()) for c in driver.read()]
 
 
-@pytest.mark.parametrize("duplicates", ["error", "last"])
+@pytest.mark.parametrize("duplicates", ["fail", "last"])
 def test_a_table_under_another_key(duplicates: Any) -> None:
     towns = table("towns")
-    driver = testing.Driver(towns.rekey("city", duplicates=duplicates))
+    driver = testing.Driver(towns.key_by("city", duplicates=duplicates))
     driver.pipe(towns, {"id": 1, "city": "Oslo"}, timestamp=1)
     driver.pipe(towns, {"id": 1}, deleted=True, timestamp=2)
     assert changes(driver) == [("upsert", "Oslo", 1), ("delete", "Oslo")]
@@ -44,7 +44,7 @@ def test_keys_move_within_a_micro_batch(buckets: int) -> None:
     """As random permutations of unique values, in any order."""
     random_ = random.Random(5)
     towns = table("towns")
-    driver = testing.Driver(towns.rekey("city"), buckets=buckets)
+    driver = testing.Driver(towns.key_by("city"), buckets=buckets)
     cities = [*"vwxyz"]
     for time in range(1, 8):
         random_.shuffle(cities)
@@ -58,9 +58,11 @@ def test_keys_move_within_a_micro_batch(buckets: int) -> None:
 
 def test_two_rows_that_a_micro_batch_leaves_under_a_key() -> None:
     towns = table("towns")
-    driver = testing.Driver(towns.rekey("city"))
+    driver = testing.Driver(towns.key_by("city"))
     driver.pipe(towns, [{"id": 71, "city": "Oslo"}, {"id": 72, "city": "Rome"}], timestamp=1)
-    with pytest.raises(dt.DataError, match=r"rekey of towns: .*'Oslo'.*71.*72.*duplicates='last'"):
+    with pytest.raises(
+        dt.errors.DataError, match=r"key_by of towns: .*'Oslo'.*71.*72.*duplicates='last'"
+    ):
         driver.pipe(towns, {"id": 72, "city": "Oslo"}, timestamp=2)
 
 
@@ -74,7 +76,7 @@ def test_the_last_changes_of_a_union(above: str) -> None:
         "union": union,
         "materialized": union.materialize(),
         "grouped": union.group_by("city").agg(n=dt.count()),
-        "rekeyed": union.rekey("city", duplicates="last"),
+        "rekeyed": union.key_by("city", duplicates="last"),
         "chosen": union.rename({"of": "whose"}),
     }[above]
     driver, each = testing.Driver(made, emit="batch"), testing.Driver(made)
@@ -97,10 +99,10 @@ def test_the_last_changes_of_a_union(above: str) -> None:
 
 def test_streams_join_within_a_bound() -> None:
     for bounds in ({}, {"grace": "1 min"}):
-        with pytest.raises(dt.PlanError, match="neither before= nor after= is given"):
+        with pytest.raises(dt.errors.PlanError, match="neither before= nor after= is given"):
             dt.within(**bounds)
-    assert dt.within(before="0 s") == dt.within(after="0 s") == dt.Within(0, 0, 0)
-    assert dt.within(after="1 s") == dt.Within(0, 1_000_000, 0)
+    assert dt.within(before="0 s") == dt.within(after="0 s") == dt.typing.Within(0, 0, 0)
+    assert dt.within(after="1 s") == dt.typing.Within(0, 1_000_000, 0)
 
 
 def test_a_table_and_a_union_with_it_are_results_of_one_query() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import find, given, settings
 
-from dovetail import PlanError
+from dovetail.errors import PlanError
 from dovetail.testing import Change, Driver, strategies, stream, table
 
 ORDERS = table("orders", key="id", schema={"id": pa.int64(), "amount": pa.int64()})

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dovetail import PlanError
+from dovetail.errors import PlanError
 from dovetail.testing import Driver, assert_table_equal, table
 
 ROWS = [{"id": 1, "amount": 40}, {"id": 2, "amount": None}]

@@ -16,8 +16,9 @@ import pytest
 from pyspark.sql import types as st
 
 import dovetail.testing
-from dovetail import CheckpointError, DataError, PlanError, Table
+from dovetail import Table
 from dovetail.arrays.hashing import stable_hash
+from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.plan.nodes import Selected
 from dovetail.testing import Change, Driver, stream, table
 

@@ -16,8 +16,8 @@ def taken(table: dt.Table, stream: dt.Stream, windowed: dt.WindowedTable) -> Non
     table.join(table, on="id", how="outer", late="history", align="1 min", name="pairs")
     table.join(table, on={"id": "id"}, how="left", select=["left.x"], errors="dead_letter")
     table.join(table, on=F.lower("name"), how="right", select={"x": F.col("left.x")})
-    table.join(table, on="city", how="right", delta=dt.delta(strategy="force"))
-    table.join(table, late="history", delta=dt.delta(strategy="none"))
+    table.join(table, on="city", how="right", delta_join=dt.delta_join(strategy="force"))
+    table.join(table, late="history", delta_join=dt.delta_join(strategy="none"))
     table.join(windowed, window_of="at")
     table.join(windowed, how="left", window_of=F.date_trunc("hour", "at"), select=["n"])
     stream.join(table, on="id", how="left", grace="1 hour", align="1 min")
@@ -42,7 +42,7 @@ def refused(table: dt.Table, stream: dt.Stream, windowed: dt.WindowedTable) -> N
     table.join(windowed, how="inner", window_of="at")  # type: ignore[call-overload]
     table.join(windowed, window_of="at", late="history")  # type: ignore[call-overload]
     table.join(windowed, window_of="at", align="1 min")  # type: ignore[call-overload]
-    table.join(windowed, window_of="at", delta=dt.delta())  # type: ignore[call-overload]
+    table.join(windowed, window_of="at", delta_join=dt.delta_join())  # type: ignore[call-overload]
     stream.join(table, how="outer")  # type: ignore[call-overload]
     stream.join(table, within=dt.within(after="1 min"))  # type: ignore[call-overload]
     stream.join(table, unmatched="eager")  # type: ignore[call-overload]

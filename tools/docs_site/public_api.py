@@ -10,7 +10,10 @@ from textwrap import indent
 import griffe
 
 SRC = Path(__file__).parents[2] / "src"
-MODULES = ("", "testing", "testing.strategies")
+MODULES = (
+    *("", "windows", "formats", "lookups", "checkpoints", "errors", "typing"),
+    *("testing", "testing.strategies"),
+)
 """The modules that users import from: ``dovetail`` itself, and below it."""
 
 
@@ -22,7 +25,9 @@ def public_api() -> dict[str, griffe.Object | griffe.Alias]:
     for prefix in MODULES:
         module = package[prefix] if prefix else package
         for name in module.exports:
-            names[f"{prefix}.{name}".lstrip(".")] = module[str(name)]
+            part = module[str(name)]
+            if not part.is_module:
+                names[f"{prefix}.{name}".lstrip(".")] = part
     return names
 
 

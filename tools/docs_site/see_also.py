@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import griffe
-from public_api import public_api
+from public_api import MODULES, public_api
 
 SECTION = re.compile(r"(?<=See Also\n--------\n)(?:.+\n?)+")
 ENTRY = re.compile(r"^([\w.]+) : (.+(?:\n[ ]+.+)*)", re.MULTILINE)
@@ -25,7 +25,9 @@ class SeeAlso(griffe.Extension):
 def _linked(entry: re.Match[str]) -> str:
     name, why = entry.groups()
     owner = name.partition(".")[0]
-    for prefix in ("", "testing."):
-        if prefix + owner in public_api():
-            return f"- [`{name}`][dovetail.{prefix}{name}]: {why}"
+    for prefix in MODULES:
+        full = f"{prefix}.{owner}".lstrip(".")
+        if full in public_api():
+            path = f"dovetail.{prefix}.{name}".replace("..", ".")
+            return f"- [`{name}`][{path}]: {why}"
     return f"- `{name}`: {why}"

@@ -7,18 +7,17 @@ from os import fspath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, overload
 
 from dovetail.api.topology import ATopology, Planned, Topology
-from dovetail.base.validation import Path, Rule, Text, validated
+from dovetail.base.validation import Path, Rule, validated
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.io.sinks.spark_sinks import FunctionSink
-from dovetail.physical.fragment import Buckets, Emit
+from dovetail.physical.fragment import Buckets
 from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order
-from dovetail.plan.types.spans import Span
 from dovetail.spark.checkpoints.checkpoint import BEGINNING
-from dovetail.spark.migration.initial_rows import Initial
 from dovetail.spark.query import first_batch, start
+from dovetail.spark.query.options import QueryOptions
 from dovetail.spark.query.results import BatchSink, Outcome
 from dovetail.spark.query.start import A_SINK
 from dovetail.spark.query.writer import StartRequest
@@ -26,6 +25,7 @@ from dovetail.spark.query.writer import StartRequest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from typing_extensions import Unpack
 
 
 class _DeadLetters:
@@ -89,16 +89,7 @@ def run(
     results: Results,
     *,
     checkpoint: Path,
-    processingTime: Span | None = None,  # noqa: N803 -- as in DataStreamWriter.trigger
-    availableNow: bool = False,  # noqa: N803
-    emit: Emit = "change",
-    buckets: Buckets | None = None,
-    partitions: Buckets | None = None,
-    name: Text | None = None,
-    initial: Initial | None = None,
-    emit_initial: bool = False,
-    close_at_end: bool = False,
-    idle: Span | None = None,
+    **options: Unpack[QueryOptions],
 ) -> StreamingQuery:
     """Start one query that keeps the sinks of several results up to date.
 
@@ -113,37 +104,8 @@ def run(
     checkpoint : str or path
         The folder for the query's state. Started again with it, the query goes on where it
         stopped, and loses and doubles nothing.
-    processingTime : str or timedelta, optional
-        The time from one micro-batch to the next, such as ``"10 seconds"``. By default
-        micro-batches run as fast as data comes.
-    availableNow : bool, default False
-        True to process all input that there is, and then stop.
-    emit : {"change", "batch"}, default "change"
-        ``"change"`` emits each change. ``"batch"`` emits the last change of each key in a
-        micro-batch.
-    buckets : int, optional
-        The number of parts of the key space, 1 to 65536; 8 by default. The checkpoint fixes
-        it.
-    partitions : int, optional
-        The number of tasks over which buckets are spread. By default it is the number of
-        cores, and at most the number of buckets. The checkpoint fixes it.
-    name : str, optional
-        The name of the query in Spark.
-    initial : mapping of str to DataFrame, str or path, optional
-        The rows with which tables begin, a static frame by each table's name. A frame has
-        one row a key, and ``_timestamp`` or the column that ``timestamp=`` reads. Or the
-        checkpoint of a stopped query, whose state and sources this query goes on with.
-        Ignored if ``checkpoint`` has begun.
-    emit_initial : bool, default False
-        True to write the results of the initial rows to the sinks, as a first micro-batch.
-        Ignored if ``checkpoint`` has begun.
-    close_at_end : bool, default False
-        True to end all waiting once all input is read: windows close, and grace periods are
-        over. It needs ``availableNow=True``. The query has then ended for good, and cannot
-        be started again.
-    idle : str or timedelta, optional
-        The time without input, by the wall clock, after which stream time goes on with the
-        clock. Without it, stream time moves only with input.
+    **options : QueryOptions
+        Described there.
 
     Returns
     -------
@@ -189,7 +151,7 @@ def run(
     ...     query = dt.run(
     ...         {orders: dt.to_parquet(f"{folder}/orders"), large: dt.to_memory("large_orders")},
     ...         checkpoint=f"{folder}/checkpoint",
-    ...         availableNow=True,
+    ...         trigger={"availableNow": True},
     ...         buckets=1,
     ...     )
     ...     query.awaitTermination()
@@ -210,16 +172,8 @@ def run(
     return start.start(
         "run",
         outcomes,
-        checkpoint=checkpoint,
-        trigger=start.trigger_of("run", processingTime, availableNow),
-        emit=emit,
-        buckets=buckets,
-        partitions=partitions,
-        name=name,
-        initial=initial,
-        emit_initial=emit_initial,
-        close_at_end=close_at_end,
-        idle=idle,
+        checkpoint,
+        options,
     )
 
 
@@ -257,8 +211,8 @@ def upgrade(
     buckets : int, optional
         The number of parts of the key space, 1 to 65536. By default it is that of ``old``.
     partitions : int, optional
-        The number of tasks over which buckets are spread. By default it is the number of
-        cores, and at most the number of buckets.
+        The number of tasks over which buckets are spread; 2 by default, and at most the
+        number of buckets.
 
     Returns
     -------
@@ -303,9 +257,14 @@ def upgrade(
     >>> folder = tempfile.TemporaryDirectory()
     >>> checkpoint = f"{folder.name}/checkpoint"
     >>> sink = dt.to_parquet(f"{folder.name}/orders")
-    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query = orders.write_stream(
+    ...     sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=1
+    ... )
     >>> query.awaitTermination()
-    >>> dt.upgrade(spark, checkpoint, f"{folder.name}/next", orders, buckets=2).collect()
+    >>> steps = dt.checkpoints.upgrade(
+    ...     spark, checkpoint, f"{folder.name}/next", orders, buckets=2
+    ... )
+    >>> steps.collect()
     [Row(stage=1, computes='orders', begins='with the rows of orders')]
     """
     nodes = [result.plan for result in (topology if isinstance(topology, Sequence) else [topology])]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from dovetail.api.topology import Topology
 from dovetail.base.validation import Text, validated
-from dovetail.laws.joins.look_up import HowAnswered
-from dovetail.lookup.source import LookupSource
+from dovetail.laws.joins.lookup import HowAnswered
+from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.joins.join_keys import On
-from dovetail.plan.joins.look_up import ACache, look_up
+from dovetail.plan.joins.lookup import ACache, lookup
 from dovetail.plan.select import Selection
 from dovetail.plan.types.schemas import Columns
 from dovetail.plan.views import Errors
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LooksUp(Topology):
-    """The look-ups of a stream's records in stores."""
+    """The lookups of a stream's records in stores."""
 
     @validated
-    def look_up(
+    def lookup(
         self,
         source: LookupSource,
         *,
@@ -39,8 +39,8 @@ class LooksUp(Topology):
         Parameters
         ----------
         source : LookupSource
-            The store, made by ``dt.postgres``, ``dt.dbapi``, ``dt.sqlite`` or
-            ``dt.delta_files``.
+            The store, made by a function of ``dt.lookups``, such as ``postgres``, ``sqlite`` or
+            ``dt.lookups.delta_files``.
         columns : str, StructType, Schema or mapping
             The store's columns that may be read, and their types; its key is among them.
             A text in SQL (``"id long, city string"``), a ``StructType``, a pyarrow
@@ -63,10 +63,10 @@ class LooksUp(Topology):
             The row is counted in the metric ``<name>.failed``, and becomes a dead letter
             (see ``dead_letters``).
         cache : LookupCache, optional
-            Answers that are kept beyond a micro-batch, made by ``dt.cache``. By default
+            Answers that are kept beyond a micro-batch, made by ``dt.lookups.cache``. By default
             none are: a task asks for each key once in a micro-batch.
         name : str, optional
-            The name of the look-up in errors and in the metric ``<name>.lookups``.
+            The name of the lookup in errors and in the metric ``<name>.lookups``.
 
         Returns
         -------
@@ -114,16 +114,16 @@ class LooksUp(Topology):
         >>> store.close()
         >>> schema = {"id": pa.int64(), "user": pa.string()}
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
-        >>> users = dt.sqlite(f"{folder.name}/shop.db", "users", key="name")
+        >>> users = dt.lookups.sqlite(f"{folder.name}/shop.db", "users", key="name")
         >>> columns = {"name": pa.string(), "city": pa.string()}
-        >>> driver = testing.Driver(clicks.look_up(users, columns=columns, on="user", how="left"))
+        >>> driver = testing.Driver(clicks.lookup(users, columns=columns, on="user", how="left"))
         >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
         [<id=1: user='ann', city='Oslo' @1>]
         >>> driver.pipe(clicks, {"id": 2, "user": "bob"}, timestamp=2)
         [<id=2: user='bob', city=None @2>]
         >>> folder.cleanup()
         """
-        plan = look_up(
+        plan = lookup(
             self.plan,
             source,
             columns=columns,

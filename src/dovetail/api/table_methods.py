@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from dovetail.api.table_sources import TableSources
 from dovetail.base.validation import ColumnName, Text, validated
-from dovetail.lookup.source import LookupSource
+from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.joins.delta_options import with_lookup
 from dovetail.plan.joins.join_call import materialized
 from dovetail.plan.nodes import ChangeKinds
 from dovetail.plan.transforms.expire import expired
 from dovetail.plan.transforms.explode import exploded
 from dovetail.plan.transforms.fill import Missing, filled
-from dovetail.plan.transforms.rekey import Duplicates, rekeyed
+from dovetail.plan.transforms.key_by import Duplicates, table_under_key
 from dovetail.plan.transforms.retire import retired
 from dovetail.plan.types.spans import Span
 from dovetail.plan.views import Errors, Item
@@ -26,10 +26,10 @@ class TableRows(TableSources):
     """The methods that change a table's rows, each with a table as result."""
 
     @validated
-    def rekey(
+    def key_by(
         self,
         *columns: ColumnName,
-        duplicates: Duplicates = "error",
+        duplicates: Duplicates = "fail",
         errors: Errors = "fail",
         **named: Item,
     ) -> Self:
@@ -39,8 +39,8 @@ class TableRows(TableSources):
         ----------
         *columns : str
             Columns that become the key, in this order.
-        duplicates : {"error", "last"}, default "error"
-            The effect of several rows with one key after a micro-batch. ``"error"`` fails
+        duplicates : {"fail", "last"}, default "fail"
+            The effect of several rows with one key after a micro-batch. ``"fail"`` fails
             the query. ``"last"`` has the row that came last, and when it leaves, the one
             before it.
         errors : {"fail", "dead_letter"}, default "fail"
@@ -75,7 +75,7 @@ class TableRows(TableSources):
         >>> from dovetail import testing
         >>> schema = {"id": pa.int64(), "mail": pa.string()}
         >>> users = testing.table("users", key="id", schema=schema)
-        >>> driver = testing.Driver(users.rekey("mail"))
+        >>> driver = testing.Driver(users.key_by("mail"))
         >>> driver.pipe(users, {"id": 1, "mail": "ann@a"}, timestamp=1)
         [<mail='ann@a': id=1 @1>]
         >>> driver.pipe(users, {"id": 1, "mail": "ann@b"}, timestamp=2)
@@ -83,7 +83,7 @@ class TableRows(TableSources):
         >>> driver.pipe(users, {"id": 1, "mail": None}, timestamp=3)
         [<mail='ann@b': deleted @3>]
         """
-        return type(self)(rekeyed(self.plan, columns, named, duplicates, errors))
+        return type(self)(table_under_key(self.plan, columns, named, duplicates, errors))
 
     @validated
     def explode(self, column: ColumnName, *, position: Text | None = None) -> Self:
@@ -345,12 +345,12 @@ class TableRows(TableSources):
         """Give this table a store of the same rows, in which delta joins look them up.
 
         A delta join is a join without state. It answers each change of one table by a
-        look-up in the store of the other.
+        lookup in the store of the other.
 
         Parameters
         ----------
         source : LookupSource
-            The store, made by ``dt.postgres``, ``dt.sqlite`` or ``dt.delta_files``. It
+            The store, made by ``dt.lookups.postgres``, ``sqlite`` or ``delta_files``. It
             has this table's key, and columns of the same names and types. If its
             ``where=`` names constants, the changelog is restricted to them, too.
         changes : {"insert", "upsert", "all"}, optional
@@ -370,8 +370,8 @@ class TableRows(TableSources):
 
         See Also
         --------
-        delta : Choose between look-ups and state in a join.
-        Table.join : Join two tables, by look-ups, too.
+        delta : Choose between lookups and state in a join.
+        Table.join : Join two tables, by lookups, too.
 
         Notes
         -----
@@ -389,7 +389,7 @@ class TableRows(TableSources):
         >>> from dovetail import testing
         >>> schema = {"id": pa.int64(), "amount": pa.int64()}
         >>> orders = testing.table("orders", key="id", schema=schema)
-        >>> orders.with_lookup(dt.sqlite("shop.db", "orders", key="id"), changes="insert")
+        >>> orders.with_lookup(dt.lookups.sqlite("shop.db", "orders", key="id"), changes="insert")
         Table[orders; key id]
           id bigint, amount bigint
         """

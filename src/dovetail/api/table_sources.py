@@ -20,7 +20,7 @@ from dovetail.io.sources.delta_feed import POSITION, DeltaChanges
 from dovetail.io.sources.records import Malformed, sound_source
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Source
-from dovetail.plan.transforms.rekey import Duplicates
+from dovetail.plan.transforms.key_by import Duplicates
 from dovetail.plan.types.spans import Span
 from dovetail.platform import delta_tables
 
@@ -140,7 +140,7 @@ class TableSources(Topology):
         ...     return dt.Table.from_delta(spark, "data/orders", key="id", versioned="7 days")
         >>> try:
         ...     dt.Table.from_delta(spark, key="id")
-        ... except dt.PlanError as error:
+        ... except dt.errors.PlanError as error:
         ...     print(error)
         from_delta: it needs a path or table=. Give one of them.
         """
@@ -173,7 +173,7 @@ class TableSources(Topology):
         frame: DataFrame,
         *,
         key: ColumnNames,
-        duplicates: Duplicates = "error",
+        duplicates: Duplicates = "fail",
         name: Text | None = None,
     ) -> Self:
         """Read a table that does not change, from the rows of a static frame.
@@ -186,8 +186,8 @@ class TableSources(Topology):
             The rows. A streaming frame is refused.
         key : str or sequence of str
             The columns that tell the rows apart. A row with a null among them is dropped.
-        duplicates : {"error", "last"}, default "error"
-            The effect of a key that is there twice. ``"error"`` refuses the rows as they
+        duplicates : {"fail", "last"}, default "fail"
+            The effect of a key that is there twice. ``"fail"`` refuses the rows as they
             are read. ``"last"`` takes the row that Spark reads last, which may be another
             one each time.
         name : str, optional

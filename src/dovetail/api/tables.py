@@ -17,7 +17,7 @@ from dovetail.laws.joins.stream_join import Unmatched
 from dovetail.laws.joins.table_join import How
 from dovetail.plan import views
 from dovetail.plan.changelog_source import Given
-from dovetail.plan.joins.delta_options import ADelta, Delta, tables_joined
+from dovetail.plan.joins.delta_options import ADeltaJoin, DeltaJoinOptions, tables_joined
 from dovetail.plan.joins.join_call import Call
 from dovetail.plan.joins.join_keys import On, OnComputed
 from dovetail.plan.joins.stream_join import AWithin, stream_join
@@ -93,7 +93,7 @@ class Table(TableRows):
         name: Text | None = None,
     ) -> Table: ...
 
-    @overload  # by look-ups, or in state if the options say so
+    @overload  # by lookups, or in state if the options say so
     def join(
         self,
         right: Table,
@@ -104,7 +104,7 @@ class Table(TableRows):
         errors: Errors = "fail",
         late: Late = "ignore",
         align: Span | None = None,
-        delta: ADelta,
+        delta_join: ADeltaJoin,
         name: Text | None = None,
     ) -> Table: ...
 
@@ -133,7 +133,7 @@ class Table(TableRows):
         late: Late = "ignore",
         align: Span | None = None,
         window_of: Given | None = None,
-        delta: ADelta | None = None,
+        delta_join: ADeltaJoin | None = None,
         name: Text | None = None,
     ) -> Table:
         """Join with another table; the result is a table that follows every change of either.
@@ -143,7 +143,7 @@ class Table(TableRows):
         - **by key**: ``on`` names this table's key, or is left out. A left and a right row make
           one row.
         - **by foreign key**: ``on`` names other columns. Many left rows refer to one right row.
-        - **by look-ups**: both tables have stores of their rows (``with_lookup``). The join keeps
+        - **by lookups**: both tables have stores of their rows (``with_lookup``). The join keeps
           no state.
         - **with a windowed table**: each row meets the window that begins at ``window_of``.
 
@@ -155,7 +155,7 @@ class Table(TableRows):
             Columns of this table that equal the right side's key, in the key's order. By
             default both keys, which then have the same names. By foreign key, Spark
             expressions over this table's row are possible, too. A mapping pairs columns
-            of this table with the columns of that key; by look-ups, with any right
+            of this table with the columns of that key; by lookups, with any right
             columns that an index finds. With a windowed table, both keys. A null equals
             nothing.
         how : {"inner", "left", "right", "outer"}, optional
@@ -186,9 +186,9 @@ class Table(TableRows):
         window_of : str or Column, optional
             Only for a windowed table, and required there: the start of the window that a
             row meets. A timestamp column, or a Spark expression over the row.
-        delta : Delta, optional
-            The choice between look-ups and state, made by ``dt.delta``. By default
-            look-ups, if both tables have look-up sources and no limitation of look-ups is
+        delta_join : DeltaJoinOptions, optional
+            The choice between lookups and state, made by ``dt.delta_join``. By default
+            lookups, if both tables have lookup sources and no limitation of lookups is
             broken.
         name : str, optional
             The name of the join in errors and ``explain``.
@@ -196,7 +196,7 @@ class Table(TableRows):
         Returns
         -------
         Table
-            The joined rows, under this table's key. By foreign key and by look-ups,
+            The joined rows, under this table's key. By foreign key and by lookups,
             ``"right"`` and ``"outer"`` add the right key's columns to the key, as
             ``right_<column>``.
 
@@ -211,7 +211,7 @@ class Table(TableRows):
         Stream.join : Join a stream's records with a table, a stream or a windowed table.
         WindowedTable.join : Join the windows of two windowed tables, or with a table.
         Table.with_lookup : Give a table the store in which joins look up its rows.
-        delta : Choose between look-ups and state.
+        delta_join : Choose between lookups and state.
 
         Notes
         -----
@@ -229,7 +229,7 @@ class Table(TableRows):
         an expression in ``on`` fails is left out. It is counted in the metric
         ``<left name>.failed``.
 
-        *By look-ups.* If ``on`` names the right table's key in full, the result has this
+        *By lookups.* If ``on`` names the right table's key in full, the result has this
         table's key. ``"right"`` and ``"outer"`` add the right key's columns, unless both
         keys are joined. If ``on`` does not name the right key in full, the result has
         both keys.
@@ -278,29 +278,30 @@ class Table(TableRows):
         With a windowed table, each order beside the clicks on it within the hour of ``at``:
 
         >>> clicks = testing.stream("clicks", key="id", schema={"id": number})
-        >>> hourly = clicks.group_by("id").window(dt.tumbling("1 hour")).agg(clicks=dt.count())
+        >>> windows = dt.windows.tumbling("1 hour")
+        >>> hourly = clicks.group_by("id").window(windows).agg(clicks=dt.count())
         >>> driver = testing.Driver(orders.join(hourly, window_of="at", select=["clicks"]))
         >>> driver.pipe(orders, {"id": 1, "at": 0}, timestamp=1)
         [<id=1: clicks=None @1>]
         >>> driver.pipe(clicks, {"id": 1}, timestamp=2)
         [<id=1: clicks=1 @2>]
 
-        By look-ups in a database, without state:
+        By lookups in a database, without state:
 
         >>> left, right = (
-        ...     table.with_lookup(dt.sqlite("shop.db", name, key="id"))
+        ...     table.with_lookup(dt.lookups.sqlite("shop.db", name, key="id"))
         ...     for table, name in ((orders, "orders"), (payments, "payments"))
         ... )
-        >>> left.join(right, how="left", delta=dt.delta(strategy="force"))
+        >>> left.join(right, how="left", delta_join=dt.delta_join(strategy="force"))
         Table[left join of orders and payments; key id]
           id bigint, customer string, at timestamp, paid bigint
         """
         call = Call(self.plan, right.plan, on, how, select, align, name)
         if isinstance(right, WindowedSide):
-            others = {"late": None if late == "ignore" else late, "delta": delta}
+            others = {"late": None if late == "ignore" else late, "delta_join": delta_join}
             return Table(of_join(window_join(call, window_of=window_of, others=others), errors))
         call.refuse({"window_of": window_of}, "is for a windowed table")
-        return Table(of_join(tables_joined(call, late, delta or Delta()), errors))
+        return Table(of_join(tables_joined(call, late, delta_join or DeltaJoinOptions()), errors))
 
     @validated
     def union(self, *tables: Table, source: Text, name: Text | None = None) -> Table:
@@ -721,7 +722,7 @@ class Stream(LooksUp):
         See Also
         --------
         Table.join : Join two tables.
-        Stream.look_up : Join with a store that has no changelog.
+        Stream.lookup : Join with a store that has no changelog.
         within : The window of a join of two streams.
 
         Notes
@@ -744,7 +745,7 @@ class Stream(LooksUp):
         ``<stream>.dropped``. A record without a value is always dropped and counted.
 
         *Replays.* With ``align``, a replay gives what the live run gave. With
-        ``availableNow=True``, rows that wait at the end of the data wait for the next
+        ``trigger={"availableNow": True}``, rows that wait at the end of the data wait for the next
         run. With ``close_at_end=True`` besides, they come out.
 
         Source: KIP-77; KIP-914; Kafka Streams join design; spec/stream_table, spec/stream_stream,
@@ -797,7 +798,8 @@ class Stream(LooksUp):
         With a windowed table, the hour that ``at`` names:
 
         >>> sales = testing.stream("sales", key="id", schema={"id": pa.int64()})
-        >>> hourly = sales.group_by("id").window(dt.tumbling("1 hour")).agg(sales=dt.count())
+        >>> windows = dt.windows.tumbling("1 hour")
+        >>> hourly = sales.group_by("id").window(windows).agg(sales=dt.count())
         >>> driver = testing.Driver(clicks.join(hourly, window_of="at", select=["sales"]))
         >>> driver.pipe(sales, {"id": 1}, timestamp=1)
         []
@@ -884,7 +886,7 @@ class Stream(LooksUp):
 
         See Also
         --------
-        Table.rekey : Give a table another key.
+        Table.key_by : Give a table another key.
         Stream.group_by : Group records without changing their key.
 
         Examples
@@ -1161,8 +1163,8 @@ class GroupedStream(HintedGroups):
         Parameters
         ----------
         windows : Windows
-            The windows, made by ``dt.tumbling``, ``dt.hopping``, ``dt.sliding`` or
-            ``dt.session``.
+            The windows, made by ``dt.windows.tumbling``, ``hopping``, ``sliding`` or
+            ``dt.windows.session``.
 
         Returns
         -------
@@ -1186,7 +1188,7 @@ class GroupedStream(HintedGroups):
         >>> from dovetail import testing
         >>> schema = {"id": pa.int64(), "page": pa.string()}
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
-        >>> hourly = clicks.group_by("page").window(dt.tumbling("1 hour"))
+        >>> hourly = clicks.group_by("page").window(dt.windows.tumbling("1 hour"))
         >>> hourly.agg(clicks=dt.count())
         WindowedTable[aggregate of clicks by page; key page, window_start, window_end]
           page string, window_start timestamp, window_end timestamp, clicks bigint
@@ -1209,7 +1211,7 @@ class WindowedStream(HintedGroups):
     >>> from dovetail import testing
     >>> schema = {"id": pa.int64(), "page": pa.string()}
     >>> clicks = testing.stream("clicks", key="id", schema=schema)
-    >>> sessions = clicks.group_by("page").window(dt.session("30 min"))
+    >>> sessions = clicks.group_by("page").window(dt.windows.session("30 min"))
     >>> sessions.agg(clicks=dt.count())
     WindowedTable[aggregate of clicks by page; key page, window_start, window_end]
       page string, window_start timestamp, window_end timestamp, clicks bigint
@@ -1263,7 +1265,8 @@ class WindowedStream(HintedGroups):
         >>> from dovetail import testing
         >>> schema = {"id": pa.int64(), "page": pa.string()}
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
-        >>> counts = clicks.group_by("page").window(dt.tumbling("10 us")).agg(clicks=dt.count())
+        >>> windows = dt.windows.tumbling("10 us")
+        >>> counts = clicks.group_by("page").window(windows).agg(clicks=dt.count())
         >>> driver = testing.Driver(counts.to_table())
         >>> changes = driver.pipe(clicks, {"id": 1, "page": "home"}, timestamp=5)
         >>> changes += driver.pipe(clicks, {"id": 2, "page": "home"}, timestamp=12)
@@ -1298,7 +1301,8 @@ class WindowedTable(WindowedSide):
     >>> from dovetail import testing
     >>> schema = {"id": pa.int64(), "page": pa.string()}
     >>> clicks = testing.stream("clicks", key="id", schema=schema)
-    >>> hourly = clicks.group_by("page").window(dt.tumbling("1 hour")).agg(clicks=dt.count())
+    >>> windows = dt.windows.tumbling("1 hour")
+    >>> hourly = clicks.group_by("page").window(windows).agg(clicks=dt.count())
     >>> hourly
     WindowedTable[aggregate of clicks by page; key page, window_start, window_end]
       page string, window_start timestamp, window_end timestamp, clicks bigint
@@ -1418,7 +1422,7 @@ class WindowedTable(WindowedSide):
         >>> import pyarrow as pa
         >>> import dovetail as dt
         >>> from dovetail import testing
-        >>> windows = dt.tumbling("10 us", retention="100 us")
+        >>> windows = dt.windows.tumbling("10 us", retention="100 us")
         >>> schema = {"id": pa.int64(), "page": pa.string()}
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
         >>> views = testing.stream("views", key="id", schema=schema)
@@ -1486,7 +1490,8 @@ class WindowedTable(WindowedSide):
         >>> from dovetail import testing
         >>> schema = {"id": pa.int64(), "page": pa.string()}
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
-        >>> counts = clicks.group_by("page").window(dt.tumbling("10 us")).agg(clicks=dt.count())
+        >>> windows = dt.windows.tumbling("10 us")
+        >>> counts = clicks.group_by("page").window(windows).agg(clicks=dt.count())
         >>> driver = testing.Driver(counts.to_table(windows="on_close"))
         >>> driver.pipe(clicks, [{"id": 1, "page": "home"}, {"id": 2, "page": "home"}], timestamp=5)
         []
@@ -1545,7 +1550,8 @@ class WindowedTable(WindowedSide):
         >>> from dovetail import testing
         >>> schema = {"id": pa.int64(), "page": pa.string()}
         >>> clicks = testing.stream("clicks", key="id", schema=schema)
-        >>> counts = clicks.group_by("page").window(dt.tumbling("10 us")).agg(clicks=dt.count())
+        >>> windows = dt.windows.tumbling("10 us")
+        >>> counts = clicks.group_by("page").window(windows).agg(clicks=dt.count())
         >>> named = counts.to_stream(select={"name": "page", "total": "clicks"}, key="name")
         >>> driver = testing.Driver(named)
         >>> driver.pipe(clicks, {"id": 1, "page": "home"}, timestamp=5)

@@ -38,15 +38,15 @@ from dovetail.plan.transforms.fill import filled
 from dovetail.plan.transforms.transact import transacted
 from dovetail.plan.types.spans import Span
 from dovetail.plan.views import Condition, Errors, Item
-from dovetail.spark.migration.initial_rows import Initial
 from dovetail.spark.query import start
 from dovetail.spark.query.dead_letters import dead_letters
+from dovetail.spark.query.options import QueryOptions
 from dovetail.spark.query.results import Outcome
 from dovetail.spark.query.start import ASink
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 _COLUMNS_MAX: Final = 90
 """The longest line of columns in ``repr``, in characters."""
@@ -308,8 +308,8 @@ class Topology(Planned):
         value : str, schema or format, default "string"
             The format of a record's value. ``"string"`` or ``"bytes"``: one column, named
             ``key`` or ``value``. The schema of a JSON object: its fields become columns.
-            Or a format, such as ``dt.json``, ``dt.avro``, ``dt.protobuf`` or
-            ``dt.debezium`` make.
+            Or a format of ``dt.formats``, such as ``json``, ``avro``, ``protobuf`` or
+            ``dt.formats.debezium`` make.
         key_columns : str or sequence of str, optional
             The columns of the key. They may be of the value, of ``metadata`` and, if
             ``key`` is given, of the record's key. By default all columns of the record's
@@ -372,7 +372,7 @@ class Topology(Planned):
         ...         spark,
         ...         "orders",
         ...         servers="localhost:9092",
-        ...         value=dt.json("id long, amount long, at timestamp"),
+        ...         value=dt.formats.json("id long, amount long, at timestamp"),
         ...         key_columns="id",
         ...         timestamp="at",
         ...     )
@@ -381,7 +381,7 @@ class Topology(Planned):
 
         >>> records = spark.createDataFrame([('{"id": 1, "amount": 40}',)], "value string")
         >>> records = records.selectExpr("value", "current_timestamp() AS timestamp")
-        >>> value = dt.json("id long, amount long")
+        >>> value = dt.formats.json("id long, amount long")
         >>> dt.Table.from_records(records, value=value, key_columns="id", name="orders")
         Table[orders; key id]
           id bigint, amount bigint
@@ -448,8 +448,8 @@ class Topology(Planned):
         value : str, schema or format, default "string"
             The format of a record's value. ``"string"`` or ``"bytes"``: one column, named
             ``key`` or ``value``. The schema of a JSON object: its fields become columns.
-            Or a format, such as ``dt.json``, ``dt.avro``, ``dt.protobuf`` or
-            ``dt.debezium`` make.
+            Or a format of ``dt.formats``, such as ``json``, ``avro``, ``protobuf`` or
+            ``dt.formats.debezium`` make.
         key_columns : str or sequence of str, optional
             The columns of the key. They may be of the value, of ``metadata`` and, if
             ``key`` is given, of the record's key. By default all columns of the record's
@@ -512,7 +512,10 @@ class Topology(Planned):
         >>> rows = [("A1", '{"state": "open", "at": "2024-05-01T10:00:00Z"}')]
         >>> records = spark.createDataFrame(rows, "key string, value string")
         >>> accounts = dt.Table.from_records(
-        ...     records, key="string", value=dt.json("state string, at timestamp"), timestamp="at"
+        ...     records,
+        ...     key="string",
+        ...     value=dt.formats.json("state string, at timestamp"),
+        ...     timestamp="at",
         ... )
         >>> accounts
         Table[table[key]; key key]
@@ -885,7 +888,7 @@ class Topology(Planned):
 
         Notes
         -----
-        For a streaming frame, the session must have the settings of ``dt.settings``.
+        For a streaming frame, the session must have the settings of ``dt.checkpoints.settings``.
         ``write_stream`` sets them.
 
         Examples
@@ -907,16 +910,7 @@ class Topology(Planned):
         sink: ASink,
         *,
         checkpoint: Path,
-        processingTime: Span | None = None,  # noqa: N803 -- as in DataStreamWriter.trigger
-        availableNow: bool = False,  # noqa: N803
-        emit: Emit = "change",
-        buckets: Buckets | None = None,
-        partitions: Buckets | None = None,
-        name: Text | None = None,
-        initial: Initial | None = None,
-        emit_initial: bool = False,
-        close_at_end: bool = False,
-        idle: Span | None = None,
+        **options: Unpack[QueryOptions],
     ) -> StreamingQuery:
         """Start a query that keeps a sink up to date.
 
@@ -927,37 +921,8 @@ class Topology(Planned):
         checkpoint : str or path
             A directory for the query's state. Started again with it, the query goes on
             where it stopped, and has lost and doubled nothing.
-        processingTime : str or timedelta, optional
-            Run a micro-batch every so long, such as ``"10 seconds"``. With neither this nor
-            ``availableNow``, micro-batches run as fast as data comes.
-        availableNow : bool, default False
-            True processes all there is, and then stops.
-        emit : {"change", "batch"}, default "change"
-            ``"change"``: every record's own result. ``"batch"``, for tables: the last
-            result per key and micro-batch, and none if nothing changed.
-        buckets : int, optional
-            The number of parts of the key space; by default 8. The checkpoint fixes it.
-        partitions : int, optional
-            The number of tasks over which the parts are spread. By default as many as
-            there are cores, and at most as many as buckets. The checkpoint fixes it.
-        name : str, optional
-            The name of the query.
-        initial : mapping of str to DataFrame, str or path, optional
-            The rows with which tables begin: static frames by the tables' names, one row
-            a key. Frames have the columns of key and values, and ``_timestamp`` or the
-            columns that ``timestamp=`` of the reader reads. Or the checkpoint of a query
-            that stands still: this query goes on with its state and its sources, as in
-            ``dt.upgrade``.
-        emit_initial : bool, default False
-            True writes the results of ``initial`` to the sink, as a first micro-batch.
-        close_at_end : bool, default False
-            True, with ``availableNow=True``: once all that there is has been read, a last
-            micro-batch ends all waiting. Windows close, and grace periods are over.
-        idle : str or timedelta, optional
-            Once nothing has come for this span by the wall clock, stream time goes on
-            with the clock, until something comes. Stream time is the largest event time
-            so far. So windows close, grace periods end and rows expire. By default stream
-            time waits for records.
+        **options : QueryOptions
+            Described there.
 
         Returns
         -------
@@ -1007,7 +972,7 @@ class Topology(Planned):
         >>> query = orders.write_stream(
         ...     dt.to_memory("written_orders"),
         ...     checkpoint=f"{folder.name}/checkpoint",
-        ...     availableNow=True,
+        ...     trigger={"availableNow": True},
         ...     buckets=1,
         ... )
         >>> query.awaitTermination()
@@ -1018,16 +983,8 @@ class Topology(Planned):
         return start.start(
             "write_stream",
             [Outcome(self.plan, (sink,))],
-            checkpoint=checkpoint,
-            trigger=start.trigger_of("write_stream", processingTime, availableNow),
-            emit=emit,
-            buckets=buckets,
-            partitions=partitions,
-            name=name,
-            initial=initial,
-            emit_initial=emit_initial,
-            close_at_end=close_at_end,
-            idle=idle,
+            checkpoint,
+            options,
         )
 
     def dead_letters(self) -> DataFrame:

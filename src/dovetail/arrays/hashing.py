@@ -1,9 +1,9 @@
 """Hashes without Spark: a stable hash of rows, two hashes in one number, Spark's ``xxhash64``, and
 the inverse of Spark's shuffle hash.
 
-The stable hash is persisted. Windows, sessions, rekeyed rows and the test driver's snapshots are
-ordered by it in state, and it fills the registers of distinct counts. All other rows of a query are
-ordered by Spark's ``xxhash64``.
+The stable hash is persisted. Windows, sessions, rows with another key and the test driver's
+snapshots are ordered by it in state, and it fills the registers of distinct counts. All other rows
+of a query are ordered by Spark's ``xxhash64``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dovetail.errors import PlanError
 ROWS: Final = (
     "Its rows come out of a query: table.changelog(emit='batch').show() over static frames, "
     "table.write_stream(dt.to_memory('name'), checkpoint=...) over streaming ones, and "
-    "dt.read_state(spark, checkpoint) reads what a query has stored"
+    "dt.checkpoints.read_state(spark, checkpoint) reads what a query has stored"
 )
 _WRITE: Final = "Write write_stream(sink, checkpoint=...), with dt.to_delta(path) as the sink, say"
 _DRIVER: Final = "Write testing.Driver(topology), after from dovetail import testing"
@@ -24,14 +24,14 @@ _TOPIC: Final = "Write dt.Table.from_topic(spark, 'name', servers=...)"
 _EACH: Final = "Write write_stream(dt.to_foreach_batch(f), checkpoint=...)"
 _COUNT: Final = (
     "Count in groups: group_by('column').agg(n=dt.count()). All rows: changelog(emit='batch')"
-    ".count() over static frames, dt.read_state(spark, checkpoint) beside a query"
+    ".count() over static frames, dt.checkpoints.read_state(spark, checkpoint) beside a query"
 )
 _GROUP: Final = "Write group_by('column').agg(n=dt.count())"
 _JOIN: Final = "Write join(other, how='left')"
 _RENAME: Final = "Write rename({'old': 'new'})"
 _COMPUTE: Final = "Write with_columns(name=F.expr('...'))"
 _FLAT: Final = "Write explode('column'), which makes a record of each element of an array"
-_KEY: Final = "Write key_by('column') of a stream, rekey('column') of a table"
+_KEY: Final = "Write key_by('column')"
 _TIME: Final = "Nothing is to be set: time is timestamp= of the reader, lateness grace= of the join"
 _TOP: Final = (
     "A changelog has no order. Write group_by('column').agg(best=dt.top(3, 'x', by='y')), or sort "
@@ -70,7 +70,10 @@ OF_TABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("selectExpr",), "Write select(F.expr('amount + 1').alias('next'))"),
     **dict.fromkeys(("flatMap", "flatMapValues", "mapInArrow", "mapInPandas"), _FLAT),
     **dict.fromkeys(("selectKey", "set_index", "keyBy", "repartition", "partitionBy"), _KEY),
-    **dict.fromkeys(("reKey", "re_key"), _KEY),
+    **dict.fromkeys(("reKey", "re_key", "rekey"), _KEY),
+    **dict.fromkeys(
+        ("look_up", "lookUp", "lookup_join"), "Write lookup(source, columns=...), of a stream"
+    ),
     **dict.fromkeys(("toStream", "asStream"), "Write to_stream()"),
     **dict.fromkeys(("toTable", "asTable", "to_table"), "Write to_table(), of a stream"),
     **dict.fromkeys(("fillna", "fill_null"), "Write with_columns(x=F.coalesce('x', F.lit(0)))"),
@@ -80,7 +83,10 @@ OF_TABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("cache", "persist", "checkpoint", "localCheckpoint"), "Write materialize()"),
     **dict.fromkeys(
         ("window", "windowedBy", "rolling", "resample"),
-        ("Streams have windows: stream.group_by('key').window(dt.tumbling('1 hour')).agg(n=...)"),
+        (
+            "Streams have windows: stream.group_by('key').window("
+            "dt.windows.tumbling('1 hour')).agg(n=dt.count())"
+        ),
     ),
     "isStreaming": "Ask the frame that it is read from, or changelog().isStreaming",
     "sparkSession": "Ask SparkSession.getActiveSession()",
@@ -106,7 +112,7 @@ OF_GROUPS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("first", "last", "nunique", "pivot"), "Write agg(name=dt.last('column'))"),
     **dict.fromkeys(
         ("windowedBy", "windowed_by", "windows"),
-        ("Write window(dt.tumbling('1 hour')), of a stream's groups"),
+        ("Write window(dt.windows.tumbling('1 hour')), of a stream's groups"),
     ),
     "window": (
         "Only streams have windows by time. Of a table, group by a column of its time: "
@@ -130,9 +136,9 @@ OF_MODULE: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("avg", "average"), "Write dt.mean('column')"),
     **dict.fromkeys(("countDistinct", "nunique"), "Write dt.count_distinct('column')"),
-    **dict.fromkeys(("window", "TimeWindows", "Tumble"), "Write dt.tumbling('1 hour')"),
-    **dict.fromkeys(("SlidingWindows",), "Write dt.sliding('1 hour')"),
-    **dict.fromkeys(("SessionWindows", "session_window"), "Write dt.session('30 minutes')"),
+    **dict.fromkeys(("window", "TimeWindows", "Tumble"), "Write dt.windows.tumbling('1 hour')"),
+    **dict.fromkeys(("SlidingWindows",), "Write dt.windows.sliding('1 hour')"),
+    **dict.fromkeys(("SessionWindows", "session_window"), "Write dt.windows.session('30 minutes')"),
     **dict.fromkeys(("JoinWindows",), "Write dt.within(before='5 min', after='5 min')"),
     **dict.fromkeys(
         ("KTable", "GlobalKTable", "read_table", "table"),
@@ -152,6 +158,28 @@ OF_MODULE: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("to_csv", "to_json", "to_iceberg"), "Write dt.to_foreach_batch(f)"),
     **dict.fromkeys(("join",), "Write left.join(right, how='left')"),
+    "delta": "Write dt.delta_join(...), as delta_join= of a join",
+    **{
+        name: f"Write dt.{topic}.{name}"
+        for topic, names in {
+            "windows": ("tumbling", "hopping", "sliding", "session", "Windows"),
+            "formats": ("json", "avro", "protobuf", "registry", "debezium", "maxwell", "canal"),
+            "lookups": ("postgres", "sqlite", "dbapi", "delta_files", "index", "cache"),
+            "checkpoints": (
+                *("read_state", "lookup_state", "rewind", "repartition", "upgrade", "settings"),
+            ),
+            "errors": (
+                *("DovetailError", "PlanError", "ConfigurationError", "CheckpointError"),
+                *("DataError", "BatchError", "StateError", "StorageError", "TargetError"),
+                "DovetailWarning",
+            ),
+            "typing": (
+                *("GroupedTable", "GroupedStream", "WindowedStream", "AggregateCall", "Within"),
+                *("Sink", "BatchSink", "QueryOptions"),
+            ),
+        }.items()
+        for name in names
+    },
 }
 """The same for the package."""
 
@@ -287,13 +315,19 @@ OF_ARGUMENTS: Final[Mapping[tuple[str, str], str]] = {
     ("join", "within"): "within= joins two streams; a table has its latest row at any time",
     ("join", "grace"): "grace= is for a stream that joins a table with versioned=",
     ("join", "unmatched"): "unmatched= is for joins of two streams, with within=",
+    ("join", "delta"): "Write delta_join=dt.delta_join(...)",
     ("join", "type"): "Write how='left'",
     ("join", "left_on"): "Write on={'left_column': 'right_column'}",
     ("join", "right_on"): "Write on={'left_column': 'right_column'}",
     ("join", "suffixes"): "Write select={'other_name': 'right.column'}",
     ("rename", "*"): "Write rename({'old': 'new'})",
     ("write_stream", "checkpointLocation"): "Write checkpoint=",
-    ("write_stream", "trigger"): "Write availableNow=True or processingTime='10 seconds'",
+    ("write_stream", "availableNow"): "Write trigger={'availableNow': True}",
+    ("write_stream", "processingTime"): "Write trigger={'processingTime': '10 seconds'}",
+    ("write_stream", "name"): "Write query_name=",
+    ("run", "availableNow"): "Write trigger={'availableNow': True}",
+    ("run", "processingTime"): "Write trigger={'processingTime': '10 seconds'}",
+    ("run", "name"): "Write query_name=",
     ("write_stream", "outputMode"): "A changelog has no output mode; see emit=",
     ("write_stream", "path"): "Give a sink: write_stream(dt.to_delta(path), checkpoint=...)",
     ("from_changelog", "keys"): "Write key=['a', 'b']",

@@ -3,15 +3,20 @@
 ``@validated`` decorates every function that users call. An annotation is the rule: its types, its
 literals, and the ``Rule`` of its alias. So a new option is checked by the type with which it is
 declared. A check that depends on other arguments is left to the function itself.
+
+Several functions may share options: each has a parameter ``**options: Unpack[Options]`` of a
+``TypedDict``. ``help()`` and errors show its fields as arguments of their own.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from os import PathLike
+from textwrap import indent
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Annotated,
@@ -24,6 +29,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
 from dovetail.base.hints import OF_ARGUMENTS, OF_VALUES, nearest
@@ -42,6 +48,13 @@ class Rule:
     """The description of a valid argument, in errors."""
     holds: Callable[[Any], bool] = lambda _: True
     """The condition itself."""
+
+
+@dataclass(frozen=True)
+class Default:
+    """The default of a field of a ``TypedDict`` of options. Without one it is None."""
+
+    value: Any
 
 
 Text: TypeAlias = Annotated[str, Rule("a text that is not empty", bool)]
@@ -72,8 +85,11 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     dovetail.errors.PlanError: pick: how= is 'outer'. Give 'inner' or 'left'.
     """
-    signature = inspect.signature(function)
+    signature = _with_options(function)
     operator = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    shared = _shared_options(function)
+    kinds_of = _kinds if shared is None else _kinds_with_options
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -81,14 +97,74 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise _unbound(operator, signature, args, kwargs, error) from None
-        kinds = _kinds(function)
+        kinds = kinds_of(function)
         for name, value in arguments.items():
             if name in kinds:
                 for argument, item in _each(signature.parameters[name], value):
                     _refuse(operator, argument, item, kinds[name])
         return function(*args, **kwargs)
 
+    if shared is not None:
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = _DESCRIBED_ELSEWHERE.sub(
+            lambda place: indent(_described(shared), place[1]), call.__doc__ or ""
+        )
     return call
+
+
+_DESCRIBED_ELSEWHERE = re.compile(r"^( *)\*\*options : \w+\n(?:\1 +.*\n)+", re.MULTILINE)
+"""The place in a docstring of options that are described where they are defined."""
+
+
+def default_of(kind: Any) -> Any:
+    """Return the default of a field of a ``TypedDict`` of options, by its annotation."""
+    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((note.value for note in notes if isinstance(note, Default)), None)
+
+
+def _shared_options(function: Callable[..., Any]) -> Any:
+    """Return the ``TypedDict`` of a function's options, or None if it has none."""
+    for annotation in function.__annotations__.values():
+        match = (
+            re.fullmatch(r"Unpack\[(\w+)\]", annotation) if isinstance(annotation, str) else None
+        )
+        if match:
+            return function.__globals__[match[1]]
+    return None
+
+
+def _with_options(function: Callable[..., Any]) -> inspect.Signature:
+    """Return a function's signature, its options as keyword arguments with their defaults."""
+    signature, shared = inspect.signature(function), _shared_options(function)
+    if shared is None:
+        return signature
+    kinds = get_type_hints(shared, include_extras=True)
+    annotations = inspect.get_annotations(shared)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default_of(kind),
+            annotation=annotations[name].__forward_arg__,
+        )
+        for name, kind in kinds.items()
+    ]
+    return signature.replace(parameters=[*own, *added])
+
+
+def _kinds_with_options(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's parameters, with those of its options."""
+    return _kinds(function) | get_type_hints(_shared_options(function), include_extras=True)
+
+
+def _described(shared: Any) -> str:
+    """Return the section ``Parameters`` of a ``TypedDict`` of options, without its title."""
+    text = inspect.cleandoc(shared.__doc__)
+    return (
+        re.split(r"\n\n?(?=\w[\w ]*\n-+\n)", text.partition("Parameters\n----------\n")[2])[0]
+        + "\n"
+    )
 
 
 class CallError(PlanError, TypeError):
@@ -194,7 +270,11 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
     They are resolved at the first call, because they may use names that the module defines later.
     """
     names = inspect.signature(function).parameters
-    annotations = {n: a for n, a in function.__annotations__.items() if n in names}
+    annotations = {
+        name: annotation
+        for name, annotation in function.__annotations__.items()
+        if name in names and not str(annotation).startswith("Unpack[")
+    }
     stub: Any = SimpleNamespace(__annotations__=annotations)
     return get_type_hints(stub, function.__globals__, include_extras=True)
 
@@ -216,6 +296,8 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _is_a(value: Any, kind: Any) -> bool:
     """Say whether a value is of a class or a protocol; a bool is no number."""
+    if is_typeddict(kind):
+        return isinstance(value, Mapping)
     if kind in (int, float):
         numbers = (int,) if kind is int else (int, float)
         return isinstance(value, numbers) and not isinstance(value, bool)

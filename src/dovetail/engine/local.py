@@ -39,16 +39,16 @@ from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packe
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins.in_order import merge
-from dovetail.operators.joins.look_up import Answering, Caches
+from dovetail.operators.joins.lookup import Answering, Caches
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import held_columns
 from dovetail.physical.routing import InputEdge, Plan, RouteStep, walk
 from dovetail.physical.specs.by_key import InOrder
 from dovetail.physical.specs.delta_join import DeltaJoinLaw
-from dovetail.physical.specs.look_up import store_look_up
+from dovetail.physical.specs.lookup import store_lookup
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.joins.look_up import LookUp
+from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
 from dovetail.plan.types.arrow import arrow_schema
@@ -247,7 +247,7 @@ class Local:
 
         ``reports``: True counts and keeps the rows that the view leaves out.
         """
-        if isinstance(view, LookUp):
+        if isinstance(view, Lookup):
             return self._looked_up(rows, view, reports=reports)
         if view.computed:
             assert self._expressions is not None
@@ -276,9 +276,9 @@ class Local:
             view_rows = view_rows.set_column(view.exploded, name, pc.list_flatten(lists))
         return _beside(view_rows, rows.drop_columns(view.node.row.names))
 
-    def _looked_up(self, rows: pa.Table, view: LookUp, *, reports: bool) -> pa.Table:
+    def _looked_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
         """Return a stream's records, with their other columns, beside a store's rows for them."""
-        law = store_look_up(view)
+        law = store_lookup(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
         live = pc.invert(rows.column(DELETED)).to_numpy()
         carried = [*view.key.names, *(n for n in rows.schema.names if n not in view.node.row.names)]
@@ -506,7 +506,8 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
         raise PlanError(
             stage.node.name,
             "a delta join asks stores that the test driver does not have",
-            "Run the topology with write_stream(), or with delta=dt.delta(strategy='none')",
+            "Run the topology with write_stream(), or join with "
+            "delta_join=dt.delta_join(strategy='none')",
         )
     if evaluates:
         return

@@ -2,7 +2,7 @@
 
 A record of a versioned table is a version of its key from its timestamp on. It counts if it is no
 older than the table's *history retention*, measured from the largest timestamp that the table has
-seen. Of two records with one timestamp, the later arrival is the version. A look-up before the
+seen. Of two records with one timestamp, the later arrival is the version. A lookup before the
 retention sees a version only if it is still the latest. A table without retention has one version,
 the last arrival.
 
@@ -20,7 +20,7 @@ from dovetail.arrays.search import bisect, last_below
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline
 
 LATEST = int(np.iinfo(np.int64).max)
-"""As a time: after all versions, so a look-up finds the latest one."""
+"""As a time: after all versions, so a lookup finds the latest one."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def _stage(stage: GraphStage) -> Iterator[str]:
     """Yield the lines of one stage."""
     yield f"Stage {stage.number}"
     yield f"  shuffle  {', '.join(stage.reads)} by {stage.by}"
-    for title, lines in (("state", stage.state or ("none",)), ("look-up", stage.look_ups)):
+    for title, lines in (("state", stage.state or ("none",)), ("lookup", stage.lookups)):
         for line_index, line in enumerate(lines):
             yield f"  {'' if line_index else title:<9}{line}"
     if stage.result is not None:

@@ -259,7 +259,7 @@ def table_key(node: Node) -> tuple[str, ...]:
     if not isinstance(node, View):
         return ()
     key = table_key(node.node)
-    items = node.columns or node.key.names  # a look-up leaves the key as it is
+    items = node.columns or node.key.names  # a lookup leaves the key as it is
     columns = zip(node.row.names, items, strict=False)
     return tuple(name for name, item in columns if isinstance(item, str) and item in key)
 

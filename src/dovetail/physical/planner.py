@@ -315,7 +315,7 @@ class _Planner:
         return Stage(node, fragment, (port,), f"group {group}", leaves)
 
     @stage.register
-    def _look_ups(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    def _lookups(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan a delta join: both sides by join key, with only the columns that the result needs.
 
         If a left row may change its join key, a stage by primary key comes first.

@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import Result
-from dovetail.physical.specs.look_up import look_ups, store_look_up
+from dovetail.physical.specs.lookup import lookups, store_lookup
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.fingerprint import in_one_order
-from dovetail.plan.joins.look_up import LookUp
+from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.transforms.unwindow import as_table
 from dovetail.plan.views import View
@@ -52,8 +52,8 @@ class GraphStage:
     """A description of what rows are shuffled by."""
     state: tuple[str, ...]
     """The stores: name and content. Empty for a stage without state."""
-    look_ups: tuple[str, ...]
-    """The look-ups in external stores."""
+    lookups: tuple[str, ...]
+    """The lookups in external stores."""
     result: str | None
     """The name of the result that the stage computes, if the topology has several results."""
 
@@ -151,7 +151,7 @@ class _GraphBuilder:
         if (None, entry) not in self.ids:
             if isinstance(entry, View):
                 below = [self.entry(entry.node, origin)]
-                looked_up = (store_look_up(entry).summary,) if isinstance(entry, LookUp) else ()
+                looked_up = (store_lookup(entry).summary,) if isinstance(entry, Lookup) else ()
                 node_id = self.add("view", entry.summary, (*columns_of(entry), *looked_up), below)
             else:
                 node_id = self.add("input", entry.name, (_sort_of(entry), *columns_of(entry)), [])
@@ -219,18 +219,18 @@ def _sort_of(node: Node) -> str:
 
 def _described(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
     """Return the description of one stage."""
-    look_ups_of_views = (store_look_up(view).summary for view in look_ups(stage))
+    lookups_of_views = (store_lookup(view).summary for view in lookups(stage))
     return GraphStage(
         number,
         reads=tuple(dict.fromkeys(port.source.name for port in stage.ports)),
         by=stage.by,
         state=tuple(f"{name}: {store.holds}" for name, store in stage.fragment.stores.items()),
-        look_ups=(*_looked_up(stage), *look_ups_of_views),
+        lookups=(*_looked_up(stage), *lookups_of_views),
         result=stage.node.name if is_result else None,
     )
 
 
 def _looked_up(stage: Stage) -> tuple[str, ...]:
-    """Return the look-ups of a stage's operators."""
+    """Return the lookups of a stage's operators."""
     operators = stage.fragment.operators
     return tuple(line for one in operators for line in one.law.looks_up(one.sources))

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan.fingerprint import fingerprint, origins_of, sources_in
-from dovetail.plan.joins.look_up import LookUp
+from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.nodes import JoinNode, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, row_columns
 from dovetail.plan.transforms.aggregation import Aggregation
@@ -168,8 +168,8 @@ class _Narrowing:
         if not changed:
             return node
         over = replace(node, **changed)
-        if isinstance(over, LookUp):
-            return _look_up(over)
+        if isinstance(over, Lookup):
+            return _lookup(over)
         if isinstance(over, (View, Unwindowed)):
             return _columns(node, over)
         if isinstance(over, JoinNode):
@@ -241,8 +241,8 @@ def _columns(before: Node, over: Any) -> Node:
     return view
 
 
-def _look_up(over: LookUp) -> LookUp:
-    """Return a look-up without the columns of the stream that are gone."""
+def _lookup(over: Lookup) -> Lookup:
+    """Return a lookup without the columns of the stream that are gone."""
     columns = [
         (StructField(field.name, _side_type(over, field, ref)), ref)
         for field, ref in zip(over.values, over.refs, strict=True)
@@ -256,8 +256,8 @@ def _look_up(over: LookUp) -> LookUp:
     )
 
 
-def _side_type(over: LookUp, field: StructField, ref: tuple[str, str | None]) -> DataType:
-    """Return the present type of a look-up's value column."""
+def _side_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
+    """Return the present type of a lookup's value column."""
     if ref[0] != SIDES[0]:
         return field.dataType
     return over.node.row if ref[1] is None else over.node.fields[ref[1]].dataType

@@ -38,7 +38,7 @@ def describe(*nodes: Node) -> dict[str, Any]:
     with expressions as text. Several results are in the order given, under ``"results"``.
 
     Not part of it are the last selection, the names of joins, and the way in which results are
-    emitted. Nor are the length of ``align=``, look-up sources, caches, and the steps within an
+    emitted. Nor are the length of ``align=``, lookup sources, caches, and the steps within an
     input's frame.
     """
     description = _Description(origins_of(nodes))

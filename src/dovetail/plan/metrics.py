@@ -1,4 +1,4 @@
-"""The names of the metrics that a query counts: rows without use, and look-ups.
+"""The names of the metrics that a query counts: rows without use, and lookups.
 
 docs/operations.md explains all of them.
 """

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from dovetail.base.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How, preserved
-from dovetail.lookup.source import LookupSource
+from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.types.checks import (
     Verdict,
     refuse_duplicates,

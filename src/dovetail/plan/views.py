@@ -1,4 +1,4 @@
-"""Views: nodes that filter, compute or rekey the rows of a table or a stream, row by row."""
+"""Views: nodes that filter rows of a table or a stream, compute columns or change the key."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def with_columns(
 ) -> View:
     """Return all columns, with those in ``named`` added or replaced.
 
-    ``call``: the method named in errors. Raises ``PlanError`` if a key column would be replaced.
+    Raises ``PlanError`` if a key column would be replaced.
     """
     name = f"{call} of {node.name}"
     source = _viewed(name, node)
@@ -292,19 +292,17 @@ def keyed_by(
     columns: Sequence[str],
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
-    *,
-    call: str = "key_by",
 ) -> View:
-    """Return a stream under another key; unused columns of the former key become values.
+    """Return the rows under another key; unused columns of the former key become values.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
-    ``call``: the method named in errors. Raises ``PlanError`` if no column is named, or one twice.
+    Raises ``PlanError`` if no column is named, or one twice.
     """
-    name = f"{call} of {node.name}"
+    name = f"key_by of {node.name}"
     source = _viewed(name, node)
     key_items = {**{column: column for column in columns}, **named}
     if not key_items or len(key_items) < len(columns) + len(named):
-        raise PlanError(name, f"{call}() names no column or one twice", "Name each once")
+        raise PlanError(name, "key_by() names no column or one twice", "Name each once")
     key = [
         _named(name, f"{new}=" if new in named else "one of columns", source, new, item)
         for new, item in key_items.items()

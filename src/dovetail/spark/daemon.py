@@ -16,7 +16,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import dovetail.operators.joins.delta_join
-import dovetail.operators.joins.look_up
+import dovetail.operators.joins.lookup
 import dovetail.operators.registry
 import dovetail.spark.execution.buckets  # noqa: F401
 

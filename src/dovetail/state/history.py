@@ -1,6 +1,6 @@
 """Stored rows by key and time: the versions of a versioned table, or the records of a stream.
 
-A look-up costs in proportion to what is asked for. It does a binary search over the hashes of each
+A lookup costs in proportion to what is asked for. It does a binary search over the hashes of each
 run, then one over the times of that hash, then compares the keys themselves.
 """
 

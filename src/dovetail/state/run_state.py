@@ -1,7 +1,7 @@
 """The operations that all stores of a bucket share: append, merge, expire, fetch.
 
 A store is a list of sorted runs (``state.runs``). Its kinds are ``TableState``, ``HistoryState``
-and ``QueueState``. They differ in the column that orders rows, in look-ups, and in the rows that a
+and ``QueueState``. They differ in the column that orders rows, in lookups, and in the rows that a
 merge keeps. ``compact`` spends a budget in bytes, derived from the bytes that the batch wrote.
 """
 

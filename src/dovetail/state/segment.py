@@ -8,7 +8,7 @@ defines them, and which of them orders the rows: the key hash or a time.
 | stored | one version byte, then an Arrow IPC stream compressed with LZ4 |
 | local | an uncompressed Arrow IPC file named by the segment's id, memory-mapped |
 
-A look-up reads only the pages of the local file that it touches. Ids are never reused, so a local
+A lookup reads only the pages of the local file that it touches. Ids are never reused, so a local
 file can be missing but not stale.
 """
 

@@ -1,6 +1,6 @@
 """The stored rows of one table in one bucket, the newest of each key.
 
-A look-up costs in proportion to the keys asked for. It does a binary search over the hashes of each
+A lookup costs in proportion to the keys asked for. It does a binary search over the hashes of each
 run, newest first, then compares the keys themselves.
 """
 

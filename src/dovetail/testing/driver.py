@@ -206,7 +206,7 @@ class Driver(HintedDriver):
         >>> from dovetail import testing
         >>> schema = {"user": pa.string(), "page": pa.string()}
         >>> views = testing.stream("views", key="user", schema=schema)
-        >>> groups = views.group_by("page").window(dt.tumbling("1 hour"))
+        >>> groups = views.group_by("page").window(dt.windows.tumbling("1 hour"))
         >>> counts = groups.agg(views=dt.count()).to_table(windows="on_close")
         >>> driver = testing.Driver(counts)
         >>> hour = 3_600_000_000
@@ -475,7 +475,7 @@ class Driver(HintedDriver):
         >>> from dovetail import testing
         >>> schema = {"user": pa.string(), "page": pa.string()}
         >>> views = testing.stream("views", key="user", schema=schema)
-        >>> groups = views.group_by("page").window(dt.tumbling("1 hour"))
+        >>> groups = views.group_by("page").window(dt.windows.tumbling("1 hour"))
         >>> counts = groups.agg(views=dt.count()).to_table(windows="on_close")
         >>> driver = testing.Driver(counts)
         >>> driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=0)
@@ -565,7 +565,7 @@ class Driver(HintedDriver):
         >>> from dovetail import testing
         >>> schema = {"user": pa.string(), "page": pa.string()}
         >>> views = testing.stream("views", key="user", schema=schema)
-        >>> groups = views.group_by("page").window(dt.tumbling("1 hour"))
+        >>> groups = views.group_by("page").window(dt.windows.tumbling("1 hour"))
         >>> counts = groups.agg(views=dt.count()).to_table(windows="on_close")
         >>> driver = testing.Driver(counts)
         >>> driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=0)

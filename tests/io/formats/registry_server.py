@@ -1,5 +1,5 @@
 """A schema registry that speaks the documented API of Confluent's over real HTTP, in this process:
-subjects, versions, look-ups, registrations, Basic authentication, compatibility refused by name.
+subjects, versions, lookups, registrations, Basic authentication, compatibility refused by name.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ def test_records_of_several_versions_are_read_as_the_latest(
         encoded(FIRST, {"id": 6, "who": "x"}, 7),
         encoded(FIRST, {"id": 7, "who": "x" * 50}, first)[:-10],
     ]
-    registry = dt.registry(server.url, auth=(USER, PASSWORD))
+    registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
     frame = records(avro_spark, values)
-    table = read(frame, dt.avro(registry, subject="orders-value"), malformed="dead_letter")
+    table = read(frame, dt.formats.avro(registry, subject="orders-value"), malformed="dead_letter")
     assert rows(table) == [
         {"key": "k0", "id": 1, "amount": None, "kind": "A", "tags": []},
         {"key": "k1", "id": 2**40, "amount": amount, "kind": "B", "tags": ["x"]},
@@ -116,7 +116,8 @@ def test_records_of_several_versions_are_read_as_the_latest(
         f"not a record of its schema, number {first}",
     ]
     assert all(request.startswith("GET /subjects/orders-value/") for request in server.asked)
-    named = read(frame, dt.avro(json.dumps(FIRST), registry=registry, subject="orders-value"),
+    named = read(
+        frame, dt.formats.avro(json.dumps(FIRST), registry=registry, subject="orders-value"),
                  malformed="drop")  # fmt: skip
     assert [row["id"] for row in rows(named)] == [1, None]
 
@@ -138,13 +139,13 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
            at.replace(tzinfo=None), Decimal("-1.2345"),
            [(1, at), None], {"a": Decimal("1.5"), "b": None}, (7,))  # fmt: skip
     frame = avro_spark.createDataFrame([row, (None,) * len(row)], EVERY).coalesce(1)
-    registry = dt.registry(server.url, auth=(USER, PASSWORD))
-    for format_ in (dt.avro(registry), dt.avro(derived(frame.schema))):
+    registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
+    for format_ in (dt.formats.avro(registry), dt.formats.avro(derived(frame.schema))):
         place = Place("to_topic", "value", "orders")
         written = frame.select(format_.writing(place, frame.schema).alias("value"))
         subject = {"topic": F.lit("orders"), "timestamp": F.lit(at)}
         sent = written.withColumns(subject).withColumn("key", F.lit("k"))
-        reading = dt.avro(registry, subject="orders-value") if format_.registry else format_
+        reading = dt.formats.avro(registry, subject="orders-value") if format_.registry else format_
         made = read(sent, reading).plan.frame.select(*frame.columns)
         back = made.select(F.col("small").cast("byte"), F.col("short").cast("short"), *(
             name for name in frame.columns if name not in ("small", "short")
@@ -152,7 +153,7 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
         assert back.toArrow().to_pylist() == frame.toArrow().to_pylist()
     (version,) = server.subjects["orders-value"]
     payload = bytes(
-        frame.select(dt.avro(registry).writing(place, frame.schema).alias("v")).head()["v"]
+        frame.select(dt.formats.avro(registry).writing(place, frame.schema).alias("v")).head()["v"]
     )
     assert payload[:5] == b"\0" + version["id"].to_bytes(4, "big")
     schema = fastavro.parse_schema(json.loads(version["schema"]))
@@ -174,32 +175,40 @@ def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
     ]
     path = tmp_path / "schemas.json"
     path.write_text(json.dumps(listed))
-    registry = dt.registry(path)
+    registry = dt.formats.registry(path)
     frame = records(avro_spark, [encoded(FIRST, {"id": 1, "who": "x"}, 7)])
-    assert rows(read(frame, dt.avro(registry, subject="orders-value")))[0]["kind"] == "A"
-    with pytest.raises(dt.ConfigurationError, match="has no subject 'other'"):
-        read(frame, dt.avro(registry, subject="other"))
-    with pytest.raises(dt.ConfigurationError, match="no version of 'orders-value' with the schema"):
-        dt.avro(registry).writing(Place("to_topic", "value", "orders"), frame.schema)
+    assert rows(read(frame, dt.formats.avro(registry, subject="orders-value")))[0]["kind"] == "A"
+    with pytest.raises(dt.errors.ConfigurationError, match="has no subject 'other'"):
+        read(frame, dt.formats.avro(registry, subject="other"))
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="no version of 'orders-value' with the schema"
+    ):
+        dt.formats.avro(registry).writing(Place("to_topic", "value", "orders"), frame.schema)
     path.write_text("{")
-    with pytest.raises(dt.ConfigurationError, match=r"schemas.json: cannot be read: JSONDecode"):
-        read(frame, dt.avro(dt.registry(path), subject="orders-value"))
+    with pytest.raises(
+        dt.errors.ConfigurationError, match=r"schemas.json: cannot be read: JSONDecode"
+    ):
+        read(frame, dt.formats.avro(dt.formats.registry(path), subject="orders-value"))
 
 
 def test_a_registry_that_refuses_says_why(server: Server) -> None:
-    open_ = dt.registry(server.url, auth=(USER, PASSWORD))
+    open_ = dt.formats.registry(server.url, auth=(USER, PASSWORD))
     assert open_.id_of("s-value", '"int"', "AVRO") == open_.id_of("s-value", '"int"', "AVRO")
     assert len(server.subjects["s-value"]) == 1
     with pytest.raises(
-        dt.ConfigurationError, match="answers 409 to POST /subjects/s-value/versions"
+        dt.errors.ConfigurationError, match="answers 409 to POST /subjects/s-value/versions"
     ):
         open_.id_of("s-value", '"incompatible"', "AVRO")
-    with pytest.raises(dt.ConfigurationError, match="has no subject 'a/b'"):
+    with pytest.raises(dt.errors.ConfigurationError, match="has no subject 'a/b'"):
         open_.versions("a/b")
-    with pytest.raises(dt.ConfigurationError, match=r"answers 401 to GET .* auth= is missing"):
-        dt.registry(server.url, auth="wrong").versions("s-value")
-    with pytest.raises(dt.ConfigurationError, match="does not answer GET /subjects/s/versions"):
-        dt.registry("http://127.0.0.1:9", timeout=1.0).versions("s")
+    with pytest.raises(
+        dt.errors.ConfigurationError, match=r"answers 401 to GET .* auth= is missing"
+    ):
+        dt.formats.registry(server.url, auth="wrong").versions("s-value")
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="does not answer GET /subjects/s/versions"
+    ):
+        dt.formats.registry("http://127.0.0.1:9", timeout_s=1.0).versions("s")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +226,7 @@ def test_a_registry_that_refuses_says_why(server: Server) -> None:
 def test_columns_that_do_not_fit_are_refused(
     avro_spark: SparkSession, tmp_path: Path, schema: Any, columns: str, message: str
 ) -> None:
-    given = dt.registry("schemas.json") if schema is None else json.dumps(schema)
+    given = dt.formats.registry("schemas.json") if schema is None else json.dumps(schema)
     frame = avro_spark.createDataFrame([], columns)
-    with pytest.raises(dt.PlanError, match=message):
-        dt.avro(given).writing(Place("to_topic", "value", "orders"), frame.schema)
+    with pytest.raises(dt.errors.PlanError, match=message):
+        dt.formats.avro(given).writing(Place("to_topic", "value", "orders"), frame.schema)

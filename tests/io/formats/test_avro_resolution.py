@@ -1,5 +1,5 @@
-"""Random pairs of compatible schemas, judged by fastavro: what ``dt.avro`` and ``dt.debezium`` read
-of a record that was written with an older one.
+"""Random pairs of compatible schemas, judged by fastavro: what the Avro and Debezium formats
+read of a record that was written with an older one.
 """
 
 from __future__ import annotations
@@ -146,9 +146,12 @@ def test_a_record_is_read_as_avro_resolves_it(
             for n, schema in enumerate(schemas, 1)
         ]))  # fmt: skip
         frame = records(avro_spark, [encoded(schemas[0], sent, 1)])
-        avro = dt.avro(dt.registry(path), subject="s")
+        avro = dt.formats.avro(dt.formats.registry(path), subject="s")
         table = dt.Table.from_records(
-            frame, key_columns="id", value=dt.debezium(avro=avro) if of_changes else avro, name="t"
+            frame,
+            key_columns="id",
+            value=dt.formats.debezium(avro=avro) if of_changes else avro,
+            name="t",
         )
         (read[of_changes],) = rows(table)
     assert flattened(read[False]) == expected, (was, is_)

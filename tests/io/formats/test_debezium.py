@@ -124,10 +124,10 @@ def test_a_customer_of_postgres_and_one_of_mysql(spark: SparkSession) -> None:
         (7, True, 1004, None, None, None, "false", None, 805),
     ]
     metadata = {"snapshot": "source.snapshot", "lsn": "source.lsn", "pos": "source.pos"}
-    format_ = dt.debezium(CUSTOMERS, metadata=metadata, truncate="ignore")
+    format_ = dt.formats.debezium(CUSTOMERS, metadata=metadata, truncate="ignore")
     frame = records(spark, values)
     assert read(frame, format_, key_columns="id") == expected
-    failing = problems(frame, dt.debezium(CUSTOMERS), key_columns="id")
+    failing = problems(frame, dt.formats.debezium(CUSTOMERS), key_columns="id")
     assert failing.keys() == {9}
     assert failing[9].startswith("value: a TRUNCATE, which does not say which rows are gone")
 
@@ -138,13 +138,13 @@ def test_the_time_of_a_change_is_that_of_the_database(spark: SparkSession) -> No
     unknown = event("c", None, {"id": 1}, MYSQL)
     values = [whole, event("c", None, {"id": 1}, millis), unknown]
     table = dt.Table.from_records(
-        records(spark, values), key_columns="id", value=dt.debezium("id int"), name="t"
+        records(spark, values), key_columns="id", value=dt.formats.debezium("id int"), name="t"
     )
     times = table.plan.frame.select(F.unix_micros("_timestamp")).collect()
     assert [row[0] for row in times] == [1559033904863123, 1559033904863000, 1559033904961654]
     named = dt.Table.from_records(
         records(spark, ['{"id": 1, "at": "1970-01-01T00:00:05Z"}', '{"id": 2}', None], [1, 2, 3]),
-        value=dt.json("id int, at timestamp"),
+        value=dt.formats.json("id int, at timestamp"),
         timestamp="at",
         malformed="dead_letter",
     )
@@ -163,11 +163,11 @@ def test_the_key_is_that_of_the_record(spark: SparkSession) -> None:
     }
     frame = records(spark, values, [{"id": 1, "part": "east"}, wrapped, wrapped])
     key = {field.name: field.dataType for field in spark.sql("select 1 id, 'x' part").schema}
-    assert read(frame, dt.debezium("n int"), key=key) == [
+    assert read(frame, dt.formats.debezium("n int"), key=key) == [
         (0, False, 1, "east", 5),
         (1, True, 1, "east", None),
     ]
-    assert read(frame, dt.debezium("n int", tombstones="delete"), key=key) == [
+    assert read(frame, dt.formats.debezium("n int", tombstones="delete"), key=key) == [
         (0, False, 1, "east", 5),
         (1, True, 1, "east", None),
         (2, True, 1, "east", None),
@@ -181,7 +181,7 @@ def test_an_update_of_the_key_deletes_the_former_row(spark: SparkSession) -> Non
         event("u", None, {"id": 3, "n": 7}),
         event("u", {"id": None, "n": 6}, {"id": 3, "n": 7}),
     ]
-    assert read(records(spark, values), dt.debezium("id int, n int"), key_columns="id") == [
+    assert read(records(spark, values), dt.formats.debezium("id int, n int"), key_columns="id") == [
         (0, True, 1, None),
         (0, False, 2, 5),
         (1, False, 2, 6),
@@ -215,16 +215,18 @@ UNREAD = {
 def test_what_is_no_change_says_why(spark: SparkSession) -> None:
     schema = "id int, at timestamp, price decimal(5,2), text string, blob binary"
     frame = records(spark, list(UNREAD))
-    found = problems(frame, dt.debezium(schema), key_columns="id")
+    found = problems(frame, dt.formats.debezium(schema), key_columns="id")
     for offset, (text, problem) in enumerate(UNREAD.items()):
         timeless = problem == "it has no event time"
         assert problem in found[offset], (text, found[offset])
         assert found[offset].startswith("value: ") or timeless
     counted = dt.Table.from_records(
-        frame, value=dt.debezium(schema), key_columns="id", malformed="drop"
+        frame, value=dt.formats.debezium(schema), key_columns="id", malformed="drop"
     )
     assert counted.plan.frame.collect() == []
-    stopped = dt.Table.from_records(frame, value=dt.debezium(schema), key_columns="id", name="x")
+    stopped = dt.Table.from_records(
+        frame, value=dt.formats.debezium(schema), key_columns="id", name="x"
+    )
     with pytest.raises(Exception, match="table x: the record of topic t, partition 0, offset 0"):
         stopped.plan.frame.collect()
 
@@ -391,7 +393,7 @@ def test_values_are_decoded(
         columns = [column("id", "int32"), *ENCODED.values()]
         values = [with_schema(value, columns) for value in values]
     schema = ", ".join(f"{name} {type_}" for name, type_ in {"id": "int", **DECLARED}.items())
-    format_ = dt.debezium(schema, encodings=None if by_schema else ENCODINGS)
+    format_ = dt.formats.debezium(schema, encodings=None if by_schema else ENCODINGS)
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:

@@ -117,8 +117,8 @@ def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
         encoded(latest, avro_event("u", None, {"id": 1}), 5),
     ]
     schema = ", ".join(f"{name} {type_}" for name, type_ in {"id": "int", **DECLARED}.items())
-    registry = dt.avro(dt.registry(path), subject="orders-value")
-    format_ = dt.debezium(
+    registry = dt.formats.avro(dt.formats.registry(path), subject="orders-value")
+    format_ = dt.formats.debezium(
         schema, avro=registry, metadata={"lsn": "source.lsn", "pos": "source.pos"}
     )
     table = dt.Table.from_records(
@@ -149,7 +149,7 @@ def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
     def table(value: Any) -> dt.Table:
         return dt.Table.from_records(frame, key_columns="id", value=value, name="t")
 
-    plan = table(dt.debezium(avro=dt.avro(schema))).plan
+    plan = table(dt.formats.debezium(avro=dt.formats.avro(schema))).plan
     found = {f.name: f.dataType for f in (*plan.key, *plan.values)}
     others = {
         "millis": "timestamp_ntz",
@@ -162,9 +162,11 @@ def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
     }
     expected = {"id": "int", **DECLARED, **others}
     assert found == {name: DataType.fromDDL(type_) for name, type_ in expected.items()}
-    wrong = dt.debezium("id int, days timestamp", avro=dt.avro(schema))
-    with pytest.raises(dt.PlanError, match=r"'days' encoded as .*Date, which is no timestamp"):
+    wrong = dt.formats.debezium("id int, days timestamp", avro=dt.formats.avro(schema))
+    with pytest.raises(
+        dt.errors.PlanError, match=r"'days' encoded as .*Date, which is no timestamp"
+    ):
         table(wrong)
-    other = dt.debezium(avro=dt.avro('{"type":"record","name":"R","fields":[]}'))
-    with pytest.raises(dt.PlanError, match="Avro schema that is of no change event"):
+    other = dt.formats.debezium(avro=dt.formats.avro('{"type":"record","name":"R","fields":[]}'))
+    with pytest.raises(dt.errors.PlanError, match="Avro schema that is of no change event"):
         table(other)

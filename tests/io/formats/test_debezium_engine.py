@@ -271,7 +271,7 @@ class Feed:
             self.database.topic("rows"),
             servers=self.servers,
             key_columns="id",
-            value=dt.debezium(columns, encodings=encodings, **options),
+            value=dt.formats.debezium(columns, encodings=encodings, **options),
             name="rows",
             **{"streaming": False, **read},
         )

@@ -69,7 +69,7 @@ def test_maxwell(spark: SparkSession) -> None:
             maxwell("table-drop", None),
             {"id": 1},
         ],
-        dt.maxwell(SCHEMA),
+        dt.formats.maxwell(SCHEMA),
     )
     assert changes(table) == [
         (0, False, 1, "4.23", "a"),
@@ -107,7 +107,7 @@ def test_canal(spark: SparkSession) -> None:
             canal("INSERT", [row, {**two, "m": "much"}]),
             canal("INSERT", []),
         ],
-        dt.canal(SCHEMA),
+        dt.formats.canal(SCHEMA),
     )
     assert changes(table) == [
         (0, False, 1, "4.23", "a"),
@@ -128,10 +128,10 @@ def test_canal(spark: SparkSession) -> None:
 def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
     unfit = r"column 'x' of type array<int>, which cannot be made of a text\. Declare it as string"
     with pytest.raises(PlanError, match=unfit):
-        dt.canal("id long, x array<int>")
+        dt.formats.canal("id long, x array<int>")
     with pytest.raises(PlanError, match="unknown column 'no'"):
-        table_of(spark, [], dt.maxwell(SCHEMA), key_columns="no")
-    key = {"key": dt.canal(SCHEMA), "key_columns": None}
+        table_of(spark, [], dt.formats.maxwell(SCHEMA), key_columns="no")
+    key = {"key": dt.formats.canal(SCHEMA), "key_columns": None}
     with pytest.raises(PlanError, match="key= is a change event, which only a value is"):
         dt.Table.from_records(
             spark.createDataFrame([], "key string, value string, timestamp timestamp"), **key

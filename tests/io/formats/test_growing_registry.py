@@ -47,7 +47,7 @@ UNCHANGED: dict[str, Made] = {
     "an aggregate": lambda t, o: t.group_by("amount").agg(n=dt.count()),
     "a stream": lambda t, o: t.to_stream().explode("lines").key_by("amount"),
     "windows": lambda t, o: t.to_stream().group_by("id").window(
-        dt.tumbling("1 hour")
+        dt.windows.tumbling("1 hour")
     ).agg(n=dt.sum("amount")).to_table(),
     "changes": lambda t, o: t.to_changes().deduplicate(within="1 hour"),
     "expire": lambda t, o: t.expire(after="1 hour"),
@@ -75,7 +75,7 @@ def tables(
             for n, schema in enumerate(schemas[:number], 1)
         ]
         (path / f"{number}.json").write_text(json.dumps(listed))
-        avro = dt.avro(dt.registry(path / f"{number}.json"), subject="s")
+        avro = dt.formats.avro(dt.formats.registry(path / f"{number}.json"), subject="s")
         row = {"id": 1, "amount": 5, "lines": [{"n": 7, "text": "a"}], "email": "e"}
         frame = records(avro_spark, [encoded(schemas[number - 1], row, number)])
         made.append(dt.Table.from_records(frame, key_columns="id", value=avro, name="t"))
@@ -137,20 +137,22 @@ def test_a_query_goes_on_with_the_columns_that_it_began_with(
             for n, schema in enumerate(schemas[:versions], 1)
         ]
         (tmp_path / "schemas.json").write_text(json.dumps(listed))
-        avro = dt.avro(dt.registry(tmp_path / "schemas.json"), subject="s")
+        avro = dt.formats.avro(dt.formats.registry(tmp_path / "schemas.json"), subject="s")
         frame = avro_spark.readStream.schema(columns).parquet(str(tmp_path / "topic"))
         table = dt.Table.from_records(frame, key_columns="id", value=avro, name="t")
         table.materialize().write_stream(
             dt.to_parquet(str(tmp_path / "out")),
             checkpoint=str(tmp_path / "check"),
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=1,
         ).awaitTermination()
 
     columns = put(1)
     run(1)
     put(2)
-    with pytest.warns(dt.DovetailWarning, match=r"began without t\.email, t\.lines.*initial="):
+    with pytest.warns(
+        dt.errors.DovetailWarning, match=r"began without t\.email, t\.lines.*initial="
+    ):
         run(2)
     found = avro_spark.read.parquet(str(tmp_path / "out"))
     assert "email" not in found.columns

@@ -218,7 +218,7 @@ def test_debezium_names_what_does_not_fit(spark: SparkSession) -> None:
         table = dt.Table.from_records(
             frame.coalesce(1),
             key_columns="id",
-            value=dt.debezium(columns, framed=framed),
+            value=dt.formats.debezium(columns, framed=framed),
             malformed="dead_letter",
             name="t",
         )
@@ -253,5 +253,5 @@ def test_encodings_that_cannot_serve_are_refused(
     spark: SparkSession, encodings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PlanError) as raised:
-        dt.json("id long, at timestamp, x struct<d:date>", encodings=encodings)
+        dt.formats.json("id long, at timestamp, x struct<d:date>", encodings=encodings)
     assert message in str(raised.value)

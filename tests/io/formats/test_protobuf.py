@@ -87,7 +87,7 @@ EMPTY = {
 def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
     sent = order(shop).SerializeToString(deterministic=True)
     values = [sent, b"", b"\x12\x05ab", None, sent, b"\xff\xff", b"\x12\x02\xff\xfe", sent]
-    format_ = dt.protobuf(shop.Order)
+    format_ = dt.formats.protobuf(shop.Order)
     table = dt.Table.from_records(
         records(spark, values), value=format_, name="orders", malformed="dead_letter"
     )
@@ -128,7 +128,7 @@ def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Pat
         body = sent.SerializeToString()
         values = [head + places + body, head[:3], b"", head + b"\x06\0\0\0" + body, body]
         values += [] if also is None else [head + also + body]
-        format_ = dt.protobuf(message, registry=dt.registry(path))
+        format_ = dt.formats.protobuf(message, registry=dt.formats.registry(path))
         table = dt.Table.from_records(
             records(spark, values), value=format_, name="orders", malformed="drop"
         )
@@ -143,19 +143,21 @@ def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Pat
 def test_what_does_not_fit_is_refused(spark: SparkSession, shop: Any) -> None:
     place = Place("to_topic", "value", "orders")
     named = Path(shop.__file__).parent / "shop.desc"
-    assert dt.protobuf("shop.Order", descriptors=named).message == "shop.Order"
-    with pytest.raises(dt.PlanError, match=r"message='shop\.No' is not in the descriptors"):
-        dt.protobuf("shop.No", descriptors=named)
-    with pytest.raises(dt.PlanError, match=r"descriptors= is no set of files .*Give what protoc"):
-        dt.protobuf("shop.Order", descriptors=b"\xff\xff")
-    with pytest.raises(dt.PlanError, match=r"descriptors= cannot be read: .*No such file"):
-        dt.protobuf("shop.Order", descriptors="nowhere.pb")
-    with pytest.raises(dt.PlanError, match="is a name, and descriptors= is not given"):
-        dt.protobuf("shop.Order")
+    assert dt.formats.protobuf("shop.Order", descriptors=named).message == "shop.Order"
+    with pytest.raises(dt.errors.PlanError, match=r"message='shop\.No' is not in the descriptors"):
+        dt.formats.protobuf("shop.No", descriptors=named)
+    with pytest.raises(
+        dt.errors.PlanError, match=r"descriptors= is no set of files .*Give what protoc"
+    ):
+        dt.formats.protobuf("shop.Order", descriptors=b"\xff\xff")
+    with pytest.raises(dt.errors.PlanError, match=r"descriptors= cannot be read: .*No such file"):
+        dt.formats.protobuf("shop.Order", descriptors="nowhere.pb")
+    with pytest.raises(dt.errors.PlanError, match="is a name, and descriptors= is not given"):
+        dt.formats.protobuf("shop.Order")
     wrong = spark.range(1).select(F.lit(1).alias("id"))
-    with pytest.raises(dt.PlanError, match="'id' of type int, which is bigint in message"):
-        dt.protobuf(shop.Order).writing(place, wrong.schema)
-    with pytest.raises(dt.PlanError, match=r"has no field 'no' in message shop\.Order"):
-        dt.protobuf(shop.Order).writing(place, wrong.withColumnRenamed("id", "no").schema)
-    with pytest.raises(dt.PlanError, match="is framed, and of no registry"):
-        dt.protobuf(shop.Order, framed=True).writing(place, spark.range(1).schema)
+    with pytest.raises(dt.errors.PlanError, match="'id' of type int, which is bigint in message"):
+        dt.formats.protobuf(shop.Order).writing(place, wrong.schema)
+    with pytest.raises(dt.errors.PlanError, match=r"has no field 'no' in message shop\.Order"):
+        dt.formats.protobuf(shop.Order).writing(place, wrong.withColumnRenamed("id", "no").schema)
+    with pytest.raises(dt.errors.PlanError, match="is framed, and of no registry"):
+        dt.formats.protobuf(shop.Order, framed=True).writing(place, spark.range(1).schema)

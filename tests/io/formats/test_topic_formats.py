@@ -31,7 +31,7 @@ def test_a_database_by_way_of_topics(
     tmp_path: Path,
 ) -> None:
     source, target = new_topic(2), new_topic(2)
-    events = dt.debezium("id int, price decimal(10,2)", encodings={"price": "Decimal"})
+    events = dt.formats.debezium("id int, price decimal(10,2)", encodings={"price": "Decimal"})
     options = {"kafka.bootstrap.servers": kafka_servers, "topic": source}
 
     def send(*sent: Any) -> None:
@@ -43,16 +43,16 @@ def test_a_database_by_way_of_topics(
         frame.write.format("kafka").options(**options).save()
 
     with served() as server:
-        registry = dt.registry(server.url, auth=(USER, PASSWORD))
+        registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
 
         def run() -> None:
             prices = dt.Table.from_topic(
                 kafka_spark, source, servers=kafka_servers, key_columns="id", value=events,
                 name="prices", malformed="dead_letter",
             )  # fmt: skip
-            sink = dt.to_topic(target, servers=kafka_servers, value=dt.avro(registry))
+            sink = dt.to_topic(target, servers=kafka_servers, value=dt.formats.avro(registry))
             prices.materialize().write_stream(
-                sink, checkpoint=tmp_path / "prices", availableNow=True
+                sink, checkpoint=tmp_path / "prices", trigger={"availableNow": True}
             ).awaitTermination()
             letters = prices.dead_letters().writeStream.format("parquet")
             letters.option("checkpointLocation", str(tmp_path / "c")).trigger(
@@ -80,7 +80,7 @@ def test_a_database_by_way_of_topics(
 
         table = dt.Table.from_topic(
             kafka_spark, target, servers=kafka_servers, key={"id": IntegerType()},
-            value=dt.avro(registry), streaming=False,
+            value=dt.formats.avro(registry), streaming=False,
         )  # fmt: skip
         rows = table.plan.frame.orderBy("_partition", "_offset").collect()
         changes: dict[int, list[Decimal | None]] = {}

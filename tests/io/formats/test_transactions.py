@@ -58,7 +58,7 @@ SHIFTED = [(1, 2, "row 1"), (2, 3, "row 2"), (3, 4, "row 3")]
 def table(frame: DataFrame, **options: Any) -> dt.Table:
     """The table of these records, by the value's key."""
     given = {"schema": COLUMNS} | options
-    value = dt.debezium(given.pop("schema"), transactions=True, **given)
+    value = dt.formats.debezium(given.pop("schema"), transactions=True, **given)
     return dt.Table.from_records(frame, value=value, key_columns="id", name="t")
 
 
@@ -73,7 +73,7 @@ def test_an_update_of_all_keys(spark: SparkSession) -> None:
     assert made.schema.names == ["id", "note", "_change", "_timestamp", "_position"]
     assert current(made) == {2: "row 1", 3: "row 2", 4: "row 3"}
     plain = dt.Table.from_records(
-        records(spark, events), value=dt.debezium(COLUMNS), key_columns="id", name="t"
+        records(spark, events), value=dt.formats.debezium(COLUMNS), key_columns="id", name="t"
     )
     assert current(plain) == {4: "row 3"}
     found = made.changelog(buckets=1).orderBy("_position").collect()
@@ -123,8 +123,8 @@ def test_tombstones(spark: SparkSession, keyed: bool) -> None:
     values, keys = [*values, None], [*keys, {"id": 4}]
     frame = records(spark, values, keys)
     if keyed:
-        value = dt.debezium("note string", tombstones="delete", transactions=True)
-        made = dt.Table.from_records(frame, key=dt.json("id long"), value=value, name="t")
+        value = dt.formats.debezium("note string", tombstones="delete", transactions=True)
+        made = dt.Table.from_records(frame, key=dt.formats.json("id long"), value=value, name="t")
         assert current(made) == {2: "row 1", 3: "row 2"}
     else:
         assert current(table(frame)) == {2: "row 1", 3: "row 2", 4: "row 3"}
@@ -150,7 +150,7 @@ def test_values_that_are_not_sent(spark: SparkSession) -> None:
         2: "row 1", 3: "row 2", 4: "row 3",
     }  # fmt: skip
     moved = [*snapshot(1, 2), Log(7).event("c", None, {"id": 2, "note": TEXT})]
-    value = dt.debezium(COLUMNS, transactions=True, unsent="keep")
+    value = dt.formats.debezium(COLUMNS, transactions=True, unsent="keep")
     found = problems(records(spark, moved), value, key_columns="id")
     assert [*found] == [2]
     assert "without its note" in found[2]
@@ -163,7 +163,7 @@ def test_envelopes_without_a_transaction(spark: SparkSession) -> None:
     assert current(table(records(spark, null))) == {1: "other"}
     null += [event("d", {"id": 1}, None, transaction=None)]
     assert current(table(records(spark, null))) == {}
-    value = dt.debezium(COLUMNS, transactions=True)
+    value = dt.formats.debezium(COLUMNS, transactions=True)
     columns = [column("id", "int64"), column("note", "string")]
     bare = event("c", None, {"id": 3, "note": "new"})
     lacking = [bare, with_schema(bare, columns), *snapshot(1), with_schema(null[0], columns)]
@@ -174,10 +174,14 @@ def test_envelopes_without_a_transaction(spark: SparkSession) -> None:
 
 def test_what_is_refused(spark: SparkSession) -> None:
     frame = records(spark, snapshot(1))
-    options = {"value": dt.debezium(COLUMNS, transactions=True), "key_columns": "id", "name": "t"}
-    with pytest.raises(dt.PlanError, match="transactions=True is for tables"):
+    options = {
+        "value": dt.formats.debezium(COLUMNS, transactions=True),
+        "key_columns": "id",
+        "name": "t",
+    }
+    with pytest.raises(dt.errors.PlanError, match="transactions=True is for tables"):
         dt.Stream.from_records(frame, **options)
-    with pytest.raises(dt.PlanError, match="is versioned"):
+    with pytest.raises(dt.errors.PlanError, match="is versioned"):
         dt.Table.from_records(frame, versioned="1 day", **options)
 
 
@@ -203,11 +207,13 @@ def test_events_in_avro(avro_spark: SparkSession) -> None:
     frame = avro_records(avro_spark, values)
 
     def of(text: Any) -> dt.Table:
-        value = dt.debezium(avro=dt.avro(json.dumps(text)), transactions=True)
+        value = dt.formats.debezium(avro=dt.formats.avro(json.dumps(text)), transactions=True)
         return dt.Table.from_records(frame, value=value, key_columns="id", name="t")
 
     assert current(of(schema)) == {2: "row 1", 3: "row 2", 4: "row 3"}
-    with pytest.raises(dt.PlanError, match=r"no field 'transaction'.*Set provide.transaction"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"no field 'transaction'.*Set provide.transaction"
+    ):
         of(plain)
 
 
@@ -225,7 +231,10 @@ def test_a_query_that_is_started_again(spark: SparkSession, tmp_path: Path) -> N
         part.withColumn("offset", F.col("offset") + start).write.mode("append").parquet(folder)
         frame = spark.readStream.schema(RECORDS).parquet(folder)
         query = table(frame).write_stream(
-            dt.to_parquet(out), checkpoint=tmp_path / "checkpoint", availableNow=True, buckets=2
+            dt.to_parquet(out),
+            checkpoint=tmp_path / "checkpoint",
+            trigger={"availableNow": True},
+            buckets=2,
         )
         query.awaitTermination()
         counted = [progress.observedMetrics.get("t.repeated") for progress in query.recentProgress]

@@ -68,7 +68,7 @@ def test_a_placeholder_is_found_in_each_form_and_at_every_depth(spark: SparkSess
     decimals = {name: "string" for name, type_, _ in forms if type_ == "decimal(9,2)"}
     in_bytes = {name: "Decimal" for name, type_, _ in forms if type_ == "array<decimal(9,2)>"}
     of_variable = {forms[[v for _, v in FORMS].index(FORMS[15][1])][0]: "VariableScaleDecimal"}
-    value = dt.debezium(schema, encodings={**decimals, **in_bytes, **of_variable})
+    value = dt.formats.debezium(schema, encodings={**decimals, **in_bytes, **of_variable})
     events = [event("u", None, {"id": n, name: sent}) for n, (name, _, sent) in enumerate(forms)]
     sent = {name: SENT.get(type_) for name, type_, _ in forms}
     frame = records(spark, [*events, event("u", None, {"id": 99, **sent})])
@@ -83,10 +83,10 @@ def test_another_placeholder_is_named(spark: SparkSession) -> None:
     values = [event("u", None, {"id": n, "note": note}) for n, note in enumerate(("gone", TEXT))]
     frame, schema = records(spark, values), "id long, note string"
     for given in ("gone", "hex:676f6e65"):
-        format_ = dt.debezium(schema, placeholder=given)
+        format_ = dt.formats.debezium(schema, placeholder=given)
         assert [*problems(frame, format_, key_columns="id")] == [0]
-    with pytest.raises(dt.PlanError, match=r"placeholder=.*hexadecimal"):
-        dt.debezium(schema, placeholder="hex:xyz")
+    with pytest.raises(dt.errors.PlanError, match=r"placeholder=.*hexadecimal"):
+        dt.formats.debezium(schema, placeholder="hex:xyz")
 
 
 def test_a_placeholder_is_found_in_avro(avro_spark: SparkSession) -> None:
@@ -111,7 +111,8 @@ def test_a_placeholder_is_found_in_avro(avro_spark: SparkSession) -> None:
 
     frame = avro_records(avro_spark, [encoded(schema, sent(row)) for row in rows])
     table = dt.Table.from_records(
-        frame, key_columns="id", value=dt.debezium(avro=dt.avro(json.dumps(schema))), name="t",
+        frame, key_columns="id", name="t",
+        value=dt.formats.debezium(avro=dt.formats.avro(json.dumps(schema))),
         malformed="dead_letter",
     )  # fmt: skip
     letters = [letter["_problem"] for letter in table.dead_letters().collect()]
@@ -166,7 +167,7 @@ def test_infinity_is_a_documented_instant(spark: SparkSession) -> None:
         event("c", None, {"id": side, **{one[0]: one[3 + side] for one in columns}})
         for side in (0, 1)
     ])  # fmt: skip
-    value = dt.debezium(schema, encodings=encodings)
+    value = dt.formats.debezium(schema, encodings=encodings)
     table = dt.Table.from_records(frame, value=value, key_columns="id", name="t")
     found = table.plan.frame.select("id", *(name for name, *_ in columns)).toArrow().to_pylist()
     for row, end in zip(sorted(found, key=lambda one: one["id"]), (LAST, FIRST), strict=True):
@@ -180,7 +181,8 @@ def test_infinity_is_a_documented_instant(spark: SparkSession) -> None:
             assert one == expected, (name, type_)
     (near,) = read(
         records(spark, [event("c", None, {"id": 1, "c": 253402214399999998})]),
-        dt.debezium("id long, c timestamp", encodings={"c": "MicroTimestamp"}), key_columns="id",
+        dt.formats.debezium("id long, c timestamp", encodings={"c": "MicroTimestamp"}),
+        key_columns="id",
     )  # fmt: skip
     assert near[-1].replace(tzinfo=timezone.utc) == LAST - timedelta(microseconds=1)
 
@@ -197,7 +199,7 @@ def test_what_was_not_sent_keeps_its_former_value(spark: SparkSession) -> None:
         event("d", {"id": 2}, None),
         event("d", {"id": 1}, None),
     ]
-    value = dt.debezium(
+    value = dt.formats.debezium(
         "id long, note string, tags array<string>, city string",
         metadata={"op": "op"}, unsent="keep",
     )  # fmt: skip
@@ -218,7 +220,7 @@ def test_what_was_not_sent_keeps_its_former_value(spark: SparkSession) -> None:
     unknown = records(spark, [event("u", None, {**long, "note": TEXT})])
     with pytest.raises(Exception, match="note"):
         dt.Table.from_records(unknown, **options).changelog(buckets=1).collect()
-    with pytest.raises(dt.PlanError, match="unsent='keep'"):
+    with pytest.raises(dt.errors.PlanError, match="unsent='keep'"):
         dt.Stream.from_records(frame, **options)
-    with pytest.raises(dt.PlanError, match="is versioned"):
+    with pytest.raises(dt.errors.PlanError, match="is versioned"):
         dt.Table.from_records(frame, versioned="1 day", **options)

@@ -173,7 +173,7 @@ def test_rows_whose_keys_have_nulls_are_merged(
     joined = sides["left"].join(sides["right"], on="fk", how="outer")
     rows = joined if chosen is None else joined.select("v", "w").where(chosen)
     rows.write_stream(
-        dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), availableNow=True
+        dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), trigger={"availableNow": True}
     ).awaitTermination()
     stored = delta_spark.read.format("delta").load(table).orderBy("right_rk").collect()
     assert [(r.id, r.right_rk, r.v, r.w) for r in stored] == [
@@ -186,7 +186,7 @@ def test_a_session_without_delta_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     changes, session = Mock(), Mock()
     session.conf.get.return_value = "some.other.Extension"
     monkeypatch.setattr(delta, "apart", lambda _: session)
-    with pytest.raises(dt.ConfigurationError) as raised:
+    with pytest.raises(dt.errors.ConfigurationError) as raised:
         dt.to_delta("/tables/users").writer(changes, Mock(), "/checkpoint")
     for part in ("to_delta('/tables/users')", "does not know Delta Lake", "delta-spark_4.2_2.13:"):
         assert part in str(raised.value)
@@ -249,7 +249,7 @@ def run(spark: SparkSession, directory: Path, table: str) -> None:
         for name in ("a", "b")
     )
     a.join(b, how="outer").write_stream(
-        dt.to_delta(table), checkpoint=str(directory / "checkpoint"), availableNow=True
+        dt.to_delta(table), checkpoint=str(directory / "checkpoint"), trigger={"availableNow": True}
     ).awaitTermination()
 
 

@@ -28,7 +28,7 @@ def struct(**fields: DataType) -> StructType:
 
 
 def refused(schema: StructType, *by: str, mapped: bool = False) -> str:
-    with pytest.raises(dt.PlanError) as error:
+    with pytest.raises(dt.errors.PlanError) as error:
         refuse_unstorable("to_delta('t')", schema, by, mapped=mapped)
     return str(error.value)
 

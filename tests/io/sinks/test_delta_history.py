@@ -207,7 +207,7 @@ class Place:
         (of or self.table()).write_stream(
             dt.to_delta(self.target, history=True, **options),
             checkpoint=str(self.directory / checkpoint),
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
         ).awaitTermination()
 
@@ -230,9 +230,9 @@ def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
     slow_after(
         1,
         [
-            ("refuse", "merge_versions"),
-            ("refuse", "create"),
-            ("refuse", "set_property"),
+            ("fail", "merge_versions"),
+            ("fail", "create"),
+            ("fail", "set_property"),
             ("replace", "create"),
         ],
     ),
@@ -268,7 +268,7 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
     place.table().write_stream(
         dt.to_delta(place.directory / "plain"),
         checkpoint=str(place.directory / "plain checkpoint"),
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=2,
     ).awaitTermination()
     plain = place.spark.read.format("delta").load(str(place.directory / "plain"))
@@ -290,13 +290,13 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     expected = place.stored()
     assert expected == model(place.changes)
     # Another query refuses the table, or goes on with its rows.
-    with pytest.raises(dt.TargetError, match="has rows that this query has not written"):
+    with pytest.raises(dt.errors.TargetError, match="has rows that this query has not written"):
         place.run("another")
     shutil.rmtree(place.directory / "in")
     shutil.rmtree(place.directory / "another", ignore_errors=True)
     place.come(Change("a", 50, 9))
     more = place.table().with_columns(w=F.lit("x"))
-    with pytest.raises(dt.TargetError, match="w is missing"):
+    with pytest.raises(dt.errors.TargetError, match="w is missing"):
         place.run("another", more, existing="adopt")
     place.run("another", more, existing="adopt", evolve=True)
     assert place.stored() == model(place.changes)
@@ -313,7 +313,7 @@ def test_versions_of_groups(place: Place) -> None:
     counted.write_stream(
         dt.to_delta(place.target, history=True),
         checkpoint=str(place.directory / "checkpoint"),
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=2,
     ).awaitTermination()
     rows = place.spark.read.format("delta").load(str(place.target))
@@ -335,14 +335,14 @@ def test_versions_of_groups(place: Place) -> None:
 
 def test_what_has_no_versions_is_refused(place: Place) -> None:
     stream = place.table().to_stream()
-    with pytest.raises(dt.PlanError, match="history=True is for tables"):
+    with pytest.raises(dt.errors.PlanError, match="history=True is for tables"):
         place.run(of=stream)
     named = place.table().rename({"v": "_Valid_To"})
-    with pytest.raises(dt.PlanError, match="'_Valid_To' has a name that history=True gives"):
+    with pytest.raises(dt.errors.PlanError, match="'_Valid_To' has a name that history=True gives"):
         place.run(of=named)
     assert not place.target.exists()
     place.spark.range(3).write.format("delta").save(str(place.target))
-    with pytest.raises(dt.TargetError, match="_valid_from is missing"):
+    with pytest.raises(dt.errors.TargetError, match="_valid_from is missing"):
         place.run(existing="adopt")
 
 
@@ -350,8 +350,8 @@ def test_what_has_no_versions_is_refused(place: Place) -> None:
 def test_a_table_of_rows_is_no_table_of_versions(place: Place) -> None:
     sink = dt.to_delta(place.target)
     place.table().write_stream(
-        sink, checkpoint=str(place.directory / "checkpoint"), availableNow=True
+        sink, checkpoint=str(place.directory / "checkpoint"), trigger={"availableNow": True}
     ).awaitTermination()
-    with pytest.raises(dt.TargetError, match="_timestamp is not among the query's"):
+    with pytest.raises(dt.errors.TargetError, match="_timestamp is not among the query's"):
         place.run("another", existing="adopt")
     assert isinstance(sink, delta.DeltaSink)

@@ -86,7 +86,7 @@ def start(
     return left.join(right, how="left", select={"pair": pair}).write_stream(
         dt.to_topic(target, servers=servers, key="string", value="string"),
         checkpoint=checkpoint,
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=2,
     )
 

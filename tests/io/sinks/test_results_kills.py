@@ -113,7 +113,7 @@ def start(
             ],
         },
         checkpoint=folder / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=2,
     )
 

@@ -79,7 +79,7 @@ class Place:
         topology.write_stream(
             dt.to_postgres(self.dsn, name, **{"retries": 0, **options}),
             checkpoint=str(self.directory / checkpoint),
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
         ).awaitTermination()
 
@@ -125,7 +125,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def refused(
-    place: Place, *parts: str, error: type[dt.DovetailError] = dt.TargetError, **options: Any
+    place: Place,
+    *parts: str,
+    error: type[dt.errors.DovetailError] = dt.errors.TargetError,
+    **options: Any,
 ) -> None:
     """Before the query starts."""
     with pytest.raises(error) as raised:
@@ -253,7 +256,7 @@ def test_records_are_appended_once(place: Place, way: str) -> None:
     assert len(place.rows()) == 6
     assert sorted(place.batch()) == [(1,), (1,)]
     adopting = {"topology": place.stream(), "existing": "adopt"}
-    refused(place, "existing= is for tables", error=dt.PlanError, **adopting)
+    refused(place, "existing= is for tables", error=dt.errors.PlanError, **adopting)
 
 
 @both_ways
@@ -404,7 +407,9 @@ def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
     assert place.rows() == []
     place.sql("INSERT INTO t VALUES (5, 'x', now())")
     for number, last in [(0, 1), (3, 1)]:
-        with pytest.raises(dt.TargetError, match=f"up to {last}, and the next one is {number}: "):
+        with pytest.raises(
+            dt.errors.TargetError, match=f"up to {last}, and the next one is {number}: "
+        ):
             write(place, "q", number, (1, "c", "upsert"))
     assert place.rows() == [(5, "x")]
     assert place.batch() == [(1,)]
@@ -572,7 +577,7 @@ def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> No
 def test_a_table_that_does_not_fit_is_refused(place: Place, columns: str, problem: str) -> None:
     place.come((1, "a"))
     place.sql(f"CREATE TABLE t ({columns})")
-    for existing in ("refuse", "replace", "adopt"):
+    for existing in ("fail", "replace", "adopt"):
         refused(place, "to_postgres('t'): ", problem, existing=existing)
 
 
@@ -609,15 +614,17 @@ def test_what_is_no_table_or_loses_its_rows_is_refused(place: Place) -> None:
 def test_a_type_that_postgresql_lacks_is_refused(place: Place, column: str, problem: str) -> None:
     place.come((1, "a"))
     table = place.table().with_columns(w=F.expr(column))
-    refused(place, "column 'w' of type", problem, error=dt.PlanError, topology=table)
+    refused(place, "column 'w' of type", problem, error=dt.errors.PlanError, topology=table)
 
 
 def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
     place.come((1, "a"))
     long = place.table().rename({"v": "v" * 64})
-    refused(place, "its name is longer than 63 bytes", error=dt.PlanError, topology=long)
+    refused(place, "its name is longer than 63 bytes", error=dt.errors.PlanError, topology=long)
     schema = "id struct<a: long>, v string, at timestamp"
-    refused(place, "a key needs plain values", error=dt.PlanError, topology=place.table(schema))
+    refused(
+        place, "a key needs plain values", error=dt.errors.PlanError, topology=place.table(schema)
+    )
 
 
 # Servers and secrets.
@@ -626,7 +633,7 @@ def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
 def test_a_server_that_is_gone_is_named_without_secrets(place: Place) -> None:
     place.come((1, "a"))
     place.dsn = "host=127.0.0.1 port=1 user=me password=s3cret dbname=d"
-    with pytest.raises(dt.ConfigurationError) as raised:
+    with pytest.raises(dt.errors.ConfigurationError) as raised:
         place.run()
     assert str(raised.value).startswith("to_postgres('t'): no answer after 1 attempts: ")
     assert "See that it runs and can be reached" in str(raised.value)
@@ -702,7 +709,7 @@ def test_several_sinks_of_one_query(place: Place, way: str) -> None:
                 stream: dt.to_postgres(place.dsn, "s"),
             },
             checkpoint=place.directory / "checkpoint",
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
         ).awaitTermination()
 
@@ -719,7 +726,7 @@ def test_several_sinks_of_one_query(place: Place, way: str) -> None:
     run()
     assert place.rows() == place.rows("other") == [(1, "c"), (3, "d")]
     assert len(place.rows("s")) == 5
-    with pytest.raises(dt.PlanError, match=r"results= has to_postgres\('t'\) twice"):
+    with pytest.raises(dt.errors.PlanError, match=r"results= has to_postgres\('t'\) twice"):
         dt.run(
             {table: [dt.to_postgres(place.dsn, "t"), dt.to_postgres(place.dsn, "t", retries=1)]},
             checkpoint=place.directory / "other",

@@ -60,12 +60,12 @@ def test_headers_are_columns_and_expressions_and_nulls_are_none(
         for topic in topics
     ]
     rows.write_stream(
-        sinks[0], checkpoint=tmp_path / "one", availableNow=True, buckets=1
+        sinks[0], checkpoint=tmp_path / "one", trigger={"availableNow": True}, buckets=1
     ).awaitTermination()
     dt.run(
         {rows: [sinks[1], dt.to_parquet(tmp_path / "out")]},
         checkpoint=tmp_path / "several",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=1,
     ).awaitTermination()
     always = [("of", b"shop"), ("id", b"1")]
@@ -93,9 +93,9 @@ def test_a_header_that_makes_no_sense_is_refused(
         n: c if isinstance(c, str) else c("n" if c is F.max else "m") for n, c in given.items()
     }
     sink = dt.to_topic("t", servers="nowhere:1", headers=columns)
-    with pytest.raises(dt.PlanError, match=f"write_topic: {message}"):
+    with pytest.raises(dt.errors.PlanError, match=f"write_topic: {message}"):
         table(kafka_spark, tmp_path).write_stream(sink, checkpoint=tmp_path / "checkpoint")
-    with pytest.raises(dt.PlanError, match=r"headers= has 'dovetail\.change'"):
+    with pytest.raises(dt.errors.PlanError, match=r"headers= has 'dovetail\.change'"):
         dt.to_topic("t", servers="nowhere:1", headers={"dovetail.change": "tenant"})
 
 
@@ -118,7 +118,7 @@ def test_the_producer_is_idempotent_and_in_no_transaction(
     query = table(kafka_spark, tmp_path).write_stream(
         dt.to_topic(new_topic(1), servers=kafka_servers, options={"kafka.transactional.id": "one"}),
         checkpoint=tmp_path / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=1,
     )
     with pytest.raises(StreamingQueryException, match="transaction"):

@@ -177,7 +177,7 @@ def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) 
     query = located.write_stream(
         dt.to_topic(target, servers=broker.servers),
         checkpoint=str(tmp_path),
-        availableNow=True,
+        trigger={"availableNow": True},
     )
     query.awaitTermination()
     assert broker.written(target) == {
@@ -211,7 +211,7 @@ def test_a_batch_that_is_written_twice_repeats_and_nothing_else_changes(
         query = joined.write_stream(
             dt.to_topic(target, servers=broker.servers, key="string", value="string"),
             checkpoint=str(tmp_path / target),
-            availableNow=True,
+            trigger={"availableNow": True},
         )
         query.awaitTermination()
         return sum(progress.numInputRows > 0 for progress in query.recentProgress)
@@ -322,7 +322,7 @@ def ran(table: dt.Table, broker: Broker, target: str, checkpoint: Path) -> Any:
     query = table.write_stream(
         dt.to_topic(target, servers=broker.servers, key="string", value="string"),
         checkpoint=str(checkpoint),
-        availableNow=True,
+        trigger={"availableNow": True},
     )
     query.awaitTermination()
     (progress,) = (progress for progress in query.recentProgress if progress.numInputRows > 0)
@@ -388,7 +388,7 @@ def test_a_query_goes_on_with_the_state_and_the_offsets_of_another(
             dt.to_topic(target, servers=broker.servers, key="string", value="string"),
             checkpoint=tmp_path / checkpoint,
             emit="batch",
-            availableNow=True,
+            trigger={"availableNow": True},
             **begin,
         )
         query.awaitTermination()

@@ -38,7 +38,10 @@ def test_a_changelog_is_read_as_its_table(spark: SparkSession, tmp_path: Path) -
     )
     out = str(tmp_path / "out")
     query = table.write_stream(
-        dt.to_parquet(out), checkpoint=str(tmp_path / "checkpoint"), buckets=3, availableNow=True
+        dt.to_parquet(out),
+        checkpoint=str(tmp_path / "checkpoint"),
+        buckets=3,
+        trigger={"availableNow": True},
     )
     query.awaitTermination()
     current = dt.read_current(spark, out)
@@ -50,7 +53,9 @@ def test_a_changelog_is_read_as_its_table(spark: SparkSession, tmp_path: Path) -
 
 def test_what_is_no_changelog_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "plain"))
-    with pytest.raises(dt.PlanError, match="has no changelog, its files have no column '_change'"):
+    with pytest.raises(
+        dt.errors.PlanError, match="has no changelog, its files have no column '_change'"
+    ):
         dt.read_current(spark, str(tmp_path / "plain"))
-    with pytest.raises(dt.DovetailError, match=r"path=.*none' cannot be read.*to_parquet"):
+    with pytest.raises(dt.errors.DovetailError, match=r"path=.*none' cannot be read.*to_parquet"):
         dt.read_current(spark, str(tmp_path / "none"))

@@ -45,7 +45,9 @@ def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None
     def run() -> None:
         table = dt.Table.from_delta(spark, path, key="id")
         table.materialize().write_stream(
-            dt.to_delta(tmp_path / "out"), checkpoint=tmp_path / "checkpoint", availableNow=True
+            dt.to_delta(tmp_path / "out"),
+            checkpoint=tmp_path / "checkpoint",
+            trigger={"availableNow": True},
         ).awaitTermination()
         found = spark.read.format("delta").load(str(tmp_path / "out"))
         held.clear()
@@ -205,10 +207,12 @@ def test_what_cannot_be_read_is_refused(delta_spark: SparkSession, tmp_path: Pat
     delta_spark.range(1).writeTo(f"delta.`{path}`").using("delta").tableProperty(
         "delta.enableChangeDataFeed", "false"
     ).create()
-    with pytest.raises(dt.ConfigurationError, match="table plain: its change data feed is not"):
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="table plain: its change data feed is not"
+    ):
         dt.Table.from_delta(delta_spark, path, key="id")
     assert dt.Table.from_delta(delta_spark, path, key="id", streaming=False).plan.name == "plain"
-    with pytest.raises(dt.PlanError, match="key= names an unknown column 'no'"):
+    with pytest.raises(dt.errors.PlanError, match="key= names an unknown column 'no'"):
         dt.Table.from_delta(delta_spark, path, key="no", streaming=False)
-    with pytest.raises(dt.ConfigurationError, match="cannot be read"):
+    with pytest.raises(dt.errors.ConfigurationError, match="cannot be read"):
         dt.Table.from_delta(delta_spark, tmp_path / "none", key="id")

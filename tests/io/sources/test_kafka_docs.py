@@ -29,7 +29,7 @@ def test_the_kafka_examples_run(
 
     exec(headers, names)
     names["located"].write_stream(
-        names["sink"], checkpoint=str(tmp_path / "again"), availableNow=True
+        names["sink"], checkpoint=str(tmp_path / "again"), trigger={"availableNow": True}
     ).awaitTermination()
     headed = {
         row.key: {header.key: header.value.decode() for header in row.headers[2:]}

@@ -75,13 +75,13 @@ def problems(frame: DataFrame, **options: Any) -> dict[int, str]:
 
 def test_a_tombstone_whose_key_is_in_its_value_cannot_be_read(spark: SparkSession) -> None:
     frame = records(spark, [{"id": 1, "v": "a"}, None, "null"], keys=[{"id": 1}] * 3)
-    whole = dt.json("id long, v string")
+    whole = dt.formats.json("id long, v string")
     found = problems(frame, key_columns="id", value=whole)
     assert found.keys() == {1, 2}
     assert all(
         "a null value" in said and "key_columns= takes id" in said for said in found.values()
     )
-    assert rows(frame, key=dt.json("id long"), value=dt.json("v string")) == [
+    assert rows(frame, key=dt.formats.json("id long"), value=dt.formats.json("v string")) == [
         (False, 1, "a"),
         (True, 1, None),
         (True, 1, None),
@@ -97,15 +97,15 @@ def test_null_payloads_are_tombstones(spark: SparkSession, envelope: bool) -> No
     values = [value, *NULL_PAYLOADS, {"payload": None, "v": "b"}]
     frame = records(spark, values, keys=[{"id": 1}] * len(values))
     deletes = [(True, 1, None)] * len(NULL_PAYLOADS)
-    key = dt.json("id long")
+    key = dt.formats.json("id long")
     if envelope:
-        format_ = dt.debezium("v string", tombstones="delete")
+        format_ = dt.formats.debezium("v string", tombstones="delete")
         assert rows(frame, key=key, value=format_) == [(False, 1, "a"), *deletes]
-        assert rows(frame, key=key, value=dt.debezium("v string")) == [(False, 1, "a")]
+        assert rows(frame, key=key, value=dt.formats.debezium("v string")) == [(False, 1, "a")]
     else:
-        found = rows(frame, key=key, value=dt.json("v string"))
+        found = rows(frame, key=key, value=dt.formats.json("v string"))
         assert found == [(False, 1, "a"), *deletes, (False, 1, "b")]
-        declared = rows(frame, key=key, value=dt.json("v string, payload string"))
+        declared = rows(frame, key=key, value=dt.formats.json("v string, payload string"))
         assert [deleted for deleted, *_ in declared] == [False, True, True, *[False] * 4]
 
 
@@ -119,7 +119,7 @@ def test_what_is_beside_key_and_value_becomes_columns(spark: SparkSession) -> No
     )
     options: dict[str, Any] = {
         "key_columns": ["shard", "id"],
-        "value": dt.json("id long"),
+        "value": dt.formats.json("id long"),
         "metadata": {"shard": "topic", "op": "headers.__op", "place": "offset", "at": "timestamp"},
         "timestamp": "at",
     }
@@ -137,9 +137,9 @@ def test_a_key_of_the_record_and_its_topic_is_that_of_tombstones_too(spark: Spar
     frame = records(spark, [{"v": 1}, None], keys=[{"id": 7}] * 2, topics=["east", "west"])
     found = rows(
         frame,
-        key=dt.json("id long"),
+        key=dt.formats.json("id long"),
         key_columns=["shard", "id"],
-        value=dt.json("v int"),
+        value=dt.formats.json("v int"),
         metadata={"shard": "topic"},
     )
     assert found == [(False, "east", 7, 1), (True, "west", 7, None)]
@@ -157,7 +157,9 @@ def test_columns_of_an_envelope_are_key_columns(spark: SparkSession) -> None:
             event("u", {"id": 7}, {"id": 8}, "east"),
         ],
     )
-    format_ = dt.debezium("id long", metadata={"shard": "source.table", "lsn": "source.lsn"})
+    format_ = dt.formats.debezium(
+        "id long", metadata={"shard": "source.table", "lsn": "source.lsn"}
+    )
     options = {"value": format_, "timestamp": F.current_timestamp()}
     assert rows(frame, key_columns=["shard", "id"], **options) == [
         (False, "east", 7, 5),
@@ -175,7 +177,7 @@ def test_an_expression_is_the_time_beside_key_columns(spark: SparkSession, of: t
     source = of.from_records(
         frame,
         key_columns=["id"],
-        value=dt.json("id long, ms long"),
+        value=dt.formats.json("id long, ms long"),
         timestamp=F.timestamp_millis("ms"),
         name="t",
     )
@@ -188,7 +190,10 @@ def test_a_column_or_a_condition_says_what_deletes(spark: SparkSession) -> None:
         spark,
         [{"id": 1, "gone": True}, {"id": 2, "gone": False}, {"id": 3}],
     )
-    options: dict[str, Any] = {"key_columns": "id", "value": dt.json("id long, gone boolean")}
+    options: dict[str, Any] = {
+        "key_columns": "id",
+        "value": dt.formats.json("id long, gone boolean"),
+    }
     assert rows(frame, deleted="gone", **options) == [(True, 1), (False, 2), (False, 3)]
     assert rows(frame, deleted=F.col("id") == 3, **options) == [
         (False, 1, True),
@@ -214,7 +219,7 @@ def test_what_cannot_serve_is_refused(
     spark: SparkSession, options: dict[str, Any], message: str
 ) -> None:
     frame = records(spark, []).drop("headers")
-    whole = {"key_columns": "id", "value": dt.json("id long, v string"), **options}
+    whole = {"key_columns": "id", "value": dt.formats.json("id long, v string"), **options}
     with pytest.raises(PlanError) as raised:
         dt.Table.from_records(frame, **whole)
     assert message in str(raised.value)
@@ -230,7 +235,7 @@ def test_records_of_the_future_are_left_out(spark: SparkSession) -> None:
     )
     options: dict[str, Any] = {
         "key_columns": "id",
-        "value": dt.json("id long, at timestamp"),
+        "value": dt.formats.json("id long, at timestamp"),
         "timestamp": "at",
     }
     assert len(rows(frame, **options)) == 4
@@ -255,7 +260,7 @@ def test_each_topic_has_logs_of_its_own(first: str, spark: SparkSession) -> None
     offsets = {first: 3, later: 5}
     log = [("k", f'{{"v": "{t}"}}', t, 0, offsets[t], at[t], None) for t in (first, later)]
     frame = spark.createDataFrame(log, RECORDS).coalesce(1)
-    table = dt.Table.from_records(frame, key="string", value=dt.json("v string"), name="t")
+    table = dt.Table.from_records(frame, key="string", value=dt.formats.json("v string"), name="t")
     changes = table.materialize().changelog(emit="batch", buckets=1).collect()
     assert [(row.v, row._timestamp) for row in changes] == [("a", at["a"].replace(tzinfo=None))]
 

@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(mistake: str) -> None:
     make, message = MISTAKES[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make()
 
 
@@ -162,7 +162,7 @@ EXPRESSIONS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("mistake", EXPRESSIONS)
 def test_a_mistake_in_an_expression_is_named(mistake: str, spark: Any) -> None:
     make, message = EXPRESSIONS[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make()
 
 
@@ -189,7 +189,7 @@ def test_a_name_that_is_taken_only_in_a_key_of_two_is_free_elsewhere() -> None:
 def test_a_checkpoint_of_another_join_is_refused(other: dt.Table) -> None:
     driver = Driver(orders.join(items, on="item"))
     driver.pipe(orders, {"id": 1, "item": "a"}, timestamp=1)
-    with pytest.raises(dt.CheckpointError, match="topology"):
+    with pytest.raises(dt.errors.CheckpointError, match="topology"):
         Driver.restore(other, driver.snapshot())
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_a_join_by_another_column_is_refused() -> None:
     returned = testing.table("r", key="id", schema={"id": NUMBER, "sku": TEXT, "instead": TEXT})
     driver = Driver(returned.join(items, on="sku"))
     driver.pipe(returned, {"id": 1, "sku": "a", "instead": "b"}, timestamp=1)
-    with pytest.raises(dt.CheckpointError, match="topology"):
+    with pytest.raises(dt.errors.CheckpointError, match="topology"):
         Driver.restore(returned.join(items, on="instead"), driver.snapshot())
 
 

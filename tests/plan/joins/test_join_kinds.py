@@ -16,14 +16,17 @@ customers = testing.table(
 )
 clicks = testing.stream("clicks", key="id", schema={**ORDERS, "page": pa.string()})
 views = testing.stream("views", key="id", schema={"id": pa.int64(), "seen": pa.bool_()})
-HOURS = dt.tumbling("1 hour", retention="8 days")
+HOURS = dt.windows.tumbling("1 hour", retention="8 days")
 clicked = clicks.group_by("id").window(HOURS).agg(clicked=dt.count())
 viewed = views.group_by("id").window(HOURS).agg(viewed=dt.count())
 
 KINDS = {
     "tables by key": (orders.join(payments), "inner"),
     "tables by foreign key": (orders.join(customers, on="customer"), "inner"),
-    "tables joined in state": (orders.join(payments, delta=dt.delta(strategy="none")), "inner"),
+    "tables joined in state": (
+        orders.join(payments, delta_join=dt.delta_join(strategy="none")),
+        "inner",
+    ),
     "a table with a windowed table": (orders.join(clicked, window_of="at"), "left"),
     "a stream with a table": (clicks.join(customers, on="customer"), "inner"),
     "streams": (clicks.join(views, within=dt.within(after="1 min")), "inner"),
@@ -47,9 +50,9 @@ def test_none_is_the_same_as_no_how() -> None:
     assert clicked.join(payments, how=None).plan.how == "left"  # type: ignore[attr-defined]
 
 
-def test_a_join_by_look_ups_without_how_is_inner() -> None:
+def test_a_join_by_lookups_without_how_is_inner() -> None:
     left, right = (
-        t.with_lookup(dt.sqlite("f.db", t.plan.name, key="id")) for t in (orders, payments)
+        t.with_lookup(dt.lookups.sqlite("f.db", t.plan.name, key="id")) for t in (orders, payments)
     )
-    joined = left.join(right, delta=dt.delta(strategy="force"))
+    joined = left.join(right, delta_join=dt.delta_join(strategy="force"))
     assert joined.plan.how == "inner"  # type: ignore[attr-defined]

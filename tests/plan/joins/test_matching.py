@@ -39,7 +39,7 @@ def stream(name: str, *key: str, values: tuple[str, ...] = ()) -> dt.Stream:
 
 
 def hours(name: str, *key: str) -> dt.WindowedTable:
-    counted = stream(f"of_{name}", *key).group_by(*key).window(dt.tumbling("1 hour"))
+    counted = stream(f"of_{name}", *key).group_by(*key).window(dt.windows.tumbling("1 hour"))
     return counted.agg(**{name: dt.count()})
 
 
@@ -53,7 +53,11 @@ def join_snapshots(left: Any, right: Any, on: Any) -> Any:
 
 JOINS: dict[str, tuple[Any, Any, Callable[[Any, Any, Any], Any]]] = {
     "tables": (table, table, lambda a, b, on: a.join(b, on=on)),
-    "look-ups": (table, table, lambda a, b, on: a.join(b, on=on, delta=dt.delta(strategy="force"))),
+    "lookups": (
+        table,
+        table,
+        lambda a, b, on: a.join(b, on=on, delta_join=dt.delta_join(strategy="force")),
+    ),
     "a stream and a table": (stream, table, lambda a, b, on: a.join(b, on=on)),
     "streams": (stream, stream, lambda a, b, on: a.join(b, on=on, within=WITHIN)),
     "windows": (hours, hours, lambda a, b, on: a.join(b, on=on)),
@@ -67,7 +71,7 @@ BY_KEYS = ("streams", "windows", "windows and a table")
 def test_keys_of_other_names_are_to_be_paired(kind: str) -> None:
     left, right, join = JOINS[kind]
     with pytest.raises(
-        dt.PlanError,
+        dt.errors.PlanError,
         match=r"without on= the key of .* is \(a bigint, b bigint\), of .* \(x bigint, y bigint\). "
         r"Say which columns are equal, if these are: on=\{'a': 'x', 'b': 'y'\}\.$",
     ):
@@ -77,7 +81,7 @@ def test_keys_of_other_names_are_to_be_paired(kind: str) -> None:
 @pytest.mark.parametrize("kind", JOINS)
 def test_keys_in_another_order_are_to_be_paired(kind: str) -> None:
     left, right, join = JOINS[kind]
-    with pytest.raises(dt.PlanError, match=r"on=\{'b': 'b', 'a': 'a'\}\.$"):
+    with pytest.raises(dt.errors.PlanError, match=r"on=\{'b': 'b', 'a': 'a'\}\.$"):
         join(left("l", "a", "b"), right("r", "b", "a"), None)
 
 
@@ -91,24 +95,25 @@ def test_what_on_names_is_checked(kind: str) -> None:
         ({"a": "x", "b": "c"}, r"on= names an unknown column 'c'. Known in .* are x, y"),
         ({}, r"on= names no column. Name the columns that are equal"),
     ):
-        with pytest.raises(dt.PlanError, match=message):
+        with pytest.raises(dt.errors.PlanError, match=message):
             join(*sides, on)
     other = right("r", "x", "text")
     for on in (["a", "b"], {"a": "x", "b": "text"}):
         with pytest.raises(
-            dt.PlanError, match=r"\.b is bigint, .*\.text is string. Cast one so that both"
+            dt.errors.PlanError, match=r"\.b is bigint, .*\.text is string. Cast one so that both"
         ):
             join(sides[0], other, on)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in JOINS if kind not in ("look-ups", "snapshots")])
+@pytest.mark.parametrize("kind", [kind for kind in JOINS if kind not in ("lookups", "snapshots")])
 def test_pairs_are_of_the_whole_right_key(kind: str) -> None:
     left, right, join = JOINS[kind]
     sides = left("l", "a", "b"), right("r", "x", "y")
     for on in ({"a": "x"}, {"a": "x", "b": "x"}):
         named = ", ".join(on.values())
         with pytest.raises(
-            dt.PlanError, match=rf"on= names {named} of .*, whose key is \(x bigint, y bigint\)"
+            dt.errors.PlanError,
+            match=rf"on= names {named} of .*, whose key is \(x bigint, y bigint\)",
         ):
             join(*sides, on)
 
@@ -118,7 +123,9 @@ def test_sides_that_meet_by_their_keys_pair_these(kind: str) -> None:
     left, right, join = JOINS[kind]
     crossed = {"a": "y", "b": "x"}
     for key, on in ((("x", "y"), crossed), (("x",), "a")):
-        with pytest.raises(dt.PlanError, match=r"its sides meet by their whole keys, in the same"):
+        with pytest.raises(
+            dt.errors.PlanError, match=r"its sides meet by their whole keys, in the same"
+        ):
             join(left("l", "a", "b"), right("r", *key), on)
     for on in (["a", "b"], {"b": "y", "a": "x"}):
         made = join(left("l", "a", "b"), right("r", "x", "y"), on)
@@ -153,8 +160,8 @@ def test_a_mapping_joins_what_it_pairs() -> None:
     driver.pipe(asks, {"ask": 1, "n": 2}, timestamp=1)
     driver.pipe(tells, [{"told": 1, "m": 3}, {"told": 2, "m": 4}], timestamp=2)
     assert [(c.key, c.values) for c in driver.read()] == [({"ask": 1}, {"n": 2, "m": 3})]
-    counts = asks.group_by("ask").window(dt.tumbling("1 s")).agg(count=dt.count())
-    sums = tells.group_by("told").window(dt.tumbling("1 s")).agg(total=dt.sum("m"))
+    counts = asks.group_by("ask").window(dt.windows.tumbling("1 s")).agg(count=dt.count())
+    sums = tells.group_by("told").window(dt.windows.tumbling("1 s")).agg(total=dt.sum("m"))
     driver = Driver(counts.join(sums, on={"ask": "told"}).to_table())
     driver.pipe(asks, {"ask": 1, "n": 2}, timestamp=1)
     driver.pipe(tells, [{"told": 1, "m": 3}, {"told": 2, "m": 4}], timestamp=2)
@@ -166,9 +173,11 @@ def test_joins_of_streams_have_names() -> None:
     tells = stream("tells", "id")
     assert asks.join(users, name="known").plan.name == "known"
     assert asks.join(tells, within=WITHIN, name="talk").plan.name == "talk"
-    with pytest.raises(dt.PlanError, match=r"^known: how='right' is not a join of a stream with"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"^known: how='right' is not a join of a stream with"
+    ):
         asks.join(users, how="right", name="known")
-    with pytest.raises(dt.PlanError, match=r"^talk: grace= is for joins with a table"):
+    with pytest.raises(dt.errors.PlanError, match=r"^talk: grace= is for joins with a table"):
         asks.join(tells, within=WITHIN, grace="1 s", name="talk")
-    with pytest.raises(dt.PlanError, match=r"^known: within= is for joins of two streams"):
+    with pytest.raises(dt.errors.PlanError, match=r"^known: within= is for joins of two streams"):
         asks.join(users, within=WITHIN, name="known")

@@ -110,7 +110,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(mistake: str) -> None:
     make, message = MISTAKES[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make()
 
 
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_window_is_refused() -> None:
     other = clicks.join(views, within=dt.within(before="5 min", after="2 min"))
     driver = Driver(one)
     driver.pipe(clicks, {"id": 1}, timestamp=1)
-    with pytest.raises(dt.CheckpointError, match="topology"):
+    with pytest.raises(dt.errors.CheckpointError, match="topology"):
         Driver.restore(other, driver.snapshot())
 
 

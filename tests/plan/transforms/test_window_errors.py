@@ -27,12 +27,12 @@ old, new = (
     for name in ("old", "new")
 )
 starts = testing.stream("starts", key="id", schema={"id": NUMBER, "window_start": TEXT})
-HOUR = dt.tumbling("1 hour")
+HOUR = dt.windows.tumbling("1 hour")
 by_page = clicks.group_by("page")
 clicked = by_page.window(HOUR).agg(clicks=dt.count())
 viewed = views.group_by("page").window(HOUR).agg(views=dt.count())
-sessions = by_page.window(dt.session("1 hour", retention="9 days")).agg(clicks=dt.count())
-sliding = by_page.window(dt.sliding("1 hour", retention="9 days")).agg(clicks=dt.count())
+sessions = by_page.window(dt.windows.session("1 hour", retention="9 days")).agg(clicks=dt.count())
+sliding = by_page.window(dt.windows.sliding("1 hour", retention="9 days")).agg(clicks=dt.count())
 retracting = clicks.join(
     views, within=dt.within(before="1 min"), how="left", unmatched="retract", select=["at"]
 )
@@ -41,31 +41,34 @@ OF_CLICKS = "aggregate of clicks by page"
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     # Windows.
     "no length": (
-        lambda: dt.tumbling("0 s"),
+        lambda: dt.windows.tumbling("0 s"),
         r"^tumbling: the windows have no length. Give a span above zero",
     ),
     "no gap": (
-        lambda: dt.session("0 s"),
+        lambda: dt.windows.session("0 s"),
         r"^session: the windows have no length. Give a span above zero",
     ),
-    "a gap below zero": (lambda: dt.session("-1 s"), r"^session: gap='-1 s' is negative. Use"),
+    "a gap below zero": (
+        lambda: dt.windows.session("-1 s"),
+        r"^session: gap='-1 s' is negative. Use",
+    ),
     "no advance": (
-        lambda: dt.hopping("1 hour", advance="0 s"),
+        lambda: dt.windows.hopping("1 hour", advance="0 s"),
         (
             r"^hopping: advance='0 s' would leave times without a window. Use more than zero and "
             "at most the size, 1 hour"
         ),
     ),
     "an advance beyond the size": (
-        lambda: dt.hopping("1 hour", advance="2 hours"),
+        lambda: dt.windows.hopping("1 hour", advance="2 hours"),
         r"^hopping: advance='2 hours' would leave times without a window",
     ),
     "a grace below zero": (
-        lambda: dt.tumbling("1 hour", grace="-1 s"),
+        lambda: dt.windows.tumbling("1 hour", grace="-1 s"),
         r"^tumbling: grace='-1 s' is negative. Use zero or more",
     ),
     "a retention that is too short": (
-        lambda: dt.tumbling("1 hour", grace="1 hour", retention="1 hour"),
+        lambda: dt.windows.tumbling("1 hour", grace="1 hour", retention="1 hour"),
         r"^tumbling: retention='1 hour' forgets windows that still change. Use at least 2 hours",
     ),
     # Groups.
@@ -163,7 +166,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     # Joins.
     "other windows": (
-        lambda: clicked.join(views.group_by("page").window(dt.tumbling("1 day")).agg(v=dt.count())),
+        lambda: clicked.join(
+            views.group_by("page").window(dt.windows.tumbling("1 day")).agg(v=dt.count())
+        ),
         r"the sides have different windows: tumbling, 1 hour, grace 0 s; tumbling, 1 day, grace",
     ),
     "windows of another kind": (
@@ -221,7 +226,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a grace beyond the retention": (
         lambda: (
-            by_page.window(dt.tumbling("1 hour", grace="1 day")).agg(clicks=dt.count()).join(viewed)
+            by_page.window(dt.windows.tumbling("1 hour", grace="1 day"))
+            .agg(clicks=dt.count())
+            .join(viewed)
         ),
         r"the right side keeps windows for 1 hour, and they are asked for after 25 hours",
     ),
@@ -280,9 +287,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: asks.join(clicked, how="left", window_of="at", unmatched="eager"),
         r"^join: unmatched= does not apply to a windowed table. Leave it out",
     ),
-    "look-ups": (
-        lambda: pages.join(clicked, how="left", window_of="at", delta=dt.delta()),
-        r"^join: delta= does not apply to a windowed table. Leave it out",
+    "lookups": (
+        lambda: pages.join(clicked, how="left", window_of="at", delta_join=dt.delta_join()),
+        r"^join: delta_join= does not apply to a windowed table. Leave it out",
     ),
 }
 
@@ -298,7 +305,7 @@ def window_join_of(left: dt.WindowedTable, right: dt.WindowedTable) -> Any:
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(mistake: str) -> None:
     make, message = MISTAKES[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make()
 
 
@@ -341,15 +348,15 @@ EXPRESSIONS: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("mistake", EXPRESSIONS)
 def test_a_mistake_in_an_expression_is_named(mistake: str, spark: Any) -> None:
     make, message = EXPRESSIONS[mistake]
-    with pytest.raises(dt.PlanError, match=message):
+    with pytest.raises(dt.errors.PlanError, match=message):
         make()
 
 
 OTHERS = {
-    "another size": dt.tumbling("2 hours"),
-    "another grace": dt.tumbling("1 hour", grace="1 s"),
-    "another retention": dt.tumbling("1 hour", retention="2 hours"),
-    "another kind": dt.session("1 hour"),
+    "another size": dt.windows.tumbling("2 hours"),
+    "another grace": dt.windows.tumbling("1 hour", grace="1 s"),
+    "another retention": dt.windows.tumbling("1 hour", retention="2 hours"),
+    "another kind": dt.windows.session("1 hour"),
 }
 
 
@@ -358,14 +365,14 @@ def test_a_checkpoint_of_other_windows_is_refused(other: str) -> None:
     driver = Driver(clicked.to_table())
     driver.pipe(clicks, {"id": 1, "page": "a"}, timestamp=1)
     topology = by_page.window(OTHERS[other]).agg(clicks=dt.count()).to_table()
-    with pytest.raises(dt.CheckpointError, match="topology"):
+    with pytest.raises(dt.errors.CheckpointError, match="topology"):
         Driver.restore(topology, driver.snapshot())
 
 
 def test_a_checkpoint_of_another_aggregate_is_refused() -> None:
     driver = Driver(by_page.agg(n=dt.sum("n")))
     driver.pipe(clicks, {"id": 1, "page": "a", "n": 1}, timestamp=1)
-    with pytest.raises(dt.CheckpointError, match="topology"):
+    with pytest.raises(dt.errors.CheckpointError, match="topology"):
         Driver.restore(by_page.agg(n=dt.max("n")), driver.snapshot())
 
 

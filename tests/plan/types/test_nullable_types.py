@@ -50,8 +50,8 @@ def test_a_delete_after_each_view(spark: SparkSession) -> None:
         made.join(b, how="left", select=[*computed, "right.v"]),
         b.join(made, how="outer", select=[*computed, F.struct("right.id").alias("whole")]),
         made.join(names, on="v", how="left", select=[*computed, "n"]),
-        comparable.rekey("v"),
-        comparable.union(b.with_columns(**plain), source="of").rekey("v", duplicates="last"),
+        comparable.key_by("v"),
+        comparable.union(b.with_columns(**plain), source="of").key_by("v", duplicates="last"),
         comparable.group_by("v").agg(all=dt.collect_list("s"), some=dt.collect_set("s")),
         made.to_stream().to_table().select("s1"),
     ]

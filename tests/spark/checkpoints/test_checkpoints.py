@@ -52,7 +52,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, whose settings are its own again afterwards."""
     before = dict(spark.conf.getAll)
     yield spark
-    for name in dt.settings(partitions=1):
+    for name in dt.checkpoints.settings(partitions=1):
         spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
 
 
@@ -70,7 +70,7 @@ def test_state_is_found_again_under_other_shuffle_partitions(
     found = clicks.join(users, how="left", select={"v": "right.v"})
 
     def run(partitions: int) -> None:
-        for name, value in dt.settings(partitions=partitions).items():
+        for name, value in dt.checkpoints.settings(partitions=partitions).items():
             session.conf.set(name, value)
         writer = found.changelog().writeStream.format("parquet").outputMode("append")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -88,7 +88,7 @@ def test_state_is_found_again_under_other_shuffle_partitions(
 def bound(folder: Path, topology: dt.Table | dt.Stream, **options: Any) -> None:
     """Run all there is, with the checkpoint of the folder."""
     sink = options.pop("sink", dt.to_parquet(str(folder / "out")))
-    options = {"availableNow": True, "buckets": 2} | options
+    options = {"trigger": {"availableNow": True}, "buckets": 2} | options
     checkpoint = str(folder / "checkpoint")
     topology.write_stream(sink, checkpoint=checkpoint, **options).awaitTermination()
 
@@ -118,7 +118,7 @@ def test_another_expression_under_an_aggregate_is_refused(
     bound(tmp_path, total(F.col("left.n") * 1.25))
     write(tmp_path / "table0", 1, [(1, "a", 200, 1)])
     message = r"plan.of.result.select was .* \* 1.25D\).* and is .* \* 2.0D\)"
-    with pytest.raises(dt.CheckpointError, match=message):
+    with pytest.raises(dt.errors.CheckpointError, match=message):
         bound(tmp_path, total(F.col("left.n") * 2.0))
     bound(tmp_path, total(F.col("left.n") * 1.25))
     rows = spark.read.parquet(str(tmp_path / "out")).orderBy("_timestamp", "_position")
@@ -154,7 +154,9 @@ def test_old_files_leave_the_list_of_a_folder(
 def test_a_retention_is_of_one_list() -> None:
     """A query with several results keeps no list of files."""
     sink = dt.to_parquet("out", retention="1 day")
-    with pytest.raises(dt.PlanError, match=r"to_parquet\('out'\): retention= is for the list"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"to_parquet\('out'\): retention= is for the list"
+    ):
         sink.batches(Mock(), Mock(), "checkpoint")
 
 
@@ -166,8 +168,10 @@ def test_a_folder_of_another_checkpoint_is_refused(spark: SparkSession, tmp_path
     write(tmp_path / "table0", 1, [(1, "b", 200, 1)])
     other = str(tmp_path / "other")
     sink = dt.to_parquet(str(tmp_path / "out"))
-    with pytest.raises(dt.TargetError, match=r"to_parquet\('.*/out'\): the folder has the changes"):
-        orders.write_stream(sink, checkpoint=other, availableNow=True)
+    with pytest.raises(
+        dt.errors.TargetError, match=r"to_parquet\('.*/out'\): the folder has the changes"
+    ):
+        orders.write_stream(sink, checkpoint=other, trigger={"availableNow": True})
     bound(tmp_path, orders, sink=sink)
     # A first micro-batch that is killed after it has listed its files is run again.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
@@ -175,7 +179,7 @@ def test_a_folder_of_another_checkpoint_is_refused(spark: SparkSession, tmp_path
     rows = spark.read.parquet(str(tmp_path / "out")).orderBy("_position").collect()
     assert [row["v"] for row in rows] == ["a", "b"]
     shutil.move(tmp_path / "out", tmp_path / "away")
-    orders.write_stream(sink, checkpoint=other, availableNow=True).awaitTermination()
+    orders.write_stream(sink, checkpoint=other, trigger={"availableNow": True}).awaitTermination()
     assert spark.read.parquet(str(tmp_path / "out")).count() == 2
 
 
@@ -203,13 +207,17 @@ def test_sides_that_change_places_are_refused(spark: SparkSession, tmp_path: Pat
     write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
     a, b = tables(spark, tmp_path, "a", "b")
     bound(tmp_path, a.join(b, how="outer", select=chosen))
-    with pytest.raises(dt.CheckpointError, match=r'left.table was "a" and is "b"; .*right.table'):
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r'left.table was "a" and is "b"; .*right.table'
+    ):
         bound(tmp_path, b.join(a, how="outer", select=chosen))
     unnamed, other = tables(spark, tmp_path, None, None)
     joined = unnamed.join(other, how="outer", select=chosen)
-    with pytest.raises(dt.PlanError, match=r"tell them apart. Give each a name of its own"):
+    with pytest.raises(dt.errors.PlanError, match=r"tell them apart. Give each a name of its own"):
         bound(tmp_path / "unnamed", joined)
-    with pytest.raises(dt.PlanError, match=r"table table\[k\]: another one has the same name"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"table table\[k\]: another one has the same name"
+    ):
         joined.changelog()
 
 
@@ -228,11 +236,11 @@ def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -
         bound(tmp_path, users, buckets=4, sink=Nowhere())
     chosen = users.join(others, how="left", select=["left.v"])
     bound(tmp_path, chosen, buckets=2)
-    with pytest.raises(dt.CheckpointError, match="another topology"):
+    with pytest.raises(dt.errors.CheckpointError, match="another topology"):
         bound(tmp_path, users)
-    with pytest.raises(dt.CheckpointError, match="has 2 buckets, the query asks for 4"):
+    with pytest.raises(dt.errors.CheckpointError, match="has 2 buckets, the query asks for 4"):
         bound(tmp_path, chosen, buckets=4)
-    with pytest.raises(dt.CheckpointError, match="has 2 partitions, the query asks for 1"):
+    with pytest.raises(dt.errors.CheckpointError, match="has 2 partitions, the query asks for 1"):
         bound(tmp_path, chosen, partitions=1)
 
 
@@ -240,7 +248,7 @@ def test_state_has_as_many_partitions_as_are_asked_for(spark: SparkSession, tmp_
     """More than there are cores, and never more than buckets."""
     write(tmp_path / "table0", 0, [(1, "a", 0, 0)])
     (users,) = tables(spark, tmp_path, "users")
-    with pytest.raises(dt.PlanError, match="partitions=3 is more than the 2 buckets"):
+    with pytest.raises(dt.errors.PlanError, match="partitions=3 is more than the 2 buckets"):
         bound(tmp_path, users.materialize(), buckets=2, partitions=3)
     bound(tmp_path, users.materialize(), buckets=6, partitions=5)
     state = tmp_path / "checkpoint" / "state" / "0"
@@ -262,11 +270,11 @@ def test_a_checkpoint_is_bound_before_anything_is_stored(
         bound(tmp_path, users, sink=dt.to_foreach_batch(failing))
     checkpoint = tmp_path / "checkpoint"
     assert not any((checkpoint / "commits").iterdir())
-    with pytest.raises(dt.CheckpointError, match=r'plan.table was "users" and is "others"'):
+    with pytest.raises(dt.errors.CheckpointError, match=r'plan.table was "users" and is "others"'):
         bound(tmp_path, others)
     for begun in ("offsets", "state"):
         shutil.rmtree(checkpoint / begun)
-    with pytest.raises(dt.CheckpointError, match=r'plan.table was "users" and is "others"'):
+    with pytest.raises(dt.errors.CheckpointError, match=r'plan.table was "users" and is "others"'):
         bound(tmp_path, others)
     shutil.rmtree(checkpoint / "sources")
     bound(tmp_path, others)
@@ -291,7 +299,7 @@ def test_a_checkpoint_that_nothing_binds_is_refused(
         file.with_name(".dovetail.json.crc").unlink(missing_ok=True)
         file.write_text(torn)
     message = {None: "has no dovetail.json", '{"version": 99}': "has format 99, this version"}
-    with pytest.raises(dt.CheckpointError, match=message.get(torn, "json cannot be read")):
+    with pytest.raises(dt.errors.CheckpointError, match=message.get(torn, "json cannot be read")):
         bound(tmp_path, users)
     file.write_text(whole)
     bound(tmp_path, users)
@@ -329,18 +337,18 @@ def test_a_session_with_sparks_leak_is_warned_once(
         assert joined.changelog().isStreaming
     monkeypatch.setattr(writer, "spark_version", lambda _: "4.2.0")
     message = r"a socket of each task with state: 4 per micro-batch.* Spark 4\.2\.1 or later"
-    with pytest.warns(dt.DovetailWarning, match=message) as warned:
+    with pytest.warns(dt.errors.DovetailWarning, match=message) as warned:
         joined.changelog()
     assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         joined.group_by("v").agg(n=dt.count()).changelog()
-    with pytest.warns(dt.DovetailWarning, match=r"state: 8 per micro-batch"):
+    with pytest.warns(dt.errors.DovetailWarning, match=r"state: 8 per micro-batch"):
         by_foreign_key(spark.newSession(), tmp_path).group_by("v").agg(n=dt.count()).changelog()
 
 
 def by_foreign_key(session: SparkSession, folder: Path) -> dt.Table:
-    for name, value in dt.settings(partitions=2).items():
+    for name, value in dt.checkpoints.settings(partitions=2).items():
         session.conf.set(name, value)
     left, right = tables(session, folder, "left", "right")
     return left.join(right, on="n", select={"v": "left.v"})

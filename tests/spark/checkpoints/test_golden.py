@@ -61,7 +61,7 @@ def test_every_version_is_read_and_never_written(
     before = files(checkpoint)
     for name, expected in json.loads(path.with_suffix(".json").read_text()).items():
         table, _, batch = name.partition(" @")
-        found = dt.read_state(spark, checkpoint, table, batch=int(batch))
+        found = dt.checkpoints.read_state(spark, checkpoint, table, batch=int(batch))
         assert rows(found) == expected, name
     assert files(checkpoint) == before
 
@@ -103,10 +103,10 @@ def test_a_newer_format_is_refused(spark: SparkSession, golden: Callable[[Path],
         (file.read_text()[:100], "cannot be read"),
     ):
         file.write_text(text)
-        with pytest.raises(dt.CheckpointError, match=problem):
-            dt.read_state(spark, checkpoint)
+        with pytest.raises(dt.errors.CheckpointError, match=problem):
+            dt.checkpoints.read_state(spark, checkpoint)
     newer = manifests.FORMAT_VERSION + 1
-    with pytest.raises(dt.StateError, match=rf"version {newer}, .* reads {newer - 1}"):
+    with pytest.raises(dt.errors.StateError, match=rf"version {newer}, .* reads {newer - 1}"):
         manifests.read(Blob(bytes([newer])))
 
 
@@ -156,7 +156,7 @@ def test_the_command_line(
     listed = json.loads(run("inspect", checkpoint, "--json"))
     assert listed["batch"] == 8
     assert listed["offsets"][0] == '{"logOffset":8}'
-    stores = dt.read_state(spark, checkpoint).collect()
+    stores = dt.checkpoints.read_state(spark, checkpoint).collect()
     assert [one["store"] for one in listed["stores"]] == [row["store"] for row in stores]
     shown = run("inspect", checkpoint, "--batch", "4")
     assert shown.startswith('after micro-batch 4\nsource 1: {"logOffset":4}\n')
@@ -164,7 +164,7 @@ def test_the_command_line(
     assert "subscriptions" in shown
     lines = run("state", checkpoint, "orders", "--format", "json").splitlines()
     expected: dict[str, Any] = {row["id"]: row for row in map(json.loads, lines)}
-    assert len(lines) == dt.read_state(spark, checkpoint, "orders").count()
+    assert len(lines) == dt.checkpoints.read_state(spark, checkpoint, "orders").count()
     asked = run("state", checkpoint, "orders", "--key", "12", "--format", "json")
     assert json.loads(asked) == expected[12]
     shown = run("state", checkpoint, "orders", "--column", "id", "--limit", "2")

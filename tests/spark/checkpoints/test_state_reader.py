@@ -101,7 +101,7 @@ def both(given: Sequence[Row]) -> list[list[tuple[Any, ...]]]:
 def looked_up(checkpoint: Path, given: Sequence[Row]) -> list[list[tuple[Any, ...]]]:
     """The rows of all keys, and of one that never came."""
     return [
-        arrow_rows(dt.lookup_state(checkpoint, name, keys=[*"abcdefghxyz", "never"]))
+        arrow_rows(dt.checkpoints.lookup_state(checkpoint, name, keys=[*"abcdefghxyz", "never"]))
         for name in TABLES
     ]
 
@@ -132,15 +132,17 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         for batch in (0, 2):
             given = [row for part in batches[: batch + 1] for row in part]
             for name, columns in (("l", ["k", "v", "f"]), ("r", ["f", "v"])):
-                found = dt.read_state(spark, checkpoint, name, batch=batch)
+                found = dt.checkpoints.read_state(spark, checkpoint, name, batch=batch)
                 assert rows(found) == last_rows(given, name, columns)
         assert looked_up(checkpoint, given) == both(given)
-        before = dt.read_state(spark, checkpoint, "l")
+        before = dt.checkpoints.read_state(spark, checkpoint, "l")
         write(tmp_path / "log", 3, batches[3])
         query.processAllAvailable()
         assert rows(before) == last_rows(given, "l", ["k", "v", "f"])
         given = [row for part in batches for row in part]
-        assert rows(dt.read_state(spark, checkpoint, "l")) == last_rows(given, "l", ["k", "v", "f"])
+        assert rows(dt.checkpoints.read_state(spark, checkpoint, "l")) == last_rows(
+            given, "l", ["k", "v", "f"]
+        )
         with monkeypatch.context() as patched:
             patched.setattr(
                 CheckpointStores, "of", None
@@ -149,7 +151,7 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         assert query.exception() is None
     finally:
         query.stop()
-    listed = {row["store"]: row for row in dt.read_state(spark, checkpoint).collect()}
+    listed = {row["store"]: row for row in dt.checkpoints.read_state(spark, checkpoint).collect()}
     assert {name: row["table"] for name, row in listed.items()} == {
         "l": None,
         "subscriptions": "l",
@@ -167,7 +169,7 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         assert row["operator"] == "outer join of l and r"
         assert row["bytes"] > 0
         assert 1 <= row["buckets"] <= row["segments"] <= row["rows"]
-    assert listed["right"]["rows"] >= dt.read_state(spark, checkpoint, "right").count()
+    assert listed["right"]["rows"] >= dt.checkpoints.read_state(spark, checkpoint, "right").count()
     assert listed["right"]["stream_time"].astimezone(timezone.utc) == max(
         row["at"] for row in given if row["table"] == "r"
     )
@@ -175,17 +177,17 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         assert row["batch"] == 3
         assert row["offsets"] == ['{"logOffset":3}'] * 2
     last = last_rows(given, "l", ["k", "v", "f"])
-    some = dt.read_state(spark, checkpoint, "l", keys=["a", "b", "never"])
+    some = dt.checkpoints.read_state(spark, checkpoint, "l", keys=["a", "b", "never"])
     assert rows(some) == [row for row in last if row[0] in "ab"]
-    theirs = dt.read_state(spark, checkpoint, "r", keys=["x"], columns=["v"])
+    theirs = dt.checkpoints.read_state(spark, checkpoint, "r", keys=["x"], columns=["v"])
     assert [row.asDict() for row in theirs.collect()] == [
         {"v": row[1]} for row in last_rows(given, "r", ["f", "v"]) if row[0] == "x"
     ]
-    only = dt.read_state(spark, checkpoint, "l", columns=["f", "k"])
+    only = dt.checkpoints.read_state(spark, checkpoint, "l", columns=["f", "k"])
     assert sorted(map(tuple, only.collect())) == sorted((row[2], row[0]) for row in last)
     for keys in ([1], [("a", "b")], [None], [{"v": "a"}]):
-        with pytest.raises(dt.PlanError, match="keys= has"):
-            dt.read_state(spark, checkpoint, "l", keys=keys)
+        with pytest.raises(dt.errors.PlanError, match="keys= has"):
+            dt.checkpoints.read_state(spark, checkpoint, "l", keys=keys)
     refused = {
         "l has no column 'w'. It has k, v, f, _timestamp.": {"table": "l", "columns": "w"},
         "keys= goes with a table": {"keys": ["a"]},
@@ -195,12 +197,14 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         "as_of= goes with a table": {"as_of": AT},
     }
     for problem, options in refused.items():
-        with pytest.raises(dt.ConfigurationError, match=problem):
-            dt.read_state(spark, checkpoint, **options)
-    with pytest.raises(dt.CheckpointError, match=r"no micro-batch 4\. Spark has kept 0 to 3"):
-        dt.read_state(spark, checkpoint, "l", batch=4)
-    with pytest.raises(dt.PlanError, match="Give a datetime with its time zone"):
-        dt.read_state(spark, checkpoint, "l", as_of=AT.replace(tzinfo=None))
+        with pytest.raises(dt.errors.ConfigurationError, match=problem):
+            dt.checkpoints.read_state(spark, checkpoint, **options)
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r"no micro-batch 4\. Spark has kept 0 to 3"
+    ):
+        dt.checkpoints.read_state(spark, checkpoint, "l", batch=4)
+    with pytest.raises(dt.errors.PlanError, match="Give a datetime with its time zone"):
+        dt.checkpoints.read_state(spark, checkpoint, "l", as_of=AT.replace(tzinfo=None))
 
 
 @pytest.mark.slow
@@ -222,38 +226,49 @@ def test_results_of_joins_from_what_is_stored(spark: SparkSession, tmp_path: Pat
     sink = dt.to_foreach_batch(lambda frame, batch: changes.append((batch, frame.collect())))
     counts = dt.to_foreach_batch(lambda *_: None)
     sinks = {counted: counts, whole: sink}
-    dt.run(sinks, checkpoint=checkpoint, buckets=3, availableNow=True).awaitTermination()
+    dt.run(
+        sinks, checkpoint=checkpoint, buckets=3, trigger={"availableNow": True}
+    ).awaitTermination()
     last: dict[str, Any] = {}
     for batch, made in changes:
         for row in sorted(made, key=lambda row: row["_position"]):
             last.pop(row["k"], None)
             if row["_change"] == "upsert":
                 last[row["k"]] = (row["k"], row["v"], row["w"], row["f"])
-        found = dt.read_state(spark, checkpoint, topology=whole, batch=batch)
+        found = dt.checkpoints.read_state(spark, checkpoint, topology=whole, batch=batch)
         assert found.columns == ["k", "v", "w", "f", "_timestamp"]
         assert sorted(map(tuple, found.drop("_timestamp").collect()), key=repr) == sorted(
             last.values(), key=repr
         )
-    inner = dt.read_state(spark, checkpoint, "enriched l", topology=whole, columns=["k", "f"])
+    inner = dt.checkpoints.read_state(
+        spark, checkpoint, "enriched l", topology=whole, columns=["k", "f"]
+    )
     given = [row for batch in batches for row in batch]
     assert sorted(map(tuple, inner.collect())) == [
         (k, f) for k, _, f, _ in last_rows(given, "l", ["k", "v", "f"])
     ]
-    stored = dt.read_state(spark, checkpoint, "u", topology=whole)
+    stored = dt.checkpoints.read_state(spark, checkpoint, "u", topology=whole)
     assert stored.columns == ["k", "v", "_timestamp", "_change"]
     numbers = Counter(f for *_, f in last.values())
-    groups = dt.read_state(spark, checkpoint, topology=counted).select("f", "n").collect()
-    assert dict(groups) == {f: n for f, n in numbers.items() if f is not None}
-    both = dt.read_state(spark, checkpoint, "enriched l", topology=[whole, counted])
-    assert sorted(both.collect(), key=repr) == sorted(
-        dt.read_state(spark, checkpoint, "enriched l", topology=whole).collect(), key=repr
+    groups = (
+        dt.checkpoints.read_state(spark, checkpoint, topology=counted).select("f", "n").collect()
     )
-    with pytest.raises(dt.CheckpointError, match=r"a query with 2 results, .*, is none of them"):
-        dt.read_state(spark, checkpoint, topology=left.join(right, on="f", select=["left.v"]))
-    stored = dt.read_state(spark, checkpoint, "enriched l", columns=["k", "f"])
+    assert dict(groups) == {f: n for f, n in numbers.items() if f is not None}
+    both = dt.checkpoints.read_state(spark, checkpoint, "enriched l", topology=[whole, counted])
+    assert sorted(both.collect(), key=repr) == sorted(
+        dt.checkpoints.read_state(spark, checkpoint, "enriched l", topology=whole).collect(),
+        key=repr,
+    )
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r"a query with 2 results, .*, is none of them"
+    ):
+        dt.checkpoints.read_state(
+            spark, checkpoint, topology=left.join(right, on="f", select=["left.v"])
+        )
+    stored = dt.checkpoints.read_state(spark, checkpoint, "enriched l", columns=["k", "f"])
     assert sorted(stored.collect()) == sorted(inner.collect())
     # The aggregate has stored the rows of which it is made.
-    of_groups = dt.read_state(spark, checkpoint, whole.plan.name, columns=["k", "f"])
+    of_groups = dt.checkpoints.read_state(spark, checkpoint, whole.plan.name, columns=["k", "f"])
     assert sorted(map(tuple, of_groups.collect()), key=repr) == sorted(
         ((k, f) for k, _, _, f in last.values()), key=repr
     )
@@ -268,27 +283,29 @@ def test_a_versioned_table_as_of_a_time(spark: SparkSession, tmp_path: Path) -> 
     times = {"t": table(log, "t", ["k", "v"], versioned="1 hour"), "u": table(log, "u", ["k", "v"])}
     joined = times["t"].join(times["u"], select={"v": "left.v", "w": "right.v"})
     sink = dt.to_parquet(str(tmp_path / "out"))
-    joined.write_stream(sink, checkpoint=checkpoint, availableNow=True).awaitTermination()
+    joined.write_stream(
+        sink, checkpoint=checkpoint, trigger={"availableNow": True}
+    ).awaitTermination()
     given = sorted((r for b in batches for r in b if r["table"] == "t"), key=lambda r: r["at"])
     latest = given[-1]["at"]
     for back in (0, 7, 30, 59):
         then = latest - timedelta(minutes=back)
-        found = dt.read_state(spark, checkpoint, "t", as_of=then)
+        found = dt.checkpoints.read_state(spark, checkpoint, "t", as_of=then)
         before = [row for row in given if row["at"] <= then]
         assert found.columns == ["k", "v", "_timestamp"]
         assert rows(found) == last_rows(before, "t", ["k", "v"])
-        found = dt.lookup_state(checkpoint, "t", keys=list("abcdefgh"), as_of=then)
+        found = dt.checkpoints.lookup_state(checkpoint, "t", keys=list("abcdefgh"), as_of=then)
         assert arrow_rows(found) == last_rows(before, "t", ["k", "v"])
-    found = dt.lookup_state(checkpoint, "t", keys=list("abcdefgh"))
+    found = dt.checkpoints.lookup_state(checkpoint, "t", keys=list("abcdefgh"))
     assert arrow_rows(found) == last_rows(given, "t", ["k", "v"])
-    versions = dt.read_state(spark, checkpoint, "t")
+    versions = dt.checkpoints.read_state(spark, checkpoint, "t")
     assert versions.columns == ["k", "v", "_timestamp", "_change"]
     assert {row["_change"] for row in versions.collect()} == {"upsert", "delete"}
     problem = "before the history of t, which begins at 2026"
-    with pytest.raises(dt.ConfigurationError, match=problem):
-        dt.read_state(spark, checkpoint, "t", as_of=AT)
-    with pytest.raises(dt.ConfigurationError, match=problem):
-        dt.lookup_state(checkpoint, "t", keys=["a"], as_of=AT)
+    with pytest.raises(dt.errors.ConfigurationError, match=problem):
+        dt.checkpoints.read_state(spark, checkpoint, "t", as_of=AT)
+    with pytest.raises(dt.errors.ConfigurationError, match=problem):
+        dt.checkpoints.lookup_state(checkpoint, "t", keys=["a"], as_of=AT)
 
 
 def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
@@ -308,21 +325,27 @@ def test_the_results_of_groups(spark: SparkSession, tmp_path: Path) -> None:
     for name, calls in (("a", {"n": dt.count(), "most": dt.max("v")}), ("b", {"own": own("v")})):
         sink = dt.to_parquet(str(tmp_path / f"out {name}"))
         counted, folder = grouped.agg(**calls), checkpoint / name
-        counted.write_stream(sink, checkpoint=folder, availableNow=True).awaitTermination()
+        counted.write_stream(
+            sink, checkpoint=folder, trigger={"availableNow": True}
+        ).awaitTermination()
     expected: dict[str, list[Any]] = {}
     for _, v, f, _ in last_rows([r for b in batches for r in b], "l", ["k", "v", "f"]):
         expected.setdefault(f, []).append(v)
-    found = dt.read_state(spark, checkpoint / "a", "aggregate of l by f")
+    found = dt.checkpoints.read_state(spark, checkpoint / "a", "aggregate of l by f")
     assert found.columns == ["f", "n", "most", "_timestamp"]
     assert {row["f"]: (row["n"], row["most"]) for row in found.collect()} == {
         f: (len(values), max(values)) for f, values in expected.items()
     }
-    asked = dt.lookup_state(checkpoint / "a", "aggregate of l by f", keys=["x", "y", "never"])
+    asked = dt.checkpoints.lookup_state(
+        checkpoint / "a", "aggregate of l by f", keys=["x", "y", "never"]
+    )
     assert {row["f"]: (row["n"], row["most"]) for row in asked.to_pylist()} == {
         f: (len(values), max(values)) for f, values in expected.items() if f in "xy"
     }
-    with pytest.raises(dt.ConfigurationError, match="'aggregate of l by f' holds cannot be read"):
-        dt.read_state(spark, checkpoint / "b", "aggregate of l by f")
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="'aggregate of l by f' holds cannot be read"
+    ):
+        dt.checkpoints.read_state(spark, checkpoint / "b", "aggregate of l by f")
 
 
 @pytest.mark.slow
@@ -337,7 +360,7 @@ def test_a_table_whose_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
     joined = young.join(right, on="f", how="left", select={"v": "left.v", "w": "right.v"})
     sink = dt.to_parquet(str(tmp_path / "out"))
     joined.write_stream(
-        sink, checkpoint=checkpoint, availableNow=True, buckets=3
+        sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=3
     ).awaitTermination()
     for number in range(3):
         given = [row for part in batches[: number + 1] for row in part]
@@ -347,25 +370,25 @@ def test_a_table_whose_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
             for row in last_rows(given, "l", ["k", "v", "f"])
             if row[-1] >= (now - after).timestamp()
         ]
-        assert rows(dt.read_state(spark, checkpoint, "l", batch=number)) == expected
+        assert rows(dt.checkpoints.read_state(spark, checkpoint, "l", batch=number)) == expected
     assert len(expected) < len(last_rows(given, "l", ["k"]))
-    found = dt.lookup_state(checkpoint, "l", keys=[*"abcdefgh"])
+    found = dt.checkpoints.lookup_state(checkpoint, "l", keys=[*"abcdefgh"])
     assert arrow_rows(found) == expected
-    result = dt.read_state(spark, checkpoint, topology=joined)
+    result = dt.checkpoints.read_state(spark, checkpoint, topology=joined)
     assert [(row[0], row[1]) for row in rows(result)] == [(row[0], row[1]) for row in expected]
 
 
 def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(dt.CheckpointError, match=r"has no dovetail\.json"):
-        dt.read_state(spark, tmp_path)
+    with pytest.raises(dt.errors.CheckpointError, match=r"has no dovetail\.json"):
+        dt.checkpoints.read_state(spark, tmp_path)
     (tmp_path / "log").mkdir()
     log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
     sink = dt.to_parquet(str(tmp_path / "out"))
     own = table(log, "l", ["k", "v"]).materialize()
-    own.write_stream(sink, checkpoint=checkpoint, availableNow=True).awaitTermination()
-    assert dt.read_state(spark, checkpoint).count() == 0
-    with pytest.raises(dt.ConfigurationError, match="It has none yet"):
-        dt.read_state(spark, checkpoint, "l")
+    own.write_stream(sink, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
+    assert dt.checkpoints.read_state(spark, checkpoint).count() == 0
+    with pytest.raises(dt.errors.ConfigurationError, match="It has none yet"):
+        dt.checkpoints.read_state(spark, checkpoint, "l")
 
 
 def test_keys_are_hashed_as_spark_does(spark: SparkSession) -> None:

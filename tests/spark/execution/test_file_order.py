@@ -95,7 +95,7 @@ def test_a_query_takes_the_newest_file(spark: SparkSession, tmp_path: Path, *, a
     query = table(frame).write_stream(
         dt.to_parquet(str(tmp_path / "out")),
         checkpoint=str(tmp_path / "checkpoint"),
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=3,
     )
     query.awaitTermination()
@@ -144,7 +144,9 @@ def test_a_sequence_is_of_its_table_or_of_all(spark: SparkSession) -> None:
         assert [(row.left, row.right, row.s) for row in ordered] == expected
         aligned = left.join(right, align="1 min")
         if shared:
-            with pytest.raises(dt.PlanError, match=r"align= orders rows by time, shared_log= of"):
+            with pytest.raises(
+                dt.errors.PlanError, match=r"align= orders rows by time, shared_log= of"
+            ):
                 aligned.changelog()
             continue
         driver = testing.Driver(aligned)
@@ -171,6 +173,6 @@ def test_a_log_whose_files_are_read_apart_is_one_log(spark: SparkSession, tmp_pa
     frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
     assert frame.rdd.getNumPartitions() == 2
     rows = dt.Stream.from_changelog(frame, key="id", timestamp="at", sequence="v", name="rows")
-    hourly = rows.group_by("id").window(dt.tumbling("10 s")).agg(n=dt.count())
+    hourly = rows.group_by("id").window(dt.windows.tumbling("10 s")).agg(n=dt.count())
     emitted = hourly.to_table().changelog(emit="batch", buckets=3).collect()
     assert [(row.window_start.second, row.n) for row in emitted] == [(30, 400)]

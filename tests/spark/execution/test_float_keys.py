@@ -105,7 +105,7 @@ CASES = {
         lambda of: (
             of["stream"]
             .group_by("x")
-            .window(dt.tumbling("1 hour"))
+            .window(dt.windows.tumbling("1 hour"))
             .agg(v=dt.min("v"))
             .join(of["right"], on="x", how="left")
             .to_stream(select=["x", "v", "w"], key="x")
@@ -217,7 +217,7 @@ def test_in_a_streaming_query(spark: SparkSession, tmp_path: Path) -> None:
     query = case.build(read(sources(kind), streaming)).write_stream(
         dt.to_foreach_batch(lambda changes, _: emitted.extend(results(changes))),
         checkpoint=str(tmp_path / "checkpoint"),
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=1,
     )
     query.awaitTermination()

@@ -24,7 +24,7 @@ def records(spark: SparkSession, folder: Path, name: str = "records") -> dt.Stre
     return dt.Stream.from_records(
         spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder)),
         key_columns="id",
-        value=dt.json("id long, kind string, amount string, `at me` string, at timestamp"),
+        value=dt.formats.json("id long, kind string, amount string, `at me` string, at timestamp"),
         timestamp="at",
         malformed="dead_letter",
         name=name,
@@ -79,7 +79,7 @@ def test_views_of_a_source_are_made_of_one_reading(spark: SparkSession, tmp_path
     send(tmp_path / "lines")
     emitted: dict[str, list[Row]] = defaultdict(list)
 
-    def take(name: str) -> dt.Sink:
+    def take(name: str) -> dt.typing.Sink:
         def function(changes: DataFrame, number: int) -> None:
             rows = changes.drop("_position").collect()
             emitted[name] += [Row(batch=number, **row.asDict()) for row in rows]
@@ -91,7 +91,7 @@ def test_views_of_a_source_are_made_of_one_reading(spark: SparkSession, tmp_path
         query = dt.run(
             sinks | {dt.dead_letters: take(f"{to} letters")},
             checkpoint=tmp_path / f"of {to}",
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
             partitions=1,
         )

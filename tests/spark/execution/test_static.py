@@ -45,7 +45,7 @@ class Emitted:
         topology.write_stream(
             dt.to_foreach_batch(self.keep),
             checkpoint=folder,
-            availableNow=True,
+            trigger={"availableNow": True},
             **options,
         ).awaitTermination()
         return [batch for batch in self.batches if batch]
@@ -78,7 +78,7 @@ def test_a_stream_meets_rows_that_are_kept(spark: SparkSession, tmp_path: Path) 
     assert emitted.run(joined(("cat", "Bern")), checkpoint) == [
         [(4, "Oslo", "Norway"), (5, None, None)]
     ]
-    found = dt.read_state(spark, checkpoint, "customers").select("name", "city")
+    found = dt.checkpoints.read_state(spark, checkpoint, "customers").select("name", "city")
     assert found.collect() == [("ann", "Oslo")]
 
 
@@ -134,7 +134,7 @@ def test_a_row_that_fails_is_a_dead_letter(spark: SparkSession, tmp_path: Path) 
             dt.dead_letters: dt.to_foreach_batch(letters.keep),
         },
         checkpoint=tmp_path / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=1,
     ).awaitTermination()
     assert [batch for batch in emitted.batches if batch] == [[(1, 1), (2, None)]]
@@ -162,7 +162,7 @@ def test_a_row_that_a_query_begins_with_may_be_a_dead_letter(
             },
             checkpoint=tmp_path / "checkpoint",
             initial={"orders": begun},
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=1,
         ).awaitTermination()
 
@@ -193,7 +193,7 @@ def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path:
     alone = orders.select("customer").to_table().group_by("customer").agg(n=dt.count())
     Emitted("customer").run(alone, tmp_path / "alone", buckets=2)
     with_people = joined(customers(spark, ("ann", "Oslo")))
-    steps = dt.upgrade(spark, tmp_path / "alone", tmp_path / "static", with_people)
+    steps = dt.checkpoints.upgrade(spark, tmp_path / "alone", tmp_path / "static", with_people)
     assert [row["begins"] for row in steps.collect()] == ["with the rows of customers"]
     came(tmp_path, 2, (2, "ann", 1))
     assert emitted.run(with_people, tmp_path / "static") == [[(2, "Oslo")]]
@@ -207,7 +207,7 @@ def test_a_table_becomes_static_and_changes_again(spark: SparkSession, tmp_path:
         frame.json(str(tmp_path / "people")), key="name", timestamp="at", name="customers"
     )
     again = joined(changing)
-    dt.upgrade(spark, tmp_path / "static", tmp_path / "again", again)
+    dt.checkpoints.upgrade(spark, tmp_path / "static", tmp_path / "again", again)
     came(tmp_path, 3, (3, "ann", 1))
     assert emitted.run(again, tmp_path / "again") == [[(3, "Oslo")]]
     came(tmp_path, 4, (4, "bob", 1))
@@ -219,28 +219,32 @@ def test_what_cannot_be_static_is_refused(spark: SparkSession, tmp_path: Path) -
     people, orders = customers(spark, ("ann", "Oslo")), orders_of(spark, tmp_path, dt.Table)
     stream = orders_of(spark, tmp_path, dt.Stream)
     frame = spark.readStream.format("rate").load()
-    with pytest.raises(dt.PlanError, match="table n: its frame is a streaming one"):
+    with pytest.raises(dt.errors.PlanError, match="table n: its frame is a streaming one"):
         dt.Table.from_static(frame, key="value", name="n")
     sink, checkpoint = dt.to_memory("none"), tmp_path / "checkpoint"
-    with pytest.raises(dt.PlanError, match="its frame is not a streaming one"):
+    with pytest.raises(dt.errors.PlanError, match="its frame is not a streaming one"):
         people.write_stream(sink, checkpoint=checkpoint)
     joined = stream.join(people, on="customer")
     failing = joined.where(F.col("city").cast("int") > 0, errors="dead_letter")
     for frame_of in (joined.changelog, failing.dead_letters):
-        with pytest.raises(dt.PlanError, match="customers is static, so its rows must be kept"):
+        with pytest.raises(
+            dt.errors.PlanError, match="customers is static, so its rows must be kept"
+        ):
             frame_of()
     named = {"customers": spark.createDataFrame([("ann", "Oslo")], "name string, city string")}
-    with pytest.raises(dt.PlanError, match="names 'customers', which is no table of"):
+    with pytest.raises(dt.errors.PlanError, match="names 'customers', which is no table of"):
         joined.write_stream(sink, checkpoint=checkpoint, initial=named)
     lookups = [
-        table.with_lookup(dt.sqlite("none.db", table.plan.name, key=key, indexes=indexes))
+        table.with_lookup(dt.lookups.sqlite("none.db", table.plan.name, key=key, indexes=indexes))
         for table, key, indexes in (
-            (orders, "id", [dt.index("customer")]),
+            (orders, "id", [dt.lookups.index("customer")]),
             (people, "name", []),
         )
     ]
     eventual = lookups[0].join(lookups[1], on="customer")
-    with pytest.raises(dt.PlanError, match="initial= and from_static are for tables that are kept"):
+    with pytest.raises(
+        dt.errors.PlanError, match="initial= and from_static are for tables that are kept"
+    ):
         eventual.write_stream(sink, checkpoint=checkpoint)
     assert not checkpoint.exists()
     assert "customers, static  (key name; city)" in dt.physical.explain.explain(joined.plan)

@@ -39,7 +39,7 @@ def run(topology: dt.Stream, folder: Path, buckets: int = 3) -> None:
     query = topology.write_stream(
         dt.to_parquet(str(folder / "out")),
         checkpoint=str(folder / "checkpoint"),
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=buckets,
     )
     query.awaitTermination()

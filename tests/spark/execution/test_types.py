@@ -139,9 +139,11 @@ def test_values_are_exact_where_state_is_read(
         _Input(spark, tmp_path / "in", [rows]).frame, key="id", timestamp="t", name="all"
     )
     checkpoint, sink = tmp_path / "checkpoint", dt.to_foreach_batch(lambda rows, _: rows.count())
-    query = table.materialize().write_stream(sink, checkpoint=checkpoint, availableNow=True)
+    query = table.materialize().write_stream(
+        sink, checkpoint=checkpoint, trigger={"availableNow": True}
+    )
     query.awaitTermination()
-    got = dt.read_state(spark, checkpoint, "all").select("id", *columns)
+    got = dt.checkpoints.read_state(spark, checkpoint, "all").select("id", *columns)
     expected = rows.select("id", *columns)
     assert [f.dataType for f in got.schema] == [f.dataType for f in expected.schema]
     assert _exact(got.toArrow()) == _exact(expected.toArrow())

@@ -68,7 +68,10 @@ def test_late_records_are_counted_under_their_own_streams_name(spark: Any, tmp_p
 
     def joined(streams: dict[str, dt.Stream]) -> dt.Table:
         views, clicks = (
-            streams[name].group_by("id").window(dt.tumbling("10 s")).agg(**{name: dt.count()})
+            streams[name]
+            .group_by("id")
+            .window(dt.windows.tumbling("10 s"))
+            .agg(**{name: dt.count()})
             for name in times
         )
         return views.join(clicks, how="outer").to_table()
@@ -88,7 +91,7 @@ def test_late_records_are_counted_under_their_own_streams_name(spark: Any, tmp_p
     query = joined(read).write_stream(
         dt.to_parquet(tmp_path / "out"),
         checkpoint=tmp_path / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=2,
     )
     query.awaitTermination()

@@ -26,16 +26,20 @@ def totals(spark: SparkSession, folder: Path) -> dt.Table:
 
 def run(table: dt.Table, checkpoint: Path, emitted: Emitted, **options: Any) -> None:
     table.write_stream(
-        dt.to_foreach_batch(emitted), checkpoint=checkpoint, availableNow=True, **options
+        dt.to_foreach_batch(emitted),
+        checkpoint=checkpoint,
+        trigger={"availableNow": True},
+        **options,
     ).awaitTermination()
 
 
 def stored(spark: SparkSession, checkpoint: Path) -> list[list[Any]]:
     """The rows of both tables, read and looked up."""
     read = [
-        sorted(dt.read_state(spark, checkpoint, name).collect()) for name in ("orders", "customers")
+        sorted(dt.checkpoints.read_state(spark, checkpoint, name).collect())
+        for name in ("orders", "customers")
     ]
-    found = dt.lookup_state(checkpoint, "customers", keys=["a", "b", "c"])
+    found = dt.checkpoints.lookup_state(checkpoint, "customers", keys=["a", "b", "c"])
     return [*read, sorted(map(str, found.to_pylist()))]
 
 
@@ -61,7 +65,7 @@ def test_a_query_goes_on_with_another_number_of_partitions(
             command = ["repartition", str(checkpoint), "--partitions", "3"]
             assert CliRunner().invoke(app, command).output == f"{checkpoint} has 3 partitions\n"
         else:
-            dt.repartition(spark, checkpoint, partitions=partitions)
+            dt.checkpoints.repartition(spark, checkpoint, partitions=partitions)
         assert stored(spark, checkpoint) == before
         write(tmp_path, number * STEP, STEP)
         run(table, checkpoint, emitted)
@@ -90,15 +94,15 @@ def test_a_call_that_is_killed_is_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointFile, "write", killed)
         with pytest.raises(KeyboardInterrupt):
-            dt.repartition(spark, checkpoint, partitions=4)
+            dt.checkpoints.repartition(spark, checkpoint, partitions=4)
     if lost == "the commit":
         for name in (str(STEP), f".{STEP}.crc"):
             (checkpoint / "commits" / name).unlink(missing_ok=True)
-    with pytest.raises(dt.CheckpointError, match="--partitions 4"):
+    with pytest.raises(dt.errors.CheckpointError, match="--partitions 4"):
         run(table, checkpoint, emitted)
-    with pytest.raises(dt.CheckpointError, match="partitions=4 was killed"):
-        dt.repartition(spark, checkpoint, partitions=3)
-    dt.repartition(spark, checkpoint, partitions=4)
+    with pytest.raises(dt.errors.CheckpointError, match="partitions=4 was killed"):
+        dt.checkpoints.repartition(spark, checkpoint, partitions=3)
+    dt.checkpoints.repartition(spark, checkpoint, partitions=4)
     write(tmp_path, STEP, STEP)
     run(table, checkpoint, emitted)
     assert folders(checkpoint) == {*"0123"}
@@ -116,11 +120,14 @@ def test_the_list_of_files_of_a_folder_goes_on(spark: SparkSession, tmp_path: Pa
 
     def go_on(**options: Any) -> None:
         table.write_stream(
-            dt.to_parquet(target), checkpoint=tmp_path / "checkpoint", availableNow=True, **options
+            dt.to_parquet(target),
+            checkpoint=tmp_path / "checkpoint",
+            trigger={"availableNow": True},
+            **options,
         ).awaitTermination()
 
     go_on(buckets=2, partitions=1)
-    dt.repartition(spark, tmp_path / "checkpoint", partitions=2)
+    dt.checkpoints.repartition(spark, tmp_path / "checkpoint", partitions=2)
     write(tmp_path, STEP, 8)
     for left in (".1.4c974cc9.tmp", ".9.compact.crc"):
         (target / "_spark_metadata" / left).touch()
@@ -134,21 +141,23 @@ def test_the_list_of_files_of_a_folder_goes_on(spark: SparkSession, tmp_path: Pa
 def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, 0, STEP)
     table, checkpoint = joined(spark, tmp_path), tmp_path / "checkpoint"
-    with pytest.raises(dt.CheckpointError, match="has no micro-batch"):
-        dt.repartition(spark, checkpoint, partitions=2)
+    with pytest.raises(dt.errors.CheckpointError, match="has no micro-batch"):
+        dt.checkpoints.repartition(spark, checkpoint, partitions=2)
     query = table.write_stream(
         dt.to_foreach_batch(Emitted()), checkpoint=checkpoint, buckets=BUCKETS, partitions=2
     )
     query.processAllAvailable()
-    with pytest.raises(dt.CheckpointError, match="is running"):
-        dt.repartition(spark, checkpoint, partitions=4)
+    with pytest.raises(dt.errors.CheckpointError, match="is running"):
+        dt.checkpoints.repartition(spark, checkpoint, partitions=4)
     query.stop()
-    with pytest.raises(dt.CheckpointError, match=r"another number is given by dt\.repartition"):
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r"another number is given by dt\.repartition"
+    ):
         run(table, checkpoint, Emitted(), partitions=4)
-    with pytest.raises(dt.PlanError, match="partitions=7 is more than the 6 buckets"):
-        dt.repartition(spark, checkpoint, partitions=7)
+    with pytest.raises(dt.errors.PlanError, match="partitions=7 is more than the 6 buckets"):
+        dt.checkpoints.repartition(spark, checkpoint, partitions=7)
     (checkpoint / "commits" / str(STEP - 1)).unlink()
-    with pytest.raises(dt.ConfigurationError, match="LAST_BATCH_FAILED"):
-        dt.repartition(spark, checkpoint, partitions=4)
+    with pytest.raises(dt.errors.ConfigurationError, match="LAST_BATCH_FAILED"):
+        dt.checkpoints.repartition(spark, checkpoint, partitions=4)
     assert REPARTITIONING not in json.loads((checkpoint / "dovetail.json").read_text())
     run(table, checkpoint, Emitted())

@@ -69,7 +69,7 @@ def joined(spark: SparkSession, folder: Path) -> dt.Table:
 
 def run(table: dt.Table, folder: Path, sink: Any, checkpoint: str = "checkpoint") -> None:
     table.write_stream(
-        sink, checkpoint=folder / checkpoint, availableNow=True, buckets=3
+        sink, checkpoint=folder / checkpoint, trigger={"availableNow": True}, buckets=3
     ).awaitTermination()
 
 
@@ -100,13 +100,15 @@ def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_pa
     run(totals, tmp_path, dt.to_foreach_batch(first))
     assert [*first.batches] == [*range(BATCHES)]
     checkpoint = tmp_path / "checkpoint"
-    stored = dt.read_state(spark, checkpoint, "orders", batch=BACK_TO).collect()
+    stored = dt.checkpoints.read_state(spark, checkpoint, "orders", batch=BACK_TO).collect()
     query = (checkpoint / "metadata").read_text()
 
-    dt.rewind(spark, checkpoint, batch=BACK_TO)
+    dt.checkpoints.rewind(spark, checkpoint, batch=BACK_TO)
 
-    assert sorted(dt.read_state(spark, checkpoint, "orders").collect()) == sorted(stored)
-    assert dt.read_state(spark, checkpoint).first()["batch"] == BACK_TO  # type: ignore[index]
+    assert sorted(dt.checkpoints.read_state(spark, checkpoint, "orders").collect()) == sorted(
+        stored
+    )
+    assert dt.checkpoints.read_state(spark, checkpoint).first()["batch"] == BACK_TO  # type: ignore[index]
     assert (checkpoint / "metadata").read_text() != query
     run(totals, tmp_path, dt.to_foreach_batch(second))
     assert min(second.batches) == BACK_TO + 1
@@ -159,12 +161,12 @@ def test_a_call_that_is_killed_is_repeated(
     checkpoint = tmp_path / "checkpoint"
     with monkeypatch.context() as patched:
         patched.setattr(kind, "remove", until)
-        dt.rewind(spark, checkpoint, batch=BACK_TO)  # nothing is deleted yet
+        dt.checkpoints.rewind(spark, checkpoint, batch=BACK_TO)  # nothing is deleted yet
         assert len(given) > 14
         most = done if done >= 0 else len(given) - 1
         given.clear()
         with pytest.raises(KeyboardInterrupt) if most else nullcontext():
-            dt.rewind(spark, checkpoint, batch=BACK_TO)
+            dt.checkpoints.rewind(spark, checkpoint, batch=BACK_TO)
     write(tmp_path, BATCHES, 1)
     whole, half, rest = Emitted(), Emitted(), Emitted()
     run(table, tmp_path, dt.to_foreach_batch(whole), "another")
@@ -175,7 +177,7 @@ def test_a_call_that_is_killed_is_repeated(
         failed = True
     assert failed == (not half.batches) == (done > 0)
     assert half.by_key() == (whole.by_key(min(half.batches)) if half.batches else {})
-    dt.rewind(spark, checkpoint, batch=BACK_TO)
+    dt.checkpoints.rewind(spark, checkpoint, batch=BACK_TO)
     run(table, tmp_path, dt.to_foreach_batch(rest))
     assert rest.by_key() == whole.by_key(BACK_TO + 1)
 
@@ -199,11 +201,11 @@ def test_a_delta_table_is_restored_to_the_time_that_is_returned(
     run(table, tmp_path, dt.to_delta(target))
     checkpoint = tmp_path / "checkpoint"
     last = rows(delta_spark.read.format("delta").load(target))
-    stored = dt.read_state(delta_spark, checkpoint, batch=BACK_TO, topology=table)
+    stored = dt.checkpoints.read_state(delta_spark, checkpoint, batch=BACK_TO, topology=table)
     then = rows(stored)
     assert then != last
-    committed = dt.rewind(delta_spark, checkpoint, batch=BACK_TO)
-    with pytest.raises(dt.TargetError, match="existing='adopt'"):
+    committed = dt.checkpoints.rewind(delta_spark, checkpoint, batch=BACK_TO)
+    with pytest.raises(dt.errors.TargetError, match="existing='adopt'"):
         run(table, tmp_path, dt.to_delta(target))
     delta_spark.sql(f"RESTORE TABLE delta.`{target}` TO TIMESTAMP AS OF '{committed.isoformat()}'")
     assert rows(delta_spark.read.format("delta").load(target)) == then
@@ -215,20 +217,22 @@ def test_a_delta_table_is_restored_to_the_time_that_is_returned(
 def test_what_cannot_be_gone_back_to_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path)
     checkpoint = tmp_path / "checkpoint"
-    with pytest.raises(dt.CheckpointError, match=r"has no micro-batch\. Name a query's"):
-        dt.rewind(spark, checkpoint, batch=0)
+    with pytest.raises(dt.errors.CheckpointError, match=r"has no micro-batch\. Name a query's"):
+        dt.checkpoints.rewind(spark, checkpoint, batch=0)
     query = joined(spark, tmp_path).write_stream(
         dt.to_parquet(tmp_path / "out"), checkpoint=checkpoint, buckets=1
     )
     try:
         query.processAllAvailable()
-        with pytest.raises(dt.CheckpointError, match=r"is running\. Stop it first"):
-            dt.rewind(spark, checkpoint, batch=0)
+        with pytest.raises(dt.errors.CheckpointError, match=r"is running\. Stop it first"):
+            dt.checkpoints.rewind(spark, checkpoint, batch=0)
     finally:
         query.stop()
     before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
-    with pytest.raises(dt.CheckpointError, match=r"no micro-batch 99\. Spark has kept 0 to "):
-        dt.rewind(spark, checkpoint, batch=99)
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r"no micro-batch 99\. Spark has kept 0 to "
+    ):
+        dt.checkpoints.rewind(spark, checkpoint, batch=99)
     assert before == {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
 
 
@@ -265,7 +269,7 @@ def test_a_record_of_the_future_is_recovered_from(spark: SparkSession, tmp_path:
 
     read()
     assert prices["pen"] == 2  # the later price came behind the year 2099
-    dt.rewind(spark, checkpoint, batch=0)
+    dt.checkpoints.rewind(spark, checkpoint, batch=0)
     prices.clear()
     read(max_ahead="1 day", malformed="drop")
     assert prices == {"pen": 3}

@@ -84,7 +84,7 @@ def test_a_start_that_fails_goes_on_with_what_was_stored(
             dt.to_foreach_batch(sink),
             checkpoint=tmp_path / "checkpoint",
             buckets=1,
-            availableNow=True,
+            trigger={"availableNow": True},
             emit="batch",
             **options,
         )
@@ -117,10 +117,10 @@ def test_frames_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
         ({"orders": spark.readStream.format("rate").load()}, "is a streaming one"),
         ([own["orders"]], "Give a mapping of tables' names to frames"),
     ):
-        with pytest.raises(dt.PlanError, match=problem):
+        with pytest.raises(dt.errors.PlanError, match=problem):
             topology.write_stream(
                 dt.to_memory("none"), checkpoint=tmp_path / "checkpoint", initial=initial
             )
-    with pytest.raises(dt.ConfigurationError, match="its path has a ' '"):
+    with pytest.raises(dt.errors.ConfigurationError, match="its path has a ' '"):
         topology.write_stream(dt.to_memory("none"), checkpoint=tmp_path / "a b", initial=own)
     assert not {"checkpoint", "a b"} & {path.name for path in tmp_path.iterdir()}

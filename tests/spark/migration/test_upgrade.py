@@ -89,7 +89,7 @@ class Shop:
         query = table.write_stream(
             dt.to_foreach_batch(collect),
             checkpoint=self.folder / checkpoint,
-            availableNow=True,
+            trigger={"availableNow": True},
             **{"buckets": 2, "emit": "batch", **options},
         )
         query.awaitTermination()
@@ -181,9 +181,11 @@ def test_a_value_is_the_same_in_a_wider_type(spark: SparkSession) -> None:
 def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> None:
     totals = shop.joined().group_by("city").agg(total=dt.sum("amount"))
     shop.run(totals, "old", buckets=1)
-    steps = dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "same", totals)
+    steps = dt.checkpoints.upgrade(shop.spark, shop.folder / "old", shop.folder / "same", totals)
     assert {row["begins"] for row in steps.collect()} == {"carried over"}
-    steps = dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "more", totals, buckets=3)
+    steps = dt.checkpoints.upgrade(
+        shop.spark, shop.folder / "old", shop.folder / "more", totals, buckets=3
+    )
     assert [tuple(row) for row in steps.collect()][:2] == [
         (1, "left join of orders and customers", "with the rows of orders"),
         (2, "left join of orders and customers", "with the rows of orders, customers"),
@@ -194,10 +196,10 @@ def test_more_buckets_another_table_and_what_was_made_of_both(shop: Shop) -> Non
     inner = orders.join(customers, on="customer", select=["amount", "city"])
     again = joined.join(inner, how="left", select=["left.amount", "left.city"])
     by_city = again.group_by("city").agg(total=dt.sum("amount"), n=dt.count())
-    dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "other", by_city)
+    dt.checkpoints.upgrade(shop.spark, shop.folder / "old", shop.folder / "other", by_city)
     recent = shop.joined(how="inner").expire(after="1 hour")
     shop.run(recent, "recent")
-    steps = dt.upgrade(
+    steps = dt.checkpoints.upgrade(
         shop.spark, shop.folder / "recent", shop.folder / "shared", recent, buckets=7
     )
     assert "carried over" not in {row["begins"] for row in steps.collect()}
@@ -223,7 +225,9 @@ def test_histories_and_filtered_tables_go_on(shop: Shop) -> None:
         how="left",
         select=["amount", "where"],
     )
-    steps = dt.upgrade(shop.spark, shop.folder / "old", shop.folder / "new", wider, buckets=5)
+    steps = dt.checkpoints.upgrade(
+        shop.spark, shop.folder / "old", shop.folder / "new", wider, buckets=5
+    )
     assert [row["begins"] for row in steps.collect()] == ["with the rows of customers"]
     early = {"customer": "a", "amount": 1, "at": "2024-05-01T10:00:02.5Z"}
     shop.write("orders", {"id": 10, **early}, {"id": 11, **early, "at": "2024-05-01T10:00:04Z"})
@@ -236,7 +240,7 @@ def test_histories_and_filtered_tables_go_on(shop: Shop) -> None:
     sums = large.group_by("customer").agg(total=dt.sum("amount"))
     shop.run(sums, "sums")
     counts = large.join(shop.customers(), on="customer", how="left", select=["amount", "city"])
-    steps = dt.upgrade(shop.spark, shop.folder / "sums", shop.folder / "silent", counts)
+    steps = dt.checkpoints.upgrade(shop.spark, shop.folder / "sums", shop.folder / "silent", counts)
     assert [row["begins"] for row in steps.collect()] == ["with the rows of orders"] * 3
     emitted = shop.run(counts, "counts", initial=shop.folder / "sums", emit_initial=True)
     # Then the customers, which the query before did not read, from their beginning.
@@ -248,31 +252,37 @@ def test_what_the_checkpoint_does_not_have_is_refused(shop: Shop) -> None:
     old, new = shop.folder / "old", shop.folder / "new"
     large = shop.orders().where("amount > 2")
     shop.run(large.group_by("customer").agg(n=dt.count()), "old")
-    hours = shop.payments().group_by("customer").window(dt.tumbling("1 hour")).agg(n=dt.count())
-    with pytest.raises(dt.CheckpointError, match="has no rows of orders"):
-        dt.upgrade(shop.spark, old, new, shop.orders().materialize())
+    hours = (
+        shop.payments().group_by("customer").window(dt.windows.tumbling("1 hour")).agg(n=dt.count())
+    )
+    with pytest.raises(dt.errors.CheckpointError, match="has no rows of orders"):
+        dt.checkpoints.upgrade(shop.spark, old, new, shop.orders().materialize())
     shop.run(hours.to_table(), "hours")
-    with pytest.raises(dt.CheckpointError, match=r"has not what .* keeps of the stream payments"):
-        dt.upgrade(shop.spark, shop.folder / "hours", new, hours.to_table(), buckets=4)
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r"has not what .* keeps of the stream payments"
+    ):
+        dt.checkpoints.upgrade(shop.spark, shop.folder / "hours", new, hours.to_table(), buckets=4)
     shop.run(shop.joined(how="inner"), "inner")
     narrow = shop.customers(CUSTOMERS.replace("city string", "city int")).materialize()
     for topology, problem in (
         (shop.joined(how="left"), "has only orders, last row per foreign key"),
         (narrow, "has customers.city as string, not as int"),
     ):
-        with pytest.raises(dt.CheckpointError, match=problem):
-            dt.upgrade(shop.spark, shop.folder / "inner", new, topology)
+        with pytest.raises(dt.errors.CheckpointError, match=problem):
+            dt.checkpoints.upgrade(shop.spark, shop.folder / "inner", new, topology)
     texts = shop.orders(ORDERS.replace("id long", "id string"))
     aligned = texts.join(shop.customers(), on={"id": "name"}, how="left", align="1 hour")
     shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
     shop.run(aligned, "aligned", emit="change")
-    with pytest.raises(dt.CheckpointError, match="has rows of orders that wait for another input"):
-        dt.upgrade(shop.spark, shop.folder / "aligned", new, aligned, buckets=5)
-    with pytest.raises(dt.CheckpointError, match="no_such has no micro-batch"):
-        dt.upgrade(shop.spark, shop.folder / "no_such", new, shop.joined())
-    with pytest.raises(dt.CheckpointError, match="old has begun"):
-        dt.upgrade(shop.spark, shop.folder / "inner", old, shop.joined(how="inner"))
-    with pytest.raises(dt.PlanError, match="emit_initial= is given without initial="):
+    with pytest.raises(
+        dt.errors.CheckpointError, match="has rows of orders that wait for another input"
+    ):
+        dt.checkpoints.upgrade(shop.spark, shop.folder / "aligned", new, aligned, buckets=5)
+    with pytest.raises(dt.errors.CheckpointError, match="no_such has no micro-batch"):
+        dt.checkpoints.upgrade(shop.spark, shop.folder / "no_such", new, shop.joined())
+    with pytest.raises(dt.errors.CheckpointError, match="old has begun"):
+        dt.checkpoints.upgrade(shop.spark, shop.folder / "inner", old, shop.joined(how="inner"))
+    with pytest.raises(dt.errors.PlanError, match="emit_initial= is given without initial="):
         shop.run(shop.joined(), "new", emit_initial=True)
     assert not new.exists()
 
@@ -290,7 +300,7 @@ def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
             ),
             checkpoint=shop.folder / checkpoint,
             buckets=1,
-            availableNow=True,
+            trigger={"availableNow": True},
             **({} if checkpoint == "old" else {"initial": shop.folder / "old"}),
         ).awaitTermination()
         return emitted
@@ -350,7 +360,7 @@ def test_a_sink_that_fails_at_first_gets_the_same_again(shop: Shop) -> None:
         shop.joined(how="outer").write_stream(
             dt.to_foreach_batch(refuse),
             checkpoint=shop.folder / "new",
-            availableNow=True,
+            trigger={"availableNow": True},
             **options,
         ).awaitTermination()
     # What it begins with is at hand: the other checkpoint may go on.
@@ -379,7 +389,7 @@ def test_several_results_and_one_more(shop: Shop) -> None:
         dt.run(
             results,  # type: ignore[arg-type]
             checkpoint=shop.folder / checkpoint,
-            availableNow=True,
+            trigger={"availableNow": True},
             emit="batch",
             **options,
         ).awaitTermination()
@@ -421,7 +431,9 @@ def test_the_command_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     made = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
     assert made.exit_code == 0, made.output
     assert "with the rows of orders" in made.output
-    found = dt.read_state(shop.spark, shop.folder / "new", "aggregate of orders by customer")
+    found = dt.checkpoints.read_state(
+        shop.spark, shop.folder / "new", "aggregate of orders by customer"
+    )
     assert sorted((row["customer"], row["total"]) for row in found.collect()) == [
         ("a", 3),
         ("b", 5),

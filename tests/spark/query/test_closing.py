@@ -69,7 +69,9 @@ def chained(left: dt.Stream, right: dt.Stream) -> tuple[dt.Stream, dt.Table]:
     """A join, and in a second stage windows over its unmatched records."""
     within = dt.within(before="2 s", after="2 s")
     joined = left.join(right, how="left", within=within, select={"l": "left.v", "r": "right.v"})
-    counted = joined.where("r IS NULL").group_by("k").window(dt.tumbling("10 s", grace="10 s"))
+    counted = (
+        joined.where("r IS NULL").group_by("k").window(dt.windows.tumbling("10 s", grace="10 s"))
+    )
     totals = counted.agg(n=dt.count(), last=dt.max("l")).to_table(windows="on_close")
     return joined, totals
 
@@ -121,7 +123,7 @@ def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
         return dt.run(
             {result: dt.to_foreach_batch(partial(collect, number)) for number, result in results},
             checkpoint=checkpoint,
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
             close_at_end=close,
         )
@@ -153,9 +155,14 @@ def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=back):
             start(close=close)
     with pytest.raises(CheckpointError, match=back):
-        dt.upgrade(spark, checkpoint, tmp_path / "new", [*read(spark.readStream, tmp_path)])
-    assert max(row.stream_time.year for row in dt.read_state(spark, checkpoint).collect()) == 9999
-    dt.rewind(spark, checkpoint, batch=len(batches) - 1)
+        dt.checkpoints.upgrade(
+            spark, checkpoint, tmp_path / "new", [*read(spark.readStream, tmp_path)]
+        )
+    assert (
+        max(row.stream_time.year for row in dt.checkpoints.read_state(spark, checkpoint).collect())
+        == 9999
+    )
+    dt.checkpoints.rewind(spark, checkpoint, batch=len(batches) - 1)
     assert "closing" not in json.loads(binding.read_text())
 
 

@@ -132,7 +132,7 @@ named = orders.join(totals, on="customer", select=["n"])
 named.write_stream(
     dt.to_foreach_batch(lambda changes, _: changes.write.mode("append").parquet("changes")),
     checkpoint="checkpoint",
-    availableNow=True,
+    trigger={"availableNow": True},
 ).awaitTermination()
 rows = spark.read.parquet("changes").groupBy("id").max("n").collect()
 json.dump([dovetail.__file__, sorted(map(list, rows))], open(out, "w"))

@@ -58,10 +58,10 @@ class World:
         with sqlite3.connect(path) as store:
             store.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, n INTEGER)")
         orders = self.orders().with_lookup(
-            dt.sqlite(path, "orders", key="id", indexes=[dt.index("who")])
+            dt.lookups.sqlite(path, "orders", key="id", indexes=[dt.lookups.index("who")])
         )
-        people = self.people().with_lookup(dt.sqlite(path, "people", key="who"))
-        return orders.join(people, on="who", how="left", delta=dt.delta(strategy="force"))
+        people = self.people().with_lookup(dt.lookups.sqlite(path, "people", key="who"))
+        return orders.join(people, on="who", how="left", delta_join=dt.delta_join(strategy="force"))
 
 
 def returning(value: Callable[[pa.Array], Any]) -> Any:
@@ -95,7 +95,7 @@ FAILURES: dict[str, tuple[Callable[[World], dt.Table], list[str]]] = {
         lambda w: (
             w.clicks(HUGE | {"id": 91}, HUGE | {"id": 91})
             .group_by("id")
-            .window(dt.session("1 hour"))
+            .window(dt.windows.session("1 hour"))
             .agg(s=dt.sum("n"))
             .to_table()
         ),
@@ -125,7 +125,7 @@ FAILURES: dict[str, tuple[Callable[[World], dt.Table], list[str]]] = {
             r"  stream clicks; key who='w\d'; bucket \d of 2",
         ],
     ),
-    "a look-up": (
+    "a lookup": (
         World.looked_up,
         [
             r"sqlite people: .*no such table: people",
@@ -170,7 +170,7 @@ def test_a_failure_comes_first(failure: str, spark: SparkSession, tmp_path: Path
     query = make(World(spark, tmp_path)).write_stream(
         dt.to_parquet(tmp_path / "out"),
         checkpoint=tmp_path / "checkpoint",
-        availableNow=True,
+        trigger={"availableNow": True},
         buckets=2,
     )
     with pytest.raises(StreamingQueryException) as raised:
@@ -199,7 +199,7 @@ def test_a_failing_driver_says_where() -> None:
     driver = testing.Driver(orders.group_by("id").agg(s=dt.sum("n")))
     driver.pipe(orders, {"id": 1, "n": 2**62}, timestamp=1)
     before = driver.snapshot()
-    with pytest.raises(dt.DataError) as raised:
+    with pytest.raises(dt.errors.DataError) as raised:
         driver.pipe(orders, [{"id": i, "n": 2**62 if i == 1 else 0} for i in range(9)], timestamp=2)
     assert raised.value.where == "stream orders; key id=1; bucket 0 of 1"
     assert driver.snapshot() == before

@@ -115,7 +115,9 @@ def main(folder: Path) -> None:
     write(folder, BATCHES)
     sink, checkpoint = dt.to_parquet(str(folder / "out")), str(folder / "checkpoint")
     started = topology(spark, folder)
-    query = started.write_stream(sink, checkpoint=checkpoint, buckets=BUCKETS, availableNow=True)
+    query = started.write_stream(
+        sink, checkpoint=checkpoint, buckets=BUCKETS, trigger={"availableNow": True}
+    )
     found = list(samples(query, spark))
     early = [own for batch, own in found if SETTLED - WATCHED <= batch <= SETTLED]
     late = [own for batch, own in found if batch >= BATCHES - WATCHED]

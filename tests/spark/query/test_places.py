@@ -68,7 +68,7 @@ def run(spark: SparkSession, home: Path, sink: Any = None, **changed: Any) -> li
     folder = changed.pop("source", home / "in")
     query = table(stream(spark, folder)).write_stream(
         sink or dt.to_parquet(home / "out"),
-        **{"checkpoint": home / "cp", "availableNow": True, "buckets": 1} | changed,
+        **{"checkpoint": home / "cp", "trigger": {"availableNow": True}, "buckets": 1} | changed,
     )
     query.awaitTermination()
     out = home / "out"
@@ -113,7 +113,10 @@ def test_a_moved_checkpoint_goes_on(spark: SparkSession, home: Path) -> None:
     put(home / "in", {"id": 2})
     assert run(spark, home, checkpoint=home / "moved") == [1, 2]
     shutil.move(home / "moved", home / "again")
-    assert [r.id for r in dt.read_state(spark, home / "again", "rows").orderBy("id").collect()] == [
+    assert [
+        r.id
+        for r in dt.checkpoints.read_state(spark, home / "again", "rows").orderBy("id").collect()
+    ] == [
         1,
         2,
     ]
@@ -174,7 +177,9 @@ def test_files_that_are_too_old_are_warned_of(spark: SparkSession, home: Path) -
         warnings.simplefilter("error", DovetailWarning)
         frame = stream(spark, home / "in", maxFileAge="3650d")
         sink = dt.to_parquet(home / "other")
-        query = table(frame).write_stream(sink, checkpoint=home / "cp2", availableNow=True)
+        query = table(frame).write_stream(
+            sink, checkpoint=home / "cp2", trigger={"availableNow": True}
+        )
         query.awaitTermination()
 
 
@@ -193,7 +198,10 @@ def test_a_query_keeps_its_time_zone(spark: SparkSession, home: Path) -> None:
             rows = rows.with_columns(hour=F.date_format("_timestamp", "HH:mm"))
         out = home / computed
         query = rows.write_stream(
-            dt.to_parquet(out), checkpoint=home / f"cp-{computed}", availableNow=True, buckets=1
+            dt.to_parquet(out),
+            checkpoint=home / f"cp-{computed}",
+            trigger={"availableNow": True},
+            buckets=1,
         )
         query.awaitTermination()
         return sorted((row.id, row.hour) for row in spark.read.parquet(str(out)).collect())
@@ -218,7 +226,7 @@ def test_a_stopped_session_is_named() -> None:
     with pytest.raises(ConfigurationError, match="rows: the Spark session was stopped"):
         refuse_stopped("rows", stopped)
     with pytest.raises(PlanError, match="Give a SparkSession that was not stopped"):
-        dt.read_state(stopped, "checkpoint")
+        dt.checkpoints.read_state(stopped, "checkpoint")
 
 
 def test_the_command_line_names_a_functions_argument(
@@ -246,10 +254,12 @@ def test_inputs_that_share_a_frame_are_upgraded(spark: SparkSession, tmp_path: P
         nodes = (first, second.join(table(other, "four"), how="left"))
         return {n: dt.to_parquet(tmp_path / f"{i}-{version}") for i, n in enumerate(nodes)}
 
-    dt.run(results(1), checkpoint=tmp_path / "1", availableNow=True, buckets=1).awaitTermination()
+    dt.run(
+        results(1), checkpoint=tmp_path / "1", trigger={"availableNow": True}, buckets=1
+    ).awaitTermination()
     put(tmp_path / "a", {"id": 2})
     put(tmp_path / "b", {"id": 3})
-    options = {"initial": tmp_path / "1", "availableNow": True, "buckets": 1}
+    options = {"initial": tmp_path / "1", "trigger": {"availableNow": True}, "buckets": 1}
     dt.run(results(2), checkpoint=tmp_path / "2", **options).awaitTermination()
     read = [spark.read.parquet(str(tmp_path / f"{i}-2")).collect() for i in (0, 1)]
     assert [{row.id for row in rows} for rows in read] == [{2}, {3}]
@@ -271,7 +281,10 @@ def test_an_old_row_of_another_partition_does_not_win(spark: SparkSession, tmp_p
         frame, key="id", timestamp="at", sequence="place", log_partition="log", name="rows"
     )
     query = rows.write_stream(
-        dt.to_parquet(tmp_path / "out"), checkpoint=tmp_path / "cp", availableNow=True, buckets=1
+        dt.to_parquet(tmp_path / "out"),
+        checkpoint=tmp_path / "cp",
+        trigger={"availableNow": True},
+        buckets=1,
     )
     query.awaitTermination()
     changes = spark.read.parquet(str(tmp_path / "out")).orderBy("_position").collect()

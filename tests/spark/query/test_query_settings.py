@@ -22,7 +22,9 @@ def run(spark: SparkSession, folder: Path) -> StreamingQuery:
     stream = spark.readStream.schema("id long, at timestamp").parquet(str(folder / "in"))
     users = dt.Table.from_changelog(stream, key="id", timestamp="at", name="user")
     sink = dt.to_parquet(str(folder / "out"))
-    query = users.write_stream(sink, checkpoint=str(folder / "checkpoint"), availableNow=True)
+    query = users.write_stream(
+        sink, checkpoint=str(folder / "checkpoint"), trigger={"availableNow": True}
+    )
     query.awaitTermination()
     return query
 

@@ -82,7 +82,9 @@ def streams(t: Tables) -> dict[str, Any]:
     """A stream, a table that it looks up and that is a result besides, windows."""
     known = t["orders"].group_by("customer").agg(n=dt.count())
     clicked = t["clicks"].join(known, how="left", on="customer")
-    windows = t["clicks"].group_by("customer").window(dt.tumbling("10 us")).agg(n=dt.count())
+    windows = (
+        t["clicks"].group_by("customer").window(dt.windows.tumbling("10 us")).agg(n=dt.count())
+    )
     return {"clicked": clicked, "known": known, "windows": windows.to_table()}
 
 
@@ -216,9 +218,11 @@ def test_a_driver_of_several_is_asked_for_one() -> None:
     results = apart(t)
     driver = testing.Driver(*results.values())
     driver.pipe(t["orders"], {"id": 1, "customer": "a"}, timestamp=1)
-    with pytest.raises(dt.PlanError, match=r"read: result= is missing\. The results are aggregate"):
+    with pytest.raises(
+        dt.errors.PlanError, match=r"read: result= is missing\. The results are aggregate"
+    ):
         driver.read()
-    with pytest.raises(dt.PlanError, match="which is not a result"):
+    with pytest.raises(dt.errors.PlanError, match="which is not a result"):
         driver.read(t["orders"])
     driver.assert_changes("time | customer | n | change\n1 | a | 1 | upsert", results["orders"])
     assert driver.read(results["cities"]) == driver.read(results["orders"]) == []
@@ -275,7 +279,7 @@ def test_run_says_what_it_cannot_do(spark: SparkSession, tmp_path: Path) -> None
         ({located: sink, dt.Table(located.plan): sink}, "run: results= has one of them twice"),
     ]
     for results, message in wrong:
-        with pytest.raises(dt.PlanError, match=message):
+        with pytest.raises(dt.errors.PlanError, match=message):
             dt.run(results, checkpoint=tmp_path / "checkpoint")
     assert not (tmp_path / "checkpoint").exists()
 
@@ -374,7 +378,7 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
     emitted: dict[str, list[Row]] = defaultdict(list)
     failing = {"at": 1}
 
-    def take(name: str) -> dt.Sink:
+    def take(name: str) -> dt.typing.Sink:
         def function(changes: DataFrame, number: int) -> None:
             rows = changes.collect()
             if name == "cities" and failing["at"] == number:
@@ -394,7 +398,7 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
                 dt.dead_letters: take("letters"),
             },
             checkpoint=tmp_path / "checkpoint",
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=3,
         )
 
@@ -427,7 +431,9 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
     assert [p.numInputRows for p in progress] == inputs
     assert {len(p.stateOperators) for p in progress} == {6}  # the view's stage is the result's
     results = shared(on_spark(spark, tmp_path))
-    with pytest.raises(dt.CheckpointError, match=r"of a query with 3 results.* and this one has 2"):
+    with pytest.raises(
+        dt.errors.CheckpointError, match=r"of a query with 3 results.* and this one has 2"
+    ):
         dt.run(
             {results["cities"]: take("cities"), results["bosses"]: take("bosses")},
             checkpoint=tmp_path / "checkpoint",
@@ -459,18 +465,18 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
             os.utime(path, (number, number))
     emitted: dict[str, list[Row]] = defaultdict(list)
 
-    def take(name: str) -> dt.Sink:
+    def take(name: str) -> dt.typing.Sink:
         def function(changes: DataFrame, number: int) -> None:
             emitted[name] += [Row(batch=number, **row.asDict()) for row in changes.collect()]
 
         return dt.to_foreach_batch(function)
 
-    def results(folder: str) -> dict[dt.Table | dt.Stream, dt.Sink]:
+    def results(folder: str) -> dict[dt.Table | dt.Stream, dt.typing.Sink]:
         orders, records = (
             kind.from_records(
                 spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / folder)),
                 key_columns="id",
-                value=dt.json(
+                value=dt.formats.json(
                     "id long, amount string, items array<string>, at timestamp",
                     encodings={"at": "epoch_seconds"},
                 ),
@@ -497,7 +503,7 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
         dt.run(
             results(folder) | {dt.dead_letters: take(f"{folder} letters")},
             checkpoint=tmp_path / f"of {folder}",
-            availableNow=True,
+            trigger={"availableNow": True},
             buckets=2,
         ).awaitTermination()
     for name in ("groups", "records", "items", "joined"):
@@ -543,11 +549,11 @@ def test_the_console_shows_the_first_changes_of_each_micro_batch(
     dt.run(
         {shown: dt.to_console(rows=2), cities: dt.to_memory("cities")},
         checkpoint=tmp_path / "several",
-        availableNow=True,
+        trigger={"availableNow": True},
     ).awaitTermination()
     several = capsys.readouterr().out
     shown.write_stream(
-        dt.to_console(rows=2), checkpoint=tmp_path / "alone", availableNow=True
+        dt.to_console(rows=2), checkpoint=tmp_path / "alone", trigger={"availableNow": True}
     ).awaitTermination()
     for printed in (several, capsys.readouterr().out):
         lines = printed.splitlines()

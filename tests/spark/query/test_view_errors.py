@@ -58,14 +58,14 @@ def joined(t: Inputs, **errors: Any) -> Any:
 
 
 def rekeyed(t: Inputs, **errors: Any) -> Any:
-    return t["orders"].rekey(n=number(), duplicates="last", **errors)
+    return t["orders"].key_by(n=number(), duplicates="last", **errors)
 
 
 def records(t: Inputs, **errors: Any) -> Any:
     """A stream under another key, and what arrays of it hold, by windows of time."""
     keyed = t["clicks"].key_by("id", n=F.lit(12) / number(), **errors)
     tagged = keyed.explode("tags").where(F.length("tags") > 0, **errors)
-    windows = tagged.group_by("tags").window(dt.tumbling("5 us", grace="1 us"))
+    windows = tagged.group_by("tags").window(dt.windows.tumbling("5 us", grace="1 us"))
     return windows.agg(n=dt.sum("n")).to_table()
 
 
@@ -288,7 +288,7 @@ def test_on_spark_each_row_that_fails_is_one_dead_letter(
     emitted: dict[str, list[Row]] = {name: [] for name in (*by_hand, "letters")}
     counted = Counter[str]()
 
-    def take(name: str) -> dt.Sink:
+    def take(name: str) -> dt.typing.Sink:
         return dt.to_foreach_batch(
             lambda changes, _: emitted[name].extend(changes.orderBy("_position").collect())
         )
@@ -307,7 +307,7 @@ def test_on_spark_each_row_that_fails_is_one_dead_letter(
             query = dt.run(
                 {**sinks, dt.dead_letters: take("letters")},
                 checkpoint=tmp_path / "checkpoint",
-                availableNow=True,
+                trigger={"availableNow": True},
                 buckets=2,
                 partitions=1,
             )
@@ -349,7 +349,7 @@ def test_a_query_that_has_failed_goes_on_without_the_row(
             .write_stream(
                 dt.to_parquet(tmp_path / "out"),
                 checkpoint=tmp_path / "checkpoint",
-                availableNow=True,
+                trigger={"availableNow": True},
                 buckets=1,
             )
         )
@@ -397,7 +397,7 @@ def test_static_frames_leave_out_the_same(
         "select, computed, dead letters where it fails  (key id; item, half)",
         "└─ where 100 / n > 0, dead letters where it fails  (key id; text, item, n, m)",
     ]
-    with pytest.raises(dt.PlanError, match="no source or view of it keeps dead letters"):
+    with pytest.raises(dt.errors.PlanError, match="no source or view of it keeps dead letters"):
         chained({"orders": orders}).dead_letters()
 
 

@@ -17,8 +17,8 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
-from dovetail.lookup.pool import opened
-from dovetail.lookup.source import Found, Index
+from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.source import Found, Index
 from dovetail.operators.job import Batch
 from dovetail.operators.joins.delta_join import join, last_rows
 from dovetail.operators.joins.lookup_cache import SideCache
@@ -36,7 +36,7 @@ TYPES = {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}
 
 @dataclass(frozen=True)
 class MemoryLookup:
-    """A table of a ``World`` as a look-up source."""
+    """A table of a ``World`` as a lookup source."""
 
     world: World = field(repr=False)
     table: str
@@ -122,7 +122,7 @@ class World:
     def table(self, name: str) -> dt.Table:
         table = self.tables[name]
         schema = {column: TYPES[type_] for column, type_ in table.columns.items()}
-        indexes = tuple(dt.index(*columns) for columns in table.indexes)
+        indexes = tuple(dt.lookups.index(*columns) for columns in table.indexes)
         source = MemoryLookup(self, name, tuple(table.key), indexes)
         made = testing.table(name, key=list(table.key), schema=schema)
         return made.with_lookup(source, changes=table.changes)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ import dovetail.state.segment
 from bench.records import Hash, one_hash
 from dovetail.arrays.hashing import stable_hash
 from dovetail.operators import registry  # noqa: F401 -- of which none may keep a forced hash
-from dovetail.operators.joins import delta_join, look_up  # noqa: F401 -- nor of these
+from dovetail.operators.joins import delta_join, lookup  # noqa: F401 -- nor of these
 
 LIMITS = {
     "fanout": (dovetail.state.runs, "FANOUT"),

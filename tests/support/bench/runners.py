@@ -128,7 +128,7 @@ def stream(
             query = topology.write_stream(
                 dt.to_foreach_batch(collect),
                 checkpoint=str(folder / "checkpoint"),
-                availableNow=True,
+                trigger={"availableNow": True},
                 emit=emit,
                 buckets=buckets,
             )

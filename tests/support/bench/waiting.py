@@ -35,7 +35,9 @@ def drawn(random_: random.Random) -> Records:
 
 def windows(size: int) -> dt.Table:
     one, other = (
-        stream.group_by("k").window(dt.tumbling(f"{size} s", grace="30 s")).agg(n=dt.count())
+        stream.group_by("k")
+        .window(dt.windows.tumbling(f"{size} s", grace="30 s"))
+        .agg(n=dt.count())
         for stream in (LEFT, RIGHT)
     )
     both = one.join(other, how="outer", select={"l": "left.n", "r": "right.n"})

@@ -82,7 +82,7 @@ def _is_schema(text: str) -> bool:
 
 
 AvroSchema: TypeAlias = Annotated[
-    str | Registry, Rule("a schema of Avro as JSON, or dt.registry(...)", bool)
+    str | Registry, Rule("a schema of Avro as JSON, or dt.formats.registry(...)", bool)
 ]
 
 
@@ -254,7 +254,7 @@ def avro(
         The schema as JSON. Records are read and written by it. A registry in this place is
         ``registry=``, without a schema.
     registry : Registry, optional
-        The schema registry, made by ``dt.registry``. Each record then begins with the
+        The schema registry, made by ``dt.formats.registry``. Each record then begins with the
         registry's framing: a zero byte and the four bytes of its schema's id.
     subject : str, optional
         The registry's name for the versions of the schema. By default ``<topic>-key`` for a
@@ -298,9 +298,9 @@ def avro(
     --------
     >>> import dovetail as dt
     >>> schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
-    >>> dt.avro(schema).registry is None
+    >>> dt.formats.avro(schema).registry is None
     True
-    >>> dt.avro(dt.registry("schemas.json"), subject="orders")
+    >>> dt.formats.avro(dt.formats.registry("schemas.json"), subject="orders")
     AvroFormat(schema=None, registry=FileRegistry(path='schemas.json'), subject='orders')
     """
     if isinstance(schema, Registry):

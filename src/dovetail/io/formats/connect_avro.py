@@ -52,7 +52,7 @@ class Envelope:
         if not _fields(row) or "op" not in _fields(schema):
             raise context.refuse(
                 "has an Avro schema that is of no change event",
-                "Read it with dt.avro, or name Debezium's subject in subject=",
+                "Read it with dt.formats.avro, or name Debezium's subject in subject=",
             )
         return Envelope(schema, row)
 

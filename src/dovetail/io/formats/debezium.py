@@ -191,7 +191,9 @@ class DebeziumFormat(Format):
 
     def writing(self, context: Place, columns: StructType) -> Column:
         """Raise ``PlanError``: only Debezium writes its events."""
-        raise context.refuse("is dt.debezium, which is only read", "Write JSON, Avro or Protobuf")
+        raise context.refuse(
+            "is dt.formats.debezium, which is only read", "Write JSON, Avro or Protobuf"
+        )
 
     def _in_avro(
         self,
@@ -289,7 +291,7 @@ def debezium(
         names to Spark's types. Avro has by default all columns of its latest schema. JSON
         needs it.
     avro : AvroFormat, optional
-        The Avro format of the events: ``dt.avro(dt.registry(url))``. By default they are
+        The Avro format of the events, as ``dt.formats.avro`` makes it. By default they are
         JSON.
     encodings : mapping of str to str, optional
         The encodings of columns in JSON, by Debezium's names: ``{"placed_at":
@@ -382,7 +384,7 @@ def debezium(
     --------
     >>> import dovetail as dt
     >>> event = '{"op": "c", "ts_ms": 1, "after": {"id": 1, "price": "AfQ="}, "source": {"lsn": 7}}'
-    >>> value = dt.debezium(
+    >>> value = dt.formats.debezium(
     ...     "id long, price decimal(10,2)",
     ...     encodings={"price": "Decimal"},
     ...     metadata={"lsn": "source.lsn"},

@@ -130,7 +130,7 @@ def maxwell(schema: Schema) -> DialectFormat:
     >>> rows = dt.Table.from_records(
     ...     spark.createDataFrame(events, columns),
     ...     key_columns="id",
-    ...     value=dt.maxwell("id long, city string"),
+    ...     value=dt.formats.maxwell("id long, city string"),
     ...     name="cities",
     ... )
     >>> rows.changelog(emit="batch").select("id", "city").collect()
@@ -188,7 +188,7 @@ def canal(schema: Schema) -> DialectFormat:
     >>> rows = dt.Table.from_records(
     ...     spark.createDataFrame([(event,)], "value string"),
     ...     key_columns="id",
-    ...     value=dt.canal("id long, city string"),
+    ...     value=dt.formats.canal("id long, city string"),
     ...     name="cities",
     ... )
     >>> rows.changelog().select("id", "city", F.unix_millis("_timestamp").alias("ms")).collect()

@@ -166,14 +166,16 @@ class Format(ABC):
 
 ReadFormat: TypeAlias = Annotated[
     Literal["string", "bytes"] | StructType | Mapping[str, DataType] | Format,
-    Rule("'string', 'bytes', the schema of a JSON object, or a format such as dt.avro(...)"),
+    Rule(
+        "'string', 'bytes', the schema of a JSON object, or a format such as dt.formats.avro(...)"
+    ),
 ]
 """The ways to read bytes. ``"string"`` and ``"bytes"`` give one column, named ``key`` or ``value``.
-A schema gives its fields, read from a JSON object as ``dt.json`` does."""
+A schema gives its fields, read from a JSON object as ``dt.formats.json`` does."""
 
 WriteFormat: TypeAlias = Annotated[
     Literal["string", "bytes", "json"] | Format,
-    Rule("'string', 'bytes', 'json' or a format such as dt.avro(...)"),
+    Rule("'string', 'bytes', 'json' or a format such as dt.formats.avro(...)"),
 ]
 """The ways to write bytes. ``"string"`` takes one column of text or integers, ``"bytes"`` one of
 binary. ``"json"`` takes any number of columns of any type, the fields of an object."""
@@ -253,7 +255,7 @@ class JsonFormat(Format):
         if self.schema is None:
             raise context.refuse(
                 "is JSON of no declared schema",
-                "Declare its fields: dt.json('id long, name string')",
+                "Declare its fields: dt.formats.json('id long, name string')",
             )
         text = json_text(F.col(context.part), framed=self.framed)
         object_ = JsonObject(text, self.schema, self.encodings)
@@ -361,7 +363,9 @@ def json(
     >>> orders = dt.Table.from_records(
     ...     records,
     ...     key_columns="id",
-    ...     value=dt.json("id long, at timestamp, city string", encodings={"at": "epoch_millis"}),
+    ...     value=dt.formats.json(
+    ...         "id long, at timestamp, city string", encodings={"at": "epoch_millis"}
+    ...     ),
     ...     timestamp=F.col("at"),
     ...     name="orders",
     ... )

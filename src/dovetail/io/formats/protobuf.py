@@ -141,7 +141,7 @@ def protobuf(
     framed : bool, default False
         True if messages follow a schema registry's framing. ``registry`` implies it.
     registry : Registry, optional
-        The schema registry, made by ``dt.registry``. Writing a framing needs it.
+        The schema registry, made by ``dt.formats.registry``. Writing a framing needs it.
     subject : str, optional
         The registry's name for the versions of the schema. By default ``<topic>-key`` for a
         key, and ``<topic>-value`` for a value.
@@ -185,7 +185,7 @@ def protobuf(
     >>> mixins = dt.Table.from_records(
     ...     records,
     ...     key_columns="name",
-    ...     value=dt.protobuf(Mixin),
+    ...     value=dt.formats.protobuf(Mixin),
     ...     timestamp=F.timestamp_seconds(F.lit(1)),
     ...     name="mixins",
     ... )

@@ -198,7 +198,7 @@ Auth: TypeAlias = Annotated[
 
 
 @validated
-def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 30.0) -> Registry:
+def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds = 30.0) -> Registry:
     """Connect to a schema registry, at a URL or in a file.
 
     A schema registry keeps the versions of each subject's schema, and gives every schema an
@@ -212,7 +212,7 @@ def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 3
         ``GET /schemas``.
     auth : tuple of str or str, optional
         A user and a password, or a bearer token. A file takes none of them.
-    timeout : float, default 30.0
+    timeout_s : float, default 30.0
         The limit of a request, in seconds.
 
     Returns
@@ -249,9 +249,9 @@ def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 3
     >>> file = pathlib.Path(folder.name, "schemas.json")
     >>> version = {"subject": "orders-value", "version": 1, "id": 7, "schema": '"string"'}
     >>> _ = file.write_text(json.dumps([version]))
-    >>> dt.registry(file).versions("orders-value")
+    >>> dt.formats.registry(file).versions("orders-value")
     [Registered(id=7, version=1, schema='"string"')]
-    >>> dt.registry("http://localhost:8081", auth=("user", "secret"))
+    >>> dt.formats.registry("http://localhost:8081", auth=("user", "secret"))
     HttpRegistry(url='http://localhost:8081', timeout_s=30.0)
     """
     where = fspath(address)
@@ -263,7 +263,7 @@ def registry(address: Address, *, auth: Auth | None = None, timeout: Seconds = 3
         headers = {"Authorization": f"Basic {coded}"}
     elif auth is not None:
         headers = {"Authorization": f"Bearer {auth}"}
-    return HttpRegistry(where, headers, timeout)
+    return HttpRegistry(where, headers, timeout_s)
 
 
 def _same(schema: str, other: str) -> bool:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from dovetail.errors import PlanError, TargetError
 from dovetail.platform.files import files_of
 
-Existing: TypeAlias = Literal["refuse", "replace", "adopt"]
+Existing: TypeAlias = Literal["fail", "replace", "adopt"]
 Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
 
 
@@ -73,7 +73,7 @@ def refuse_gone(title: str) -> None:
 
 def must_be_empty(existing: Existing, relation: Standing) -> bool:
     """Say whether ``existing`` neither replaces nor adopts the rows of a table."""
-    return relation == "adopted" and existing == "refuse"
+    return relation == "adopted" and existing == "fail"
 
 
 def refuse_rows(title: str, *, is_empty: bool) -> None:
@@ -98,7 +98,7 @@ def refuse_taken(title: str) -> None:
 
 def refuse_existing(title: str, existing: Existing) -> None:
     """Raise ``PlanError`` if ``existing=`` is given for a sink that appends."""
-    if existing != "refuse":
+    if existing != "fail":
         raise PlanError(
             title,
             "existing= is for tables; records and histories are appended to what is there",

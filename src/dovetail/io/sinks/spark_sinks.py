@@ -383,7 +383,9 @@ def to_memory(name: ViewName) -> MemorySink:
     ...     changes, key="id", timestamp=F.timestamp_seconds(F.lit(1)), name="orders"
     ... )
     >>> query = orders.write_stream(
-    ...     dt.to_memory("orders_now"), checkpoint=f"{folder.name}/checkpoint", availableNow=True
+    ...     dt.to_memory("orders_now"),
+    ...     checkpoint=f"{folder.name}/checkpoint",
+    ...     trigger={"availableNow": True},
     ... )
     >>> query.awaitTermination()
     >>> spark.table("orders_now").select("id", "amount", "_change").collect()

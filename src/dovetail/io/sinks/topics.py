@@ -122,8 +122,8 @@ def to_topic(
         The brokers, ``host:port``, separated by commas.
     key : {"json", "string", "bytes"} or format, default "json"
         The format of the key's columns. ``"json"`` writes an object of all of them.
-        ``"string"`` and ``"bytes"`` write the only one. ``dt.avro(...)`` and
-        ``dt.protobuf(...)`` are formats, too.
+        ``"string"`` and ``"bytes"`` write the only one. ``dt.formats.avro(...)`` and
+        ``dt.formats.protobuf(...)`` are formats, too.
     value : {"json", "string", "bytes"} or format, default "json"
         The format of the value columns, in the same forms.
     headers : mapping of str to str or Column, optional

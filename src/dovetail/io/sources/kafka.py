@@ -117,7 +117,7 @@ def read_topic(
     key : {"string", "bytes"}, StructType, mapping or format
         The format of the record's key. ``"string"`` or ``"bytes"`` gives one column,
         ``key``. A ``StructType`` or a mapping gives the fields of a JSON object. A format
-        such as ``dt.json(...)`` or ``dt.avro(...)`` gives the fields of its records.
+        such as ``dt.formats.json(...)`` or ``dt.formats.avro(...)`` gives a record's fields.
     value : {"string", "bytes"}, StructType, mapping or format
         The format of the record's value, in the same forms. ``"string"`` or ``"bytes"``
         gives one column, ``value``.
@@ -180,7 +180,7 @@ def read_topic(
 
     >>> import dovetail as dt
     >>> def orders(spark):
-    ...     value = dt.json("id long, amount long")
+    ...     value = dt.formats.json("id long, amount long")
     ...     return dt.read_topic(spark, "orders", servers="db:9092", key="string", value=value)
 
     One call reads one topic:

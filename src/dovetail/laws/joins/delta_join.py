@@ -84,7 +84,7 @@ def needed(
 
     A side is looked up in groups with fresh rows on the other side. If the other side is preserved,
     groups in which this side loses rows count, too, for it may now be empty. If rows are ``unique``
-    by join key, a group with a fresh row needs no look-up.
+    by join key, a group with a fresh row needs no lookup.
     """
     touched = [_marked(groups, side.group) for side in sides]
     lost = [_marked(groups, side.group[side.gone]) for side in sides]

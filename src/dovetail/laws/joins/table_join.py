@@ -156,7 +156,7 @@ def join_tables(
     return _in_arrival_order(parts, timeline)
 
 
-def look_up(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]) -> Changes:
+def lookup(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]) -> Changes:
     """Return the results of a stream's records (the first leaf), in arrival order.
 
     ``events``: int64[m], the records' events in the timeline. ``reference``: int64[m] per source,

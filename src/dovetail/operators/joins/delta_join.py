@@ -28,8 +28,8 @@ from dovetail.arrays.timeline import (
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.laws.joins import delta_join
-from dovetail.lookup.keys import grouped, numbered, refuse_twice
-from dovetail.lookup.source import Found
+from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
+from dovetail.lookup_sources.source import Found
 from dovetail.operators.job import Batch, Cause, output, picked, whole
 from dovetail.operators.joins.lookup_cache import SideCache
 from dovetail.physical.fragment import Operator
@@ -178,7 +178,7 @@ def _with_others(
     ask: Ask,
     batch: int,
 ) -> tuple[_SideBatch, SideCache, tuple[int, int, int]]:
-    """Add the other rows of the ``needed`` groups to a side, from the cache or by look-up. Returns
+    """Add the other rows of the ``needed`` groups to a side, from the cache or by lookup. Returns
     the side, its cache after the batch, and its ``Joined.counts``.
     """
     law = operator.law
@@ -220,15 +220,15 @@ def _stays(
 ) -> Mask:
     """Find the known rows that stay: bool[rows]. A row leaves if a fresh row replaces it.
 
-    The cache and look-ups may hold one row under several join keys, because its key changed between
-    them. Then the last one stays. ``answer`` numbers cache and look-ups in their order.
+    The cache and lookups may hold one row under several join keys, because its key changed between
+    them. Then the last one stays. ``answer`` numbers cache and lookups in their order.
 
     | primary key | from         | fresh row | stays                   |
     |-------------|--------------|-----------|-------------------------|
     | 1           | cache        | none      | yes                     |
     | 2           | cache        | yes       | no: replaced            |
-    | 3           | cache        | none      | no: look-up 1 has it    |
-    | 3           | look-up 1    | none      | yes                     |
+    | 3           | cache        | none      | no: lookup 1 has it    |
+    | 3           | lookup 1    | none      | yes                     |
     """
     key = list(side.key)
     all_rows = pa.concat_tables([fresh.table.select(key), other_rows.select(key)])

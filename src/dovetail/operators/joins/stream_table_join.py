@@ -28,7 +28,7 @@ from dovetail.arrays.timeline import (
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, ROW
 from dovetail.laws.arrival import before_all
 from dovetail.laws.joins.stream_join import NEVER
-from dovetail.laws.joins.table_join import look_up
+from dovetail.laws.joins.table_join import lookup
 from dovetail.laws.versioning import LATEST, as_of, batch_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import emitted
@@ -63,7 +63,7 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
         row_refs, pools[source], gone = _find(job, source, store, events, asked)
         past |= gone & (row_refs == ABSENT)
         reference[source] = np.where(null, ABSENT, row_refs)
-    changes = look_up(law.tree, events, asked, reference)
+    changes = lookup(law.tree, events, asked, reference)
     values = job.batches[stream].rows.select(job.sources[stream].shape.value_columns).columns
     leaves = [
         picked(values, refs)

@@ -15,7 +15,7 @@ from dovetail.base.columns import CLOCK
 from dovetail.errors import PlanError
 from dovetail.laws.joins.delta_join import Form
 from dovetail.laws.joins.table_join import How
-from dovetail.lookup.source import Index, LookupSource, covering
+from dovetail.lookup_sources.source import Index, LookupSource, covering
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs.law import Law, Sources
 from dovetail.plan.joins import delta_join
@@ -128,7 +128,7 @@ def settled(source: SourceSpec) -> SourceSpec:
 def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
     """Return the law of a delta join on these sources.
 
-    Raises ``PlanError`` if a side has no look-up source.
+    Raises ``PlanError`` if a side has no lookup source.
     """
     needed = delta_join.needed_columns(node)
     sides = []
@@ -137,7 +137,7 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
         value_names = [name for name in entry.values.names if name in needed[side_index]]
         lookup = delta_join.lookup_of(entry)
         if lookup is None:
-            raise PlanError(node.name, f"{entry.name} has no look-up source", "Use with_lookup")
+            raise PlanError(node.name, f"{entry.name} has no lookup source", "Use with_lookup")
         index = covering(lookup, on)
         assert index is not None, "a limitation is broken"
         sides.append(

@@ -204,7 +204,7 @@ class Law:
         return {name: table_of(sources, source_index) for source_index, name in enumerate(names)}
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """Describe in words what it asks of look-up sources, one line for each source."""
+        """Describe in words what it asks of lookup sources, one line for each source."""
         return []
 
     def goes_by(self, entry: Entry) -> bool:

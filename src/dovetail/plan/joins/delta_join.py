@@ -1,6 +1,6 @@
-"""Joins of two tables without state, and the look-ups that such a join needs.
+"""Joins of two tables without state, and the lookups that such a join needs.
 
-A *delta join* answers each change of one table by a look-up in the other.
+A *delta join* answers each change of one table by a lookup in the other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from dovetail.laws.joins.delta_join import Form
 from dovetail.laws.joins.table_join import preserved
-from dovetail.lookup.result_lookup import ChainLookup
-from dovetail.lookup.source import Index, LookupSource
+from dovetail.lookup_sources.result_lookup import ChainLookup
+from dovetail.lookup_sources.source import Index, LookupSource
 from dovetail.plan.nodes import (
     ChangeKinds,
     Derived,
@@ -32,7 +32,7 @@ from dovetail.plan.types.arrow import arrow_schema
 class DeltaJoin(JoinNode):
     """A join of two tables without state: each change of one side is looked up in the other."""
 
-    kind: ClassVar[str] = "tables by look-ups"
+    kind: ClassVar[str] = "tables by lookups"
     eventual = True
     has_own_key = True
 
@@ -49,7 +49,7 @@ class DeltaJoin(JoinNode):
     def manner(self) -> str:
         """A few words on how the sides match, for ``explain``."""
         on = (left if left == right else f"{left} = {right}" for left, right in self.on)
-        return f"by look-ups on {', '.join(on)}"
+        return f"by lookups on {', '.join(on)}"
 
     @property
     def key(self) -> StructType:
@@ -134,7 +134,7 @@ def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
 
 
 def _leads(node: DeltaJoin, name: str) -> bool:
-    """Say whether a look-up by a result column can start at that column's side.
+    """Say whether a lookup by a result column can start at that column's side.
 
     The results with a value of the column must all stem from that side's rows with the value.
     """

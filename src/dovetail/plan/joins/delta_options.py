@@ -21,7 +21,7 @@ from dovetail.base.validation import Natural, Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.laws.joins.delta_join import Form
 from dovetail.laws.joins.table_join import How, preserved
-from dovetail.lookup.source import LookupSource, covering
+from dovetail.lookup_sources.source import LookupSource, covering
 from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin, foreign_key_join
 from dovetail.plan.joins.join_call import TWICE, Call
@@ -67,21 +67,21 @@ _RELATIONS = (
 
 @validated_fields
 @dataclass(frozen=True)
-class Delta:
-    """Options of a join of tables by look-ups.
+class DeltaJoinOptions:
+    """Options of a join of tables by lookups.
 
-    ``delta`` makes it, and users do not construct it.
+    ``delta_join`` makes it, and users do not construct it.
 
     See Also
     --------
-    delta : Choose between look-ups and state.
+    delta_join : Choose between lookups and state.
     Table.join : Join two tables.
 
     Examples
     --------
     >>> import dovetail as dt
-    >>> dt.delta(strategy="force", right_cache=0)
-    Delta(strategy='force', left_cache=100000, right_cache=0)
+    >>> dt.delta_join(strategy="force", right_cache=0)
+    DeltaJoinOptions(strategy='force', left_cache=100000, right_cache=0)
     """
 
     strategy: Strategy = "auto"
@@ -91,25 +91,27 @@ class Delta:
     """The number of looked-up right rows that a task keeps."""
 
 
-ADelta: TypeAlias = Annotated[Delta, Rule('options such as dt.delta(strategy="force")')]
+ADeltaJoin: TypeAlias = Annotated[
+    DeltaJoinOptions, Rule('options such as dt.delta_join(strategy="force")')
+]
 
 
 @validated
-def delta(
+def delta_join(
     *, strategy: Strategy = "auto", left_cache: Natural = 100_000, right_cache: Natural = 100_000
-) -> Delta:
+) -> DeltaJoinOptions:
     """Return options that choose between a delta join and a join of tables in state.
 
     A *delta join* keeps no state. It joins each change of one table with the rows that the
     store of the other table has at that time. ``Table.with_lookup`` gives a table its
-    store, the *look-up source*.
+    store, the *lookup source*.
 
     Parameters
     ----------
     strategy : {"auto", "force", "none"}, default "auto"
         The choice between a delta join and a join that keeps both tables in state:
 
-        - ``"auto"`` joins tables with look-up sources by a delta join if none of its
+        - ``"auto"`` joins tables with lookup sources by a delta join if none of its
           limitations is broken. It joins all other tables in state.
         - ``"force"`` makes a delta join, or raises an error that names every broken
           limitation.
@@ -134,7 +136,7 @@ def delta(
     See Also
     --------
     Table.join : Join two tables.
-    Table.with_lookup : Give a table its look-up source.
+    Table.with_lookup : Give a table its lookup source.
     Table.explain : Show the choice and its reasons.
 
     Notes
@@ -157,24 +159,25 @@ def delta(
     >>> schema = {"city": pa.string(), "land": pa.string()}
     >>> cities = testing.table("cities", key="city", schema=schema)
     >>> try:
-    ...     orders.join(cities, on="city", delta=dt.delta(strategy="force"))
-    ... except dt.PlanError as error:
+    ...     orders.join(cities, on="city", delta_join=dt.delta_join(strategy="force"))
+    ... except dt.errors.PlanError as error:
     ...     print(error.problem.partition(";")[0])
     4 limitations are broken: (1) no index finds rows of orders by city
 
-    With look-up sources, ``explain`` shows the delta join:
+    With lookup sources, ``explain`` shows the delta join:
 
-    >>> by_city = [dt.index("city")]
-    >>> orders = orders.with_lookup(dt.sqlite("shop.db", "orders", key="id", indexes=by_city))
-    >>> cities = cities.with_lookup(dt.sqlite("shop.db", "cities", key="city"))
+    >>> by_city = [dt.lookups.index("city")]
+    >>> source = dt.lookups.sqlite("shop.db", "orders", key="id", indexes=by_city)
+    >>> orders = orders.with_lookup(source)
+    >>> cities = cities.with_lookup(dt.lookups.sqlite("shop.db", "cities", key="city"))
     >>> dt.explain(orders.join(cities, on="city"))  # doctest: +ELLIPSIS
     Topology
-    inner join by look-ups on city  (key id; city, land)
+    inner join by lookups on city  (key id; city, land)
     ...
     Delta join: chosen for inner join of orders and cities
     ...
     """
-    return Delta(strategy, left_cache, right_cache)
+    return DeltaJoinOptions(strategy, left_cache, right_cache)
 
 
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
@@ -187,7 +190,7 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
     if not isinstance(table, Source):
         raise PlanError(
             table.name,
-            "a look-up source is given to the result of a join",
+            "a lookup source is given to the result of a join",
             "Give one to each table that is joined",
         )
     title = table.title
@@ -216,7 +219,7 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
 
 
 def _restricted(table: Source, lookup: LookupSource) -> Any:
-    """Return the table's frame with the filters of its look-up source."""
+    """Return the table's frame with the filters of its lookup source."""
     frame = table.frame
     for column, constants in lookup.filters:
         assert frame is not None
@@ -225,16 +228,18 @@ def _restricted(table: Source, lookup: LookupSource) -> Any:
     return frame
 
 
-def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKeyJoin | DeltaJoin:
-    """Join two tables by look-ups or in state, by key or by foreign key.
+def tables_joined(
+    call: Call, late: Late, options: DeltaJoinOptions
+) -> TableJoin | ForeignKeyJoin | DeltaJoin:
+    """Join two tables by lookups or in state, by key or by foreign key.
 
-    ``delta`` decides between look-ups and state. In state, the join is by key if ``on=`` names the
+    ``options`` decides between lookups and state. In state, the join is by key if ``on=`` names the
     left key. Raises ``PlanError`` if a delta join is required and a limitation is broken.
     """
     name, left, right = call.name, call.left, call.right
     sides = _entry(left), _entry(right)
-    tried = delta.strategy == "force" or (
-        delta.strategy == "auto" and any(lookup_of(side) is not None for side in sides)
+    tried = options.strategy == "force" or (
+        options.strategy == "auto" and any(lookup_of(side) is not None for side in sides)
     )
     pairs = pairs_of(name, left, right, call.on, whole=not tried)
     verdicts: tuple[Verdict, ...] = ()
@@ -247,21 +252,23 @@ def tables_joined(call: Call, late: Late, delta: Delta) -> TableJoin | ForeignKe
             verdicts += tuple(limitations(*sides, named, call.how))
         broken = any(verdict.broken for verdict in verdicts)
         if not broken:
-            return replace(_delta_join(call, *sides, named, delta), verdicts=verdicts)
-        if delta.strategy == "force" or sorted(b for _, b in pairs) != sorted(right.key.names):
+            return replace(_delta_join(call, *sides, named, options), verdicts=verdicts)
+        if options.strategy == "force" or sorted(b for _, b in pairs) != sorted(right.key.names):
             _refuse_broken(name, verdicts)
     columns = tuple(a for a, _ in pairs)
     stateful: TableJoin | ForeignKeyJoin
     if all(isinstance(a, str) for a in columns) and [*columns] == left.key.names:
         stateful = table_join(call, late)
     else:
-        options = {"late": None if late == "ignore" else late, "align": call.align}
-        refuse_given(name, "is for joins by key", "Leave it or on= out", **options)
+        unfit = {"late": None if late == "ignore" else late, "align": call.align}
+        refuse_given(name, "is for joins by key", "Leave it or on= out", **unfit)
         stateful = foreign_key_join(call, columns)
     return replace(stateful, verdicts=verdicts)
 
 
-def _delta_join(call: Call, left: Entry, right: Entry, on: NamedPairs, delta: Delta) -> DeltaJoin:
+def _delta_join(
+    call: Call, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
+) -> DeltaJoin:
     """Return the delta join of two tables that meet all limitations."""
     form = form_of(left, right, on)
     same = {b for a, b in on if a == b}
@@ -270,7 +277,7 @@ def _delta_join(call: Call, left: Entry, right: Entry, on: NamedPairs, delta: De
         values = [f"left.{n}" for n in left.values.names]
         values += [f"right.{n}" for n in right.values.names if n not in same]
         call = replace(call, select=values)
-    cache = (delta.left_cache, delta.right_cache)
+    cache = (options.left_cache, options.right_cache)
     chosen = call.chosen(left, right, one_key=form == "key")
     node = DeltaJoin(left=left, right=right, on=on, form=form, cache=cache, **chosen)
     refuse_duplicates(call.name, node.row.names, TWICE)
@@ -319,14 +326,14 @@ def _index(side: Entry, columns: Sequence[str]) -> Verdict:
         return Verdict(
             limit,
             f"no index of {source.title} is in the join key {shown}",
-            f"Create one there and declare it with indexes=[dt.index({names})]",
+            f"Create one there and declare it with indexes=[dt.lookups.index({names})]",
         )
     return Verdict(limit, None, how=index.summary)
 
 
 def _source(side: Entry) -> Verdict:
-    """Return the verdict on a side's look-up source."""
-    limit = f"look-up source of {side.name}"
+    """Return the verdict on a side's lookup source."""
+    limit = f"lookup source of {side.name}"
     source = lookup_of(side)
     if source is None:
         joined = isinstance(side, Derived) and isinstance(side.node, DeltaJoin)
@@ -334,17 +341,17 @@ def _source(side: Entry) -> Verdict:
             limit,
             f"{side.name} is computed by expressions in select=, which cannot be looked up"
             if joined
-            else f"{side.name} has no look-up source",
+            else f"{side.name} has no lookup source",
             "Select columns by name, and compute after the last join"
             if joined
-            else "Give each table its own with with_lookup(dt.postgres(...)), and join by delta "
-            "joins only",
+            else "Give each table its own by with_lookup(dt.lookups.postgres(...)), and join by "
+            "delta joins only",
         )
     return Verdict(limit, None, how=source.title)
 
 
 def _steps(side: Entry) -> Verdict:
-    """Return the verdict on the steps between a side's changelog and the join. A look-up skips
+    """Return the verdict on the steps between a side's changelog and the join. A lookup skips
     them.
     """
     limit = f"only stateless steps before {side.name}"
@@ -353,21 +360,21 @@ def _steps(side: Entry) -> Verdict:
     if isinstance(side, Derived):
         if isinstance(side.node, DeltaJoin):
             return Verdict(limit, None, how="a delta join keeps no state")
-        return Verdict(limit, f"{side.name} keeps state", "Join tables with look-up sources only")
+        return Verdict(limit, f"{side.name} keeps state", "Join tables with lookup sources only")
     if not isinstance(side, Source):
         return Verdict(
             limit,
-            f"of {side.name} rows are chosen or computed, which a look-up does not go through",
-            "Give the table its look-up source with where= there, and select after the join",
+            f"of {side.name} rows are chosen or computed, which a lookup does not go through",
+            "Give the table its lookup source with where= there, and select after the join",
         )
-    # ``spark.migration.initial_rows`` refuses look-ups of a static table.
+    # ``spark.migration.initial_rows`` refuses lookups of a static table.
     step = None if side.frame is None or side.static else _offending_step(side)
     if step is not None:
         return Verdict(
             limit,
-            f"{side.name} is read through a step ({step}) that a look-up does not go through",
+            f"{side.name} is read through a step ({step}) that a lookup does not go through",
             "Let from_changelog read the source itself; rows are restricted by where= of the "
-            "look-up source",
+            "lookup source",
         )
     return Verdict(limit, None, how="its rows are those of the source")
 
@@ -419,7 +426,7 @@ def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
         return Verdict(
             limit,
             f"both {left.name} and {right.name} delete rows; of a pair whose rows are both gone "
-            "neither look-up finds the other",
+            "neither lookup finds the other",
             "Say changes='upsert' of the one that does not delete",
         )
     return Verdict(limit, None, how=f"only {deleting[0]} has them, by key")

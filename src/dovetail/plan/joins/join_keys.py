@@ -57,7 +57,7 @@ def pairs_of(
                 name,
                 f"on= names {', '.join(named)} of {right.name}, whose key is "
                 f"{signature(right.key)}",
-                "Name each column of its key once; only delta joins, of tables with look-up "
+                "Name each column of its key once; only delta joins, of tables with lookup "
                 "sources, find rows by others",
             )
     else:

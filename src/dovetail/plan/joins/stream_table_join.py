@@ -39,11 +39,11 @@ class StreamTableJoin(JoinNode):
         return self.grace_us is not None or super().timed
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """Return the look-up columns for the stream, and the key columns for a table."""
+        """Return the lookup columns for the stream, and the key columns for a table."""
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the look-up columns and the grace period."""
+        """Return, as JSON data, the lookup columns and the grace period."""
         return {"on": list(self.on), "grace_us": self.grace_us}
 
 
@@ -57,7 +57,7 @@ def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
     refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
     refuse_corrected(name, right)
     columns = tuple(str(column) for column, _ in pairs_of(name, left, right, call.on))
-    if grace is not None or not _same_look_up(left, columns):
+    if grace is not None or not _same_lookup(left, columns):
         left = as_entry(name, left)
     right = table_side(right)
     grace_us = None
@@ -68,7 +68,7 @@ def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
     return StreamTableJoin(left=left, right=right, on=columns, grace_us=grace_us, **chosen)
 
 
-def _same_look_up(left: Node, columns: tuple[str, ...]) -> bool:
+def _same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
     """Say whether the left side is a join that looked up its own table by the same columns, without
     a wait.
 

@@ -36,7 +36,7 @@ class Windows:
     Examples
     --------
     >>> import dovetail as dt
-    >>> windows = dt.tumbling("1 hour", grace="10 min")
+    >>> windows = dt.windows.tumbling("1 hour", grace="10 min")
     >>> print(windows)
     tumbling, 1 hour, grace 10 min
     >>> windows.retention_us  # one hour and ten minutes
@@ -71,7 +71,7 @@ class Windows:
         Examples
         --------
         >>> import dovetail as dt
-        >>> dt.tumbling("1 hour").fixed, dt.session("20 min").fixed
+        >>> dt.windows.tumbling("1 hour").fixed, dt.windows.session("20 min").fixed
         (True, False)
         """
         return self.kind in ("tumbling", "hopping")
@@ -89,7 +89,7 @@ class Windows:
         Examples
         --------
         >>> import dovetail as dt
-        >>> dt.tumbling("1 hour").kept_by, dt.session("20 min").kept_by
+        >>> dt.windows.tumbling("1 hour").kept_by, dt.windows.session("20 min").kept_by
         ('window_start', 'window_end')
         """
         return WINDOW_END if self.kind == "session" else WINDOW_START
@@ -108,7 +108,7 @@ class Windows:
         Examples
         --------
         >>> import dovetail as dt
-        >>> dt.session("20 min", grace="10 min").wait_us  # half an hour
+        >>> dt.windows.session("20 min", grace="10 min").wait_us  # half an hour
         1800000000
         """
         return self.grace_us + (self.size_us if self.kind == "session" else 0)
@@ -119,7 +119,7 @@ class Windows:
         return f"{self.kind}, {gap}{written(self.size_us)}{every}, grace {written(self.grace_us)}"
 
 
-SomeWindows: TypeAlias = Annotated[Windows, Rule('windows, such as dt.tumbling("1 hour")')]
+SomeWindows: TypeAlias = Annotated[Windows, Rule('windows, such as dt.windows.tumbling("1 hour")')]
 
 
 @validated
@@ -172,7 +172,7 @@ def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) 
     >>> from dovetail import testing
     >>> schema = {"user": pa.string(), "page": pa.string()}
     >>> views = testing.stream("views", key="user", schema=schema)
-    >>> counts = views.group_by("page").window(dt.tumbling("1 hour")).agg(views=dt.count())
+    >>> counts = views.group_by("page").window(dt.windows.tumbling("1 hour")).agg(views=dt.count())
     >>> driver = testing.Driver(counts.to_table(windows="on_close"))
     >>> minute = 60_000_000
     >>> rows = [{"user": "ann", "page": "home"}, {"user": "bob", "page": "home"}]
@@ -239,7 +239,7 @@ def hopping(
     >>> from dovetail import testing
     >>> schema = {"user": pa.string(), "page": pa.string()}
     >>> views = testing.stream("views", key="user", schema=schema)
-    >>> windows = dt.hopping("1 hour", advance="30 min")
+    >>> windows = dt.windows.hopping("1 hour", advance="30 min")
     >>> counts = views.group_by("page").window(windows).agg(views=dt.count())
     >>> driver = testing.Driver(counts.to_table())
     >>> minute = 60_000_000
@@ -300,7 +300,7 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
     >>> from dovetail import testing
     >>> schema = {"user": pa.string(), "page": pa.string()}
     >>> views = testing.stream("views", key="user", schema=schema)
-    >>> counts = views.group_by("page").window(dt.sliding("1 hour")).agg(views=dt.count())
+    >>> counts = views.group_by("page").window(dt.windows.sliding("1 hour")).agg(views=dt.count())
     >>> driver = testing.Driver(counts.to_table())
     >>> minute = 60_000_000
     >>> rows = [{"user": "ann", "page": "home"}, {"user": "bob", "page": "home"}]
@@ -362,7 +362,7 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
     >>> from dovetail import testing
     >>> schema = {"user": pa.string(), "page": pa.string()}
     >>> views = testing.stream("views", key="user", schema=schema)
-    >>> windows = dt.session("20 min", grace="1 hour")
+    >>> windows = dt.windows.session("20 min", grace="1 hour")
     >>> counts = views.group_by("page").window(windows).agg(views=dt.count())
     >>> driver = testing.Driver(counts.to_table())
     >>> minute = 60_000_000

@@ -116,7 +116,10 @@ def refuse_unfit(
     ``asked``: the requested numbers by their key in the binding; None for any.
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
-    another = {"buckets": "is given by dt.upgrade", "partitions": "is given by dt.repartition"}
+    another = {
+        "buckets": "is given by dt.checkpoints.upgrade",
+        "partitions": "is given by dt.checkpoints.repartition",
+    }
     for name, count in asked.items():
         if count is not None and count != binding[name]:
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Fast look-ups of a checkpoint's rows by key.
+"""Fast lookups of a checkpoint's rows by key.
 
 Rows that were read stay in this process. Rows that later micro-batches write are read from their
 files.
@@ -111,9 +111,11 @@ def lookup_state(
     >>> folder = tempfile.TemporaryDirectory()
     >>> checkpoint = f"{folder.name}/checkpoint"
     >>> sink = dt.to_parquet(f"{folder.name}/orders")
-    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query = orders.write_stream(
+    ...     sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=1
+    ... )
     >>> query.awaitTermination()
-    >>> found = dt.lookup_state(checkpoint, "orders", keys=[1, 7])
+    >>> found = dt.checkpoints.lookup_state(checkpoint, "orders", keys=[1, 7])
     >>> found.select(["id", "amount"]).to_pylist()
     [{'id': 1, 'amount': 10}]
     """

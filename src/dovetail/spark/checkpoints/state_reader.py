@@ -169,11 +169,14 @@ def read_state(
     >>> folder = tempfile.TemporaryDirectory()
     >>> checkpoint = f"{folder.name}/checkpoint"
     >>> sink = dt.to_parquet(f"{folder.name}/orders")
-    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query = orders.write_stream(
+    ...     sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=1
+    ... )
     >>> query.awaitTermination()
-    >>> dt.read_state(spark, checkpoint).select("stage", "store", "rows").collect()
+    >>> dt.checkpoints.read_state(spark, checkpoint).select("stage", "store", "rows").collect()
     [Row(stage=1, store='orders', rows=3)]
-    >>> dt.read_state(spark, checkpoint, "orders", keys=[1], columns=["id", "amount"]).collect()
+    >>> columns = ["id", "amount"]
+    >>> dt.checkpoints.read_state(spark, checkpoint, "orders", keys=[1], columns=columns).collect()
     [Row(id=1, amount=10)]
     """
     stored = CheckpointStores.of("read_state", spark, fspath(checkpoint), batch)

@@ -23,15 +23,15 @@ from dovetail.engine.batches.pieces import batch_of, high_time_us
 from dovetail.engine.error_context import blamed
 from dovetail.engine.pack import Tag, packed, unpack_piece
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
-from dovetail.lookup.pool import opened
-from dovetail.lookup.source import Found
+from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.source import Found
 from dovetail.operators.joins.delta_join import join, last_rows
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.output import Output
 from dovetail.physical.routing import Plan, RouteStep
 from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
-from dovetail.physical.specs.look_up import look_ups, store_look_up
+from dovetail.physical.specs.lookup import lookups, store_lookup
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
 from dovetail.spark.execution.emission import PACKED_COLUMNS
@@ -46,7 +46,7 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 
 
 def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
-    """Raise ``ConfigurationError`` if a worker cannot reach a look-up store of the query.
+    """Raise ``ConfigurationError`` if a worker cannot reach a lookup store of the query.
 
     Each store is asked once, for no key.
     """
@@ -56,7 +56,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
         if isinstance(operator.law, DeltaJoinLaw)
         for side_index, side in enumerate(operator.law.sides)
     ]
-    laws = [store_look_up(view) for stage in plan.stages for view in look_ups(stage)]
+    laws = [store_lookup(view) for stage in plan.stages for view in lookups(stage)]
     asked += [(law.lookup, law.by, law.schema) for law in laws]
 
     def question() -> str:
@@ -195,7 +195,7 @@ class Asking:
         self._sides = operator.law.sides
         self.batch = task.micro_batch()
         name = f"{query}-{task.run()}-{min(buckets, default=None)}"
-        self._file = CacheFile(task.directory("dovetail-look-ups"), name)
+        self._file = CacheFile(task.directory("dovetail-lookups"), name)
         self._caching = bool(buckets) and any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:

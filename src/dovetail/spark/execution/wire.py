@@ -48,14 +48,14 @@ from dovetail.base.columns import (
 )
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
-from dovetail.physical.specs.look_up import store_look_up
-from dovetail.plan.joins.look_up import LookUp
+from dovetail.physical.specs.lookup import store_lookup
+from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.metrics import metric as metric_name
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.view_columns import Made, column_of, said
 from dovetail.plan.views import View, views_of
 from dovetail.platform.sessions import attempted
-from dovetail.spark.execution.look_up import answered
+from dovetail.spark.execution.lookup import answered
 
 Metric: TypeAlias = Callable[[str], str]
 """A function from the name of an observed metric to one that is unique in the query."""
@@ -258,7 +258,7 @@ def read_of(
 
     ``upstream``: the changelog, if another stage makes it. ``unread``: add the records that cannot
     be read, beside the rows (``Source.with_unread``). ``reported``: as in ``InputEdge``.
-    ``metric``: names the observed metrics of look-ups.
+    ``metric``: names the observed metrics of lookups.
     """
     base = source.base
     if isinstance(base, Source):
@@ -289,7 +289,7 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
 def _as_viewed(entry: Entry, read: InputRows, *, reported: int, metric: Metric | None) -> InputRows:
     """Return the rows after an entry's views, applied one after the other."""
     for view_index, view in enumerate(views_of(entry)):
-        if isinstance(view, LookUp):
+        if isinstance(view, Lookup):
             read = looked_up(view, read, metric=metric)
         else:
             read = viewed(view, read, reports=view_index >= reported)
@@ -361,12 +361,12 @@ def _without(frame: DataFrame, out: Column) -> DataFrame:
     return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
 
 
-def looked_up(view: LookUp, read: InputRows, *, metric: Metric | None = None) -> InputRows:
+def looked_up(view: Lookup, read: InputRows, *, metric: Metric | None = None) -> InputRows:
     """Return a stream's records with the rows that a store has for them.
 
     ``metric``: as in ``read_of``. A record without a value is left out.
     """
-    law = store_look_up(view)
+    law = store_lookup(view)
     frame, position_names, beside = _plain(read, law.needed)
     name = None if metric is None else metric(metric_name(view.label or view.name, "lookups"))
     answers = answered(frame, view, law, beside, name)

@@ -123,7 +123,8 @@ def _offsets(
             raise refusal(
                 stored,
                 f"has read {source.name} in {len(before)} places, up to different ones",
-                "Start it once more with availableNow=True while nothing comes, then call again",
+                "Start it once more with trigger={'availableNow': True} while nothing comes, then "
+                "call again",
             )
         positions = before[0 if alike else occurrence]
         if len(positions) != leaves:

@@ -149,9 +149,10 @@ def rows_of(
         if any(part.eventual for part in node.walk()):
             raise PlanError(
                 node.name,
-                "initial= and from_static are for tables that are kept, a join by look-ups keeps "
+                "initial= and from_static are for tables that are kept, a join by lookups keeps "
                 "none",
-                "Leave them out, or join them in state with delta=dt.delta(strategy='none')",
+                "Leave them out, or join them in state with "
+                "delta_join=dt.delta_join(strategy='none')",
             )
     inputs = origins_of(nodes)
     tables = {source.name: source for source in inputs if not (source.stream or source.static)}

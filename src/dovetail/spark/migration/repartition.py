@@ -73,10 +73,10 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
     >>> checkpoint = f"{folder.name}/checkpoint"
     >>> sink = dt.to_parquet(f"{folder.name}/orders")
     >>> query = orders.write_stream(
-    ...     sink, checkpoint=checkpoint, availableNow=True, buckets=4, partitions=1
+    ...     sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=4, partitions=1
     ... )
     >>> query.awaitTermination()
-    >>> dt.repartition(spark, checkpoint, partitions=2)
+    >>> dt.checkpoints.repartition(spark, checkpoint, partitions=2)
     """
     if is_remote(spark):
         raise ConfigurationError(

@@ -75,9 +75,11 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     >>> folder = tempfile.TemporaryDirectory()
     >>> checkpoint = f"{folder.name}/checkpoint"
     >>> sink = dt.to_parquet(f"{folder.name}/orders")
-    >>> query = orders.write_stream(sink, checkpoint=checkpoint, availableNow=True, buckets=1)
+    >>> query = orders.write_stream(
+    ...     sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=1
+    ... )
     >>> query.awaitTermination()
-    >>> committed = dt.rewind(spark, checkpoint, batch=0)
+    >>> committed = dt.checkpoints.rewind(spark, checkpoint, batch=0)
     >>> type(committed).__name__
     'datetime'
     """

@@ -48,7 +48,7 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
             by,
             f"the query of {checkpoint} has ended, by close_at_end=True",
             "Start with a new checkpoint, or go back to before its end: "
-            f"dt.rewind(spark, checkpoint, batch={last - 1})",
+            f"dt.checkpoints.rewind(spark, checkpoint, batch={last - 1})",
         )
 
 
@@ -64,7 +64,8 @@ def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> b
         raise CheckpointError(
             run.title,
             f"the query of {run.checkpoint} was stopped while close_at_end=True ended it",
-            "Start it once more with availableNow=True, close_at_end=True, which does the rest",
+            "Start it once more with trigger={'availableNow': True}, close_at_end=True, which does "
+            "the rest",
         )
     return planned
 

@@ -69,7 +69,7 @@ class Sink(Protocol):
     ...     changes, key="id", timestamp=F.timestamp_seconds(F.lit(1)), name="orders"
     ... )
     >>> query = orders.write_stream(
-    ...     Counted(), checkpoint=f"{folder.name}/checkpoint", availableNow=True
+    ...     Counted(), checkpoint=f"{folder.name}/checkpoint", trigger={"availableNow": True}
     ... )
     >>> query.awaitTermination()
     orders, micro-batch 0: 2 changes

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from os import PathLike, fspath
+from os import fspath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ from dovetail.plan.begun_columns import as_began
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
 from dovetail.plan.nodes import Node
-from dovetail.plan.types.spans import Span, microseconds
+from dovetail.plan.types.spans import Span
 from dovetail.platform import delta_tables
 from dovetail.platform.spark_errors import reaching, refuse_stopped, refused
 from dovetail.spark import time_zone
@@ -44,10 +44,17 @@ from dovetail.spark.execution.static_frames import changelog as static_changelog
 from dovetail.spark.migration import row_files
 from dovetail.spark.query import end_of_input, first_batch, folders
 from dovetail.spark.query.empty_batches import wake
+from dovetail.spark.query.options import (
+    ALL,
+    BUCKETS_DEFAULT,
+    ONCE,
+    QueryOptions,
+    trigger_arguments,
+    with_defaults,
+)
 from dovetail.spark.query.results import Outcome, Sink
 from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
-    BUCKETS_DEFAULT,
     PARTITIONS,
     PROVIDER,
     ROCKSDB,
@@ -65,9 +72,6 @@ from dovetail.spark.session import refuse_strange_workers
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-ALL: Mapping[str, Any] = {"availableNow": True}
-ONCE: Mapping[str, Any] = {"once": True}
-"""Triggers: all available input, then stop; only the one micro-batch that is planned."""
 _RUNS_KEPT = 20
 """The number of starts that a binding remembers. More may not pass before one repeats a micro-batch
 that another has planned."""
@@ -121,26 +125,17 @@ def at_rest(node: Node) -> bool:
 def start(
     operator: str,
     outcomes: Sequence[Outcome],
-    *,
     checkpoint: Path,
-    trigger: Mapping[str, Any],
-    emit: Emit,
-    buckets: int | None,
-    partitions: int | None,
-    name: str | None,
-    initial: Mapping[str, DataFrame] | str | PathLike[str] | None = None,
-    emit_initial: bool = False,
-    close_at_end: bool = False,
-    idle: Span | None = None,
+    options: QueryOptions,
 ) -> StreamingQuery:
     """Start the query of these results, bound to its checkpoint.
 
-    ``operator``: the call; ``trigger``: the result of ``trigger_of``. ``initial``: by name the
-    initial rows of tables, or the checkpoint whose state they go on with, for a new checkpoint.
-    ``emit_initial``: whether the results of the initial rows are written. ``close_at_end``: whether
-    all waiting ends when all available input is read. ``idle``: the time without input after which
-    stream time goes on.
+    ``operator``: the call, for errors.
     """
+    given = with_defaults(options)
+    trigger = trigger_arguments(operator, given["trigger"])
+    initial, emit_initial, name = given["initial"], given["emit_initial"], given["query_name"]
+    close_at_end, idle = given["close_at_end"], given["idle"]
     _refuse_ends(operator, trigger, close_at_end, idle)
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
@@ -152,7 +147,14 @@ def start(
         end_of_input.refuse_remote(operator, session)
         outcomes = [outcome.across_runs() for outcome in outcomes]
     run = StartRequest(
-        operator, nodes, outcomes, fspath(checkpoint), emit, buckets, partitions, idle
+        operator,
+        nodes,
+        outcomes,
+        fspath(checkpoint),
+        given["emit"],
+        given["buckets"],
+        given["partitions"],
+        idle,
     )
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
@@ -208,13 +210,13 @@ def _refuse_ends(
     if close_at_end and trigger != ALL:
         raise PlanError(
             operator,
-            "close_at_end= is given without availableNow=True, so there is no end",
+            "close_at_end= is given without trigger={'availableNow': True}, so there is no end",
             "Give both, or neither",
         )
     if idle is not None and trigger == ALL:
         raise PlanError(
             operator,
-            "idle= is given with availableNow=True, which does not wait for what may come",
+            "idle= is given with trigger={'availableNow': True}, which waits for nothing",
             "Leave it out; close_at_end=True ends all waiting",
         )
 
@@ -341,7 +343,7 @@ def _refuse_running(operator: str, session: SparkSession, name: str | None) -> N
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(
             operator,
-            f"name={name!r} is that of a query that runs",
+            f"query_name={name!r} is that of a query that runs",
             "Stop that one, or give this one another name",
         )
 
@@ -378,20 +380,3 @@ def refuse_static(operator: str, node: Node) -> None:
                 f"{source.name} is static, so its rows must be kept in a query's checkpoint",
                 "Use write_stream, or dt.run, where dt.dead_letters is a result",
             )
-
-
-def trigger_of(
-    operator: str, processing_time: Span | None, available_now: bool
-) -> Mapping[str, Any]:
-    """Return the arguments of Spark's ``trigger``; raise ``PlanError`` for two triggers."""
-    if available_now:
-        if processing_time is not None:
-            raise PlanError(
-                operator,
-                "processingTime= and availableNow= are both given",
-                "Give one, or neither to run as fast as data comes",
-            )
-        return ALL
-    interval = "0 s" if processing_time is None else processing_time
-    interval_us = microseconds(operator, "processingTime=", interval)
-    return {"processingTime": f"{interval_us // 1000} milliseconds"}

@@ -29,13 +29,12 @@ from dovetail.platform.sessions import cores
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.frames import Streaming, session_of
+from dovetail.spark.query.options import BUCKETS_DEFAULT, CORES_UNUSED, PARTITIONS_DEFAULT
 from dovetail.spark.query.results import Outcome
 from dovetail.spark.query.results import writer as fan_out
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-BUCKETS_DEFAULT = 8
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -81,7 +80,7 @@ def settings(partitions: Positive) -> dict[str, str]:
     Examples
     --------
     >>> import dovetail as dt
-    >>> settings = dt.settings(4)
+    >>> settings = dt.checkpoints.settings(4)
     >>> settings["spark.sql.shuffle.partitions"]
     '4'
     >>> settings["spark.sql.streaming.stateStore.providerClass"].rpartition(".")[2]
@@ -147,9 +146,24 @@ class StartRequest:
         """
         asked = buckets if self.buckets is None else self.buckets
         count = BUCKETS_DEFAULT if asked is None else asked
-        partitions = min(count, cores(self.session)) if self.partitions is None else self.partitions
+        partitions = self.partitions
+        if partitions is None:
+            partitions = min(count, PARTITIONS_DEFAULT)
+            self._warn_of_cores(partitions)
         refuse_idle(self.operator, partitions, count)
         return count, partitions
+
+    def _warn_of_cores(self, partitions: int) -> None:
+        """Warn if most cores of the session would have no task."""
+        there = cores(self.session)
+        if there >= CORES_UNUSED * partitions:
+            warnings.warn(
+                f"{self.title}: each stage runs in {partitions} tasks by default, and the session "
+                f"has {there} cores. Give partitions=, and buckets= at least as many; the "
+                "checkpoint keeps both",
+                DovetailWarning,
+                stacklevel=5,
+            )
 
     def plan(self, buckets: int) -> Plan:
         """Return the plan of the results."""

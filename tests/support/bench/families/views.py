@@ -29,9 +29,17 @@ unit_us = in_milliseconds
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
     *("positions", "former"),
-    *("count", "look_up", "look_up_left", "to_changes", "columns", "materialize"),
-    *("rekey", "computed", "fails", "fails_where", "fails_select", "fails_key", "fails_rekey"),
-    *("look_up_cached", "told"),
+    *("count", "lookup", "lookup_left", "to_changes", "columns", "materialize"),
+    *(
+        "table_key",
+        "computed",
+        "fails",
+        "fails_where",
+        "fails_select",
+        "fails_key",
+        "fails_table_key",
+    ),
+    *("lookup_cached", "told"),
 )
 ARRAYS = ("A", "L")
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
@@ -108,9 +116,11 @@ def build(join: Pipeline, inputs: Mapping[str, Any]) -> Any:
     return made
 
 
-def _look_up(made: Any, how: str, **options: Any) -> Any:
-    return made.look_up(
-        dt.sqlite(_store(), "found", key="id", indexes=[dt.index("name", name="by name")]),
+def _lookup(made: Any, how: str, **options: Any) -> Any:
+    return made.lookup(
+        dt.lookups.sqlite(
+            _store(), "found", key="id", indexes=[dt.lookups.index("name", name="by name")]
+        ),
         columns={"id": pa.int64(), "name": pa.string(), "found": pa.string()},
         on={"v": "name"},
         how=how,
@@ -136,25 +146,25 @@ _STEPS: dict[str, Callable[..., Any]] = {
         made.with_columns(w="v", spare="ok").drop("v", "spare").rename({"w": "v"})
     ),
     "key_by": lambda made: made.key_by("v").rename({"k": "v", "v": "k"}),
-    "rekey": lambda made: made.rekey("v", duplicates="last").rename({"k": "v", "v": "k"}),
+    "table_key": lambda made: made.key_by("v", duplicates="last").rename({"k": "v", "v": "k"}),
     "deduplicate": lambda made, within: made.deduplicate(within=span(int(within))),
     "expire": lambda made, after: made.expire(after=span(int(after))),
     "explode": lambda made: made.explode("v"),
     "positions": lambda made: made.explode("v", position="n"),
     "former": lambda made: made.keep_former(unsent="u", missing="null"),
     "count": lambda made: made.group_by("v").agg(n=dt.count()).rename({"v": "k", "n": "v"}),
-    "look_up": lambda made: _look_up(made, "inner"),
-    "look_up_left": lambda made: _look_up(made, "left"),
-    "look_up_cached": lambda made: _look_up(
-        made, "left", cache=dt.cache(max_age="1 hour", rows=2), name="cached"
+    "lookup": lambda made: _lookup(made, "inner"),
+    "lookup_left": lambda made: _lookup(made, "left"),
+    "lookup_cached": lambda made: _lookup(
+        made, "left", cache=dt.lookups.cache(max_age="1 hour", rows=2), name="cached"
     ),
     "told": lambda made: made.to_changes(column="what", kinds=("i", "b", "a", "d")).rename(
         {"what": "kind"}
     ),
     "fails_select": lambda made: made.select("ok", v=_fails("v"), errors="dead_letter"),
     "fails_key": lambda made: _keyed(made.key_by(w=_fails("v"), errors="dead_letter")),
-    "fails_rekey": lambda made: _keyed(
-        made.rekey(w=_fails("v"), duplicates="last", errors="dead_letter")
+    "fails_table_key": lambda made: _keyed(
+        made.key_by(w=_fails("v"), duplicates="last", errors="dead_letter")
     ),
     "computed": lambda made: made.with_columns(v=F.concat("v", F.lit(""))).where(
         "ok IS NOT NULL OR v <> ''"

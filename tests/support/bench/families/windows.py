@@ -198,7 +198,7 @@ def _made(view: View, topology: Topology, inputs: Mapping[str, Any], built: Any)
     return built[topology]
 
 
-def _aggregates(view: View) -> dict[str, dt.AggregateCall]:
+def _aggregates(view: View) -> dict[str, dt.typing.AggregateCall]:
     if not view.shows:
         return {"n0": dt.count(), "v0": dt.collect_list("v")}
     if view.shows == "distinct":
@@ -227,7 +227,7 @@ def _joined(view: View, join: Joined, left: Any, right: Any) -> Any:
     return left.join(right, how=join.how, select=select, **options)
 
 
-def _windows(view: View, windows: Windows) -> dt.Windows:
+def _windows(view: View, windows: Windows) -> dt.windows.Windows:
     """Windows as users write them."""
     unit = unit_us(view)
     options = {"grace": timedelta(microseconds=windows.grace * unit)}
@@ -235,7 +235,7 @@ def _windows(view: View, windows: Windows) -> dt.Windows:
         options["retention"] = timedelta(microseconds=windows.retention * unit)
     if windows.kind == "hopping":
         options["advance"] = timedelta(microseconds=windows.advance * unit)
-    made: dt.Windows = getattr(dt, windows.kind)(
+    made: dt.windows.Windows = getattr(dt.windows, windows.kind)(
         timedelta(microseconds=windows.size * unit), **options
     )
     return made

@@ -127,15 +127,15 @@ class Running:
         for whole in self._fails(row, present, stream):
             yield from self._key_by(whole, present, stream)
 
-    def _fails_rekey(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+    def _fails_table_key(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         for whole in self._fails(row, present, stream):
-            yield from self._rekey(whole, present, stream)
+            yield from self._table_key(whole, present, stream)
 
     def _fails_where(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         for whole in self._fails(row, present, stream):
             yield from self._where(whole, present, stream)
 
-    def _rekey(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+    def _table_key(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         """By the value; of several rows the last that came, and the one before when it goes."""
         before, self._rows[row.key] = self._rows.get(row.key) or [None], row.value or []
         old, new = before[0], row.value and row.value[0]
@@ -245,18 +245,18 @@ class Running:
         if after is not None:
             yield row._replace(value=[f"{'i' if before is None else 'a'}{after[0]}"])
 
-    def _look_up(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+    def _lookup(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         """What the store has of the value, in its place."""
         if row.value is not None:
             for one in STORE.get(row.value[0], []):
                 yield row._replace(value=[one, *row.value[1:]])
 
-    def _look_up_left(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+    def _lookup_left(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         if row.value is not None:
             for one in STORE.get(row.value[0], [None]):  # type: ignore[list-item]
                 yield row._replace(value=[one, *row.value[1:]])
 
-    _look_up_cached, _told = _look_up_left, _to_changes
+    _lookup_cached, _told = _lookup_left, _to_changes
 
     def _count(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         """How many rows of a table each value has, at the largest time of what changed it."""

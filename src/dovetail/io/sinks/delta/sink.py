@@ -40,7 +40,7 @@ class DeltaSink:
 
     path: str | None
     table: str | None
-    existing: Existing = "refuse"
+    existing: Existing = "fail"
     compact_every: int | None = None
     retention_us: int | None = None
     log_retention_us: int | None = None
@@ -156,10 +156,10 @@ def to_delta(
     path: Path | None = None,
     *,
     table: Text | None = None,
-    existing: Existing = "refuse",
+    existing: Existing = "fail",
     compact_every: Positive | None = 25,
-    retention: Span | None = "1 hour",
-    log_retention: Span | None = "2 days",
+    retention: Span | None = None,
+    log_retention: Span | None = None,
     partition_by: ColumnNames | None = None,
     evolve: bool = False,
     history: bool = False,
@@ -175,21 +175,22 @@ def to_delta(
         The table's folder. Give either ``path`` or ``table``.
     table : str, optional
         The table's name in a catalog: ``"sales.orders"``.
-    existing : {"refuse", "replace", "adopt"}, default "refuse"
-        The treatment of a table with rows that is not this checkpoint's. ``"refuse"``
+    existing : {"fail", "replace", "adopt"}, default "fail"
+        The treatment of a table with rows that is not this checkpoint's. ``"fail"``
         raises ``TargetError`` before the query starts. ``"replace"`` puts the first
         micro-batch in place of the table, in one commit. ``"adopt"`` merges into the table.
         Rows whose keys do not come stay.
     compact_every : int or None, default 25
         The number of micro-batches between compactions of small files (``OPTIMIZE``). None
         leaves compaction to you.
-    retention : str, timedelta or None, default "1 hour"
+    retention : str or timedelta, optional
         The time for which the log of a new table keeps entries of removed files. A
-        ``VACUUM`` without ``RETAIN`` spares the files as long. None is Delta's default, 7
-        days.
-    log_retention : str, timedelta or None, default "2 days"
+        ``VACUUM`` without ``RETAIN`` spares the files as long. By default it is Delta's
+        own, 7 days.
+    log_retention : str or timedelta, optional
         The time for which the log of a new table keeps its commits, and so past versions.
-        It is at least ``retention``. None is Delta's default, 30 days.
+        It must be at least ``retention``. By default it is Delta's own, 30 days, or
+        ``retention`` if that is longer.
     partition_by : str or list of str, optional
         The columns that partition a new table. By default it has no partitions.
     evolve : bool, default False
@@ -206,10 +207,10 @@ def to_delta(
     Raises
     ------
     PlanError
-        If not exactly one of ``path`` and ``table`` is given, or a retention is no span of
-        time. The start of a query raises it for names and types of columns that Delta does
-        not store. With ``history`` it also refuses columns with the names of the three that
-        are added.
+        If not exactly one of ``path`` and ``table`` is given, if a retention is no span of
+        time, or if ``log_retention`` is shorter than ``retention``. The start of a query
+        raises it for names and types of columns that Delta does not store. With ``history``
+        it also refuses columns with the names of the three that are added.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit.
@@ -234,10 +235,11 @@ def to_delta(
     the property ``dovetail.query`` names the query. Started again, the query goes on for
     any ``existing``.
 
-    *The log.* Each commit reads the entries of removed files and lists the commits, so both
-    retentions are short. Past versions go back by ``log_retention``, and so do changes for
-    readers of the table's change feed. Older commits are removed with each compaction, on
-    Spark Connect by whole days.
+    *The log.* Each commit reads the entries of removed files and lists the commits. A query
+    with a micro-batch every few seconds stays faster with short retentions, such as
+    ``retention="1 hour", log_retention="2 days"``. Past versions go back by
+    ``log_retention``, and so do changes for readers of the table's change feed. Older commits
+    are removed with each compaction, on Spark Connect by whole days.
 
     *Versions.* With ``history``, each version has ``_valid_from``, ``_valid_to`` (event
     times) and ``_current`` in place of ``_timestamp``. ``_valid_to`` is exclusive, and null
@@ -254,9 +256,10 @@ def to_delta(
     Examples
     --------
     >>> import dovetail as dt
-    >>> sink = dt.to_delta("out/orders", log_retention="1 hour", partition_by="region")
+    >>> sink = dt.to_delta("out/orders", partition_by="region")
     >>> sink.title, sink.partition_by
     ("to_delta('out/orders')", ('region',))
+    >>> sink = dt.to_delta("out/orders", retention="1 hour", log_retention="1 hour")
     >>> for name, value in sink.properties.items():
     ...     print(name, value)
     delta.deletedFileRetentionDuration interval 3600 seconds
@@ -270,8 +273,13 @@ def to_delta(
             ("log_retention=", log_retention, "30 days"),
         )
     ]
-    files_us = None if retention is None else spans_us[0]
-    log_us = None if log_retention is None else max(spans_us)  # as Delta demands
+    files_us, log_us = spans_us
+    if log_us < files_us and log_retention is not None:
+        raise PlanError(
+            "to_delta",
+            f"log_retention= is shorter than retention=, {retention or '7 days'}",
+            "Give both, retention= the shorter one: Delta needs the commits of all removed files",
+        )
     folder = None if path is None else fspath(path)
     parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     return DeltaSink(
@@ -279,8 +287,8 @@ def to_delta(
         table,
         existing,
         compact_every,
-        files_us,
-        log_us,
+        None if retention is None else files_us,
+        None if log_retention is None and files_us <= log_us else max(files_us, log_us),
         partition_by=parts,
         evolve=evolve,
         history=history,

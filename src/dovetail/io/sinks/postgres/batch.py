@@ -36,7 +36,7 @@ from dovetail.io.sinks.postgres.tables import (
     foreign_key,
 )
 from dovetail.io.sinks.postgres.transactions import Line
-from dovetail.lookup.retry import persistently
+from dovetail.lookup_sources.retry import persistently
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.sessions import keep, release
 
@@ -61,7 +61,7 @@ class SinkSettings:
 
     line: Line
     retries: int
-    existing: Existing = "refuse"
+    existing: Existing = "fail"
 
     @property
     def title(self) -> str:

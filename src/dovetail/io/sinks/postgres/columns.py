@@ -38,7 +38,7 @@ from dovetail.io.formats.infinity import (
     LAST_MICROSECOND,
     TEXTS,
 )
-from dovetail.lookup.postgres_types import StoreColumn, digits_of, fits
+from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, fits
 
 JSON = "jsonb"
 NAME_BYTES_MAX = 63

@@ -20,7 +20,7 @@ from dovetail.io.sinks.postgres.columns import types_of
 from dovetail.io.sinks.postgres.tables import TableShape, TargetTable, found, made, make_queries
 from dovetail.io.sinks.postgres.transactions import Line
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
-from dovetail.lookup.postgres_connection import parameters, psycopg_for, refuse_names
+from dovetail.lookup_sources.postgres_connection import parameters, psycopg_for, refuse_names
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.platform.sessions import numbered
 
@@ -44,7 +44,7 @@ class PostgresSink:
 
     dsn: str = field(repr=False)
     table: str
-    existing: Existing = "refuse"
+    existing: Existing = "fail"
     timeout_s: float = 600.0
     retries: int = 10
 
@@ -167,7 +167,7 @@ def to_postgres(
     dsn: str,
     table: Text,
     *,
-    existing: Existing = "refuse",
+    existing: Existing = "fail",
     timeout_s: Seconds = 600.0,
     retries: Natural = 10,
 ) -> PostgresSink:
@@ -184,8 +184,8 @@ def to_postgres(
     table : str
         The table's name. It includes the schema if the schema is not on the search path:
         ``"sales.orders"``.
-    existing : {"refuse", "replace", "adopt"}, default "refuse"
-        The treatment of a table with rows that is not this checkpoint's. ``"refuse"``
+    existing : {"fail", "replace", "adopt"}, default "fail"
+        The treatment of a table with rows that is not this checkpoint's. ``"fail"``
         raises ``TargetError`` before the query starts. ``"replace"`` deletes the rows in
         the first micro-batch's transaction. ``"adopt"`` goes on with the rows. Rows whose
         keys do not come stay.
@@ -247,7 +247,7 @@ def to_postgres(
     --------
     >>> import dovetail as dt
     >>> dt.to_postgres("postgresql://app:secret@db/shop", "sales.orders", retries=3)
-    PostgresSink(table='sales.orders', existing='refuse', timeout_s=600.0, retries=3)
+    PostgresSink(table='sales.orders', existing='fail', timeout_s=600.0, retries=3)
     """
     sink = PostgresSink(dsn, table, existing, timeout_s, retries)
     psycopg_for(sink.title)

@@ -15,7 +15,7 @@ from typing import Any
 from dovetail.base.columns import DELETED, ORDER, POSITION
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import differences
-from dovetail.lookup.postgres_types import COLUMNS, StoreColumn
+from dovetail.lookup_sources.postgres_types import COLUMNS, StoreColumn
 
 QUERIES = "dovetail_queries"
 TASK = ORDER

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.errors import TargetError
-from dovetail.lookup.postgres_connection import (
+from dovetail.lookup_sources.postgres_connection import (
     connected,
     deadline,
     milliseconds,
     psycopg_for,
     without_parameters,
 )
-from dovetail.lookup.retry import first_line
+from dovetail.lookup_sources.retry import first_line
 
 CONNECTING_MAX_S = 10.0
 

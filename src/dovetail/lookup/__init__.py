@@ -1,1 +1,0 @@
-"""Look-up sources: stores that find rows by key."""

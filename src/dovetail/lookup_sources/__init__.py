@@ -1,0 +1,1 @@
+"""Lookup sources: stores that find rows by key."""

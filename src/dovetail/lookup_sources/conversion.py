@@ -1,0 +1,149 @@
+"""Conversion of a store's values to Arrow columns of the declared types, or an error; never a
+guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.errors import DataError
+from dovetail.lookup_sources.retry import first_line
+
+
+def fitted(
+    title: str,
+    rows: Sequence[Sequence[Any]],
+    schema: pa.Schema,
+    key: Sequence[str],
+    *,
+    typeless: bool = False,
+    counted: bool = False,
+) -> pa.Table:
+    """Return rows as a table of ``schema``. ``key``: the columns that must not be null.
+
+    ``typeless``: True if the store only has numbers, texts and bytes. Such a store has times, dates
+    and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
+    ``counted``: True if the store has types but may have booleans as 0 and 1. Raises ``DataError``
+    if a value does not fit its column, or if a key column has nulls.
+    """
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    make = partial(_array, typeless=typeless, counted=counted or typeless)
+    arrays = [
+        _fitting(title, field, lambda v=v, t=field.type: make(list(v), t))  # type: ignore[misc]
+        for v, field in zip(columns, schema, strict=True)
+    ]
+    return without_null_keys(title, pa.table(arrays, schema=schema), key)
+
+
+def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a typed store with the types of ``schema``.
+
+    Raises ``DataError`` if a type is of another kind or wider than declared, or if a value does not
+    fit.
+    """
+    arrays = [
+        _fitting(title, field, lambda c=c, t=field.type: _cast(c, t, narrows=False))  # type: ignore[misc]
+        for c, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the table unchanged. Raises ``DataError`` if one of the columns ``key`` has nulls."""
+    for name in key:
+        if name in table.schema.names and table.column(name).null_count:
+            raise DataError(
+                title,
+                f"key column {name!r} is null in a row that was looked up",
+                "Declare the columns that are never null as key=",
+            )
+    return table
+
+
+def changed(title: str, problem: object) -> DataError:
+    """Return the error for a store that no longer has the declared columns."""
+    return DataError(
+        title,
+        f"its columns are not those of the table: {first_line(problem)}",
+        "Bring the store's schema and the changelog's together, then start the query again",
+    )
+
+
+def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
+    """Return the column that ``make`` makes. Raises ``DataError`` if the values do not fit the
+    field.
+    """
+    try:
+        return make()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            title,
+            f"a row does not fit the table's schema: column {field.name!r} is declared "
+            f"{field.type}, and {error}",
+            "Give the changelog and the lookup source the same types",
+        ) from error
+
+
+def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
+    """Return values as an array of the declared type, by the rules of ``fitted``."""
+    array = pa.array(values)
+    if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
+        if not pc.all(pc.is_in(array.drop_null(), pa.array([0, 1]))).as_py():
+            raise pa.ArrowInvalid("the store has a number other than 0 and 1")
+        return array.cast(declared)
+    if typeless and pa.types.is_integer(array.type) and pa.types.is_timestamp(declared):
+        return array.cast(pa.timestamp("s", declared.tz)).cast(declared)
+    if typeless and pa.types.is_string(array.type):
+        written = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal)
+        if any(kind(declared) for kind in written):
+            return array.cast(declared)
+    return _cast(array, declared, narrows=True)
+
+
+def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
+    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind.
+
+    ``narrows``: True if fractions may have more digits than the declared type.
+    """
+    if not _becomes(array.type, declared, narrows=narrows):
+        raise pa.ArrowInvalid(f"the store has {array.type}")
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(declared):
+        # Arrow requires room for the largest integer of the type, whatever the values are.
+        array = array.cast(pa.decimal256(76, declared.scale))
+    return array.cast(declared)
+
+
+def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
+    """Say whether values of a type may have the declared type. The cast checks each value."""
+    types = pa.types
+    if types.is_null(stored) or stored == declared:
+        return True
+    if stored.num_fields and declared.num_fields == stored.num_fields:
+        pairs = [(stored.field(n), declared.field(n)) for n in range(stored.num_fields)]
+        same = types.is_struct(stored) == types.is_struct(declared)
+        return same and all(_becomes(a.type, b.type, narrows=narrows) for a, b in pairs)
+    if types.is_integer(stored):
+        wider = (types.is_integer, types.is_floating, types.is_decimal)
+        return any(kind(declared) for kind in wider)
+    if types.is_decimal(stored):
+        exact = types.is_integer(declared) or types.is_decimal(declared)
+        return exact or (narrows and types.is_floating(declared))
+    if types.is_floating(stored):
+        return types.is_floating(declared) and (narrows or stored.bit_width <= declared.bit_width)
+    times = (types.is_timestamp, types.is_date, types.is_time, types.is_duration)
+    kinds = (*times, is_text, _is_binary)
+    return any(kind(stored) and kind(declared) for kind in kinds)
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Say whether values of the type are texts, in any of Arrow's layouts."""
+    return type_ in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return type_ in (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -1,0 +1,369 @@
+"""Lookups in any database with a Python driver, by PEP 249 and in plain SQL."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.base.validation import ColumnNames, Natural, Positive, Text, validated
+from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup_sources.conversion import changed, fitted, is_text
+from dovetail.lookup_sources.keys import numbered
+from dovetail.lookup_sources.retry import first_line, persistently
+from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+
+Quote: TypeAlias = Literal['"', "`", "["]
+"""The character before a name in the database's SQL. The same one stands after it, but ``]`` for
+``[``.
+"""
+
+_MARKS: Mapping[str, Callable[[int], str]] = {
+    "qmark": lambda _: "?",
+    "numeric": lambda position: f":{position}",
+    "named": lambda position: f":p{position}",
+    "format": lambda _: "%s",
+    "pyformat": lambda _: "%s",
+}
+"""The placeholder of a parameter, given its number from 1, for each ``paramstyle``."""
+_NEEDED = ("connect", "paramstyle", "Error", "OperationalError", "ProgrammingError")
+"""The names that a driver's module must have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DbapiLookup(Declared):
+    """A table or a view of a database as a lookup source."""
+
+    driver: str
+    """The name of the driver's module."""
+    table: str
+    """The table's name, with or without its schema."""
+    arguments: bytes = field(repr=False)
+    """The arguments of the driver's ``connect``, pickled so that sources can be compared."""
+    quote: Quote = '"'
+    """The character before a quoted name."""
+    keys_max: int = 10_000
+    """The number of keys in a query at most."""
+    keep_open: bool = True
+    """True if the connection stays open between lookups."""
+
+    @property
+    def title(self) -> str:
+        """The driver and the table, without the connection's secrets."""
+        return f"{self.driver} {self.table}"
+
+    def open(self, schema: pa.Schema) -> DbapiReader:
+        """Return a reader, which connects at its first lookup."""
+        return DbapiReader(self, schema)
+
+
+class DbapiReader:
+    """A reader with one connection, made at the first lookup and again after a failed query."""
+
+    def __init__(self, source: DbapiLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._driver = _driver(source.title, source.driver)
+        self._mark = _MARKS[self._driver.paramstyle]
+        self._connection: Any = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does, by a query for each ``keys_max`` keys.
+
+        The rows found are compared with the keys again, since the database may compare more
+        loosely.
+        """
+        source = self._source
+        for name, column in zip(by, keys.columns, strict=True):
+            _refuse_type(source.title, name, column.type)
+        rows = persistently(
+            source.title,
+            lambda: self._attempt(by, keys),
+            passing=(OSError,),
+            retries=source.retries,
+            wait_s=source.wait_s,
+        )
+        table = fitted(source.title, rows, self._schema, source.key, counted=True)
+        key = numbered(keys, table.select(list(by)))
+        asked = key != NO_GROUP
+        unfit = np.zeros(keys.num_rows, np.bool_)
+        return Found(table.filter(pa.array(asked)), key[asked], unfit)
+
+    def close(self) -> None:
+        """Close the connection, if there is one. Errors of the driver are ignored."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+        """Return the database's rows of the keys. Raises ``OSError`` if another attempt may help.
+
+        The errors raised have none of the driver's in their chain, which may show connection
+        arguments.
+        """
+        try:
+            if self._connection is None:
+                self._connection = self._driver.connect(**pickle.loads(self._source.arguments))  # noqa: S301 -- the user's own
+        except Exception as error:
+            raise OSError(first_line(error)) from None
+        try:
+            rows = self._query(by, keys)
+        except Exception as error:
+            self.close()
+            if not isinstance(error, self._driver.Error):
+                raise
+            raise self._failure(error) from None
+        self._end()
+        return rows
+
+    def _end(self) -> None:
+        """End a possible transaction, so that the next lookup sees all commits made since."""
+        if not self._source.keep_open:
+            self.close()
+            return
+        # Some drivers complain without a transaction. A lost connection fails the next query.
+        with suppress(self._driver.Error):
+            self._connection.rollback()
+
+    def _failure(self, error: Exception) -> Exception:
+        """Return the error to raise for one of the driver's."""
+        title, driver = self._source.title, self._driver
+        # Not all drivers have InterfaceError.
+        passing = (
+            driver.OperationalError,
+            getattr(driver, "InterfaceError", driver.OperationalError),
+        )
+        if isinstance(error, passing):
+            return OSError(first_line(error))
+        if isinstance(error, driver.ProgrammingError):
+            return changed(title, error)
+        return DataError(
+            title,
+            f"its rows cannot be read: {first_line(error)}",
+            "See that its columns have the declared types and that its user can read them",
+        )
+
+    def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+        """Return the rows of all chunks of keys."""
+        step = max(1, self._source.keys_max)
+        rows: list[Sequence[Any]] = []
+        with closing(self._connection.cursor()) as cursor:
+            # Query even without keys, to check that the table and its columns exist.
+            for start in range(0, max(keys.num_rows, 1), step):
+                chunk = keys.slice(start, step)
+                cursor.execute(*self._statement(by, chunk))
+                rows += cursor.fetchall()
+        return rows
+
+    def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
+        """Return a query for the rows of some keys, and its parameters."""
+        parameters: list[Any] = []
+
+        def bound(value: Any) -> str:
+            parameters.append(value)
+            return self._mark(len(parameters))
+
+        columns = ", ".join(map(self._quoted, self._schema.names))
+        table = ".".join(map(self._quoted, self._source.table.split(".")))
+        conditions = [self._equal(by, keys, bound), *self._restrictions(bound)]
+        query = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)}"  # noqa: S608
+        if self._driver.paramstyle == "named":
+            return query, {f"p{n}": value for n, value in enumerate(parameters, start=1)}
+        return query, parameters
+
+    def _equal(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
+        """Return the condition that a row has one of the keys, in a form that uses indexes.
+
+        ``bound``: adds a parameter and returns its placeholder.
+        """
+        names = [self._quoted(name) for name in by]
+        values = [column.to_pylist() for column in keys.columns]
+        if not keys.num_rows:
+            return "1 = 0"
+        if len(names) == 1:
+            return f"{names[0]} IN ({', '.join(map(bound, values[0]))})"
+        rows = (
+            " AND ".join(f"{name} = {bound(v)}" for name, v in zip(names, row, strict=True))
+            for row in zip(*values, strict=True)
+        )
+        return f"({' OR '.join(f'({row})' for row in rows)})"
+
+    def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
+        """Yield the condition of each of the source's filters."""
+        for column, constants in self._source.filters:
+            name, not_null = self._quoted(column), [c for c in constants if c is not None]
+            parts = [f"{name} IS NULL"] if None in constants else []
+            if not_null:
+                parts.append(f"{name} IN ({', '.join(map(bound, not_null))})")
+            yield f"({' OR '.join(parts)})"
+
+    def _quoted(self, name: str) -> str:
+        """Return a quoted name, with ``%`` doubled if parameters are written ``%s``."""
+        end = {"[": "]"}.get(self._source.quote, self._source.quote)
+        written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
+        return written.replace("%", "%%") if self._mark(1) == "%s" else written
+
+
+def _driver(title: str, name: str) -> Any:
+    """Return the driver's module. Raises ``ConfigurationError`` if it is missing or
+    not by PEP 249.
+    """
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            f"its driver cannot be imported: {first_line(error)}",
+            "Install it for the driver and the workers, or name another one",
+        ) from error
+    missing = [needed for needed in _NEEDED if not hasattr(module, needed)]
+    if missing or module.paramstyle not in _MARKS:
+        raise ConfigurationError(
+            title,
+            f"the module {name} is no driver by PEP 249: it has no {missing[0]}"
+            if missing
+            else f"the driver's paramstyle is {module.paramstyle!r}",
+            f"Name a module with {', '.join(_NEEDED)}",
+        )
+    return module
+
+
+def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
+    """Refuse keys of types that databases do not compare exactly, or not all alike, by
+    ``DataError``.
+    """
+    kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
+    if not any(kind(type_) for kind in (*kinds, pa.types.is_decimal, pa.types.is_binary)):
+        raise DataError(
+            title,
+            f"column {name!r} of type {type_} cannot be looked up",
+            "Join by whole numbers, decimals, texts, bytes, booleans or dates",
+        )
+
+
+@validated
+def dbapi(
+    driver: Text,
+    table: Text,
+    *,
+    connect: Mapping[str, Any],
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    quote: Quote = '"',
+    keys_max: Positive = 10_000,
+    keep_open: bool = True,
+    retries: Natural = 5,
+) -> DbapiLookup:
+    """Declare a table or view of any database with a PEP 249 driver, in which rows are looked up.
+
+    PEP 249 is Python's interface of database drivers. DuckDB and MariaDB are tested. For
+    PostgreSQL use ``postgres``.
+
+    Parameters
+    ----------
+    driver : str
+        The driver's module, which all workers can import: ``"duckdb"``, ``"pymysql"``. A
+        module of your own needs the same names: ``connect``, ``paramstyle`` and the errors.
+    table : str
+        The name of a table or view. It includes the schema if the connection needs it:
+        ``"sales.orders"``.
+    connect : mapping
+        The arguments of the driver's ``connect``, time-outs among them. There is no other
+        time-out.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which it finds rows, such as ``[dt.lookups.index("customer")]``.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    quote : {'"', "`", "["}, default '"'
+        The character before a name in the database's SQL. MySQL and MariaDB have the
+        backtick.
+    keys_max : int, default 10000
+        The largest number of keys in a query. Several queries of one lookup see one moment
+        if the database's transactions do.
+    keep_open : bool, default True
+        True if a worker process keeps its connection between lookups. A DuckDB file is
+        locked against writers meanwhile.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. Nothing connects yet.
+
+    Raises
+    ------
+    PlanError
+        If ``connect`` does not pickle, or ``key`` names no column.
+    ConfigurationError
+        If the driver cannot be imported, or is no driver by PEP 249. A query fails with it
+        if the database does not answer after all attempts.
+    DataError
+        In a query, for a row that does not fit the declared types or a null in the key. A
+        missing column is this error or ``ConfigurationError``, by the class of the driver's
+        error.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.lookup : Join each record with the rows of a source.
+    postgres : The same for PostgreSQL, with time-outs.
+
+    Notes
+    -----
+    Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates. Texts
+    must match to the letter, whatever the column's collation. Times without a zone are in
+    UTC, and booleans may be 0 and 1. Sources: PEP 249; FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import sqlite3, tempfile
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> store = sqlite3.connect(f"{folder.name}/shop.db", isolation_level=None)
+    >>> _ = store.execute("CREATE TABLE users (name TEXT PRIMARY KEY, city TEXT)")
+    >>> _ = store.execute("INSERT INTO users VALUES ('ann', 'Oslo')")
+    >>> address = {"database": f"{folder.name}/shop.db", "timeout": 10.0}
+    >>> users = dt.lookups.dbapi("sqlite3", "users", connect=address, key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.lookup(users, columns=columns, on="user"))
+    >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>]
+    """
+    title = f"{driver} {table}"
+    try:
+        arguments = pickle.dumps(dict(connect))
+    except Exception as error:
+        raise PlanError(
+            title,
+            f"connect= cannot travel to the workers: {first_line(error)}",
+            "Give plain values",
+        ) from error
+    _driver(title, driver)
+    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    return DbapiLookup(
+        driver=driver,
+        table=table,
+        arguments=arguments,
+        quote=quote,
+        keys_max=keys_max,
+        keep_open=keep_open,
+        **options,
+    )

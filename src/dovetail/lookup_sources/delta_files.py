@@ -1,0 +1,250 @@
+"""Lookups in a Delta table by its path, read by the worker itself.
+
+A worker skips the parts of files that statistics exclude.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import ColumnNames, Natural, Path, validated
+from dovetail.errors import ConfigurationError, DataError
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup_sources.conversion import cast, changed, is_text, without_null_keys
+from dovetail.lookup_sources.keys import numbered, within
+from dovetail.lookup_sources.retry import persistently
+from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaFilesLookup(Declared):
+    """A Delta table as a lookup source."""
+
+    path: str
+    """The table's folder."""
+
+    @property
+    def title(self) -> str:
+        """The store and the name of the table's folder."""
+        return f"delta table {pathlib.Path(self.path).name}"
+
+    def open(self, schema: pa.Schema) -> DeltaFilesReader:
+        """Return a reader, which reads the table's log at its first lookup."""
+        return DeltaFilesReader(self, schema)
+
+
+class DeltaFilesReader:
+    """A reader of the table's latest version at each lookup."""
+
+    def __init__(self, source: DeltaFilesLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._table: Any = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does, by a scan that skips files and row groups
+        without keys.
+        """
+        rows = persistently(
+            self._source.title,
+            lambda: self._scan(by, keys),
+            passing=(OSError,),
+            retries=self._source.retries,
+            wait_s=self._source.wait_s,
+        )
+        key = numbered(keys, rows.select(list(by)))
+        asked = key != NO_GROUP
+        return Found(rows.filter(pa.array(asked)), key[asked], self._unfit(by, keys))
+
+    def close(self) -> None:
+        """Forget the table."""
+        self._table = None
+
+    def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """Return the rows that a scan finds, possibly more than asked for. Raises ``OSError`` if
+        another attempt may help.
+        """
+        title = self._source.title
+        deltalake = _deltalake(title)
+        try:
+            if self._table is None:
+                self._table = deltalake.DeltaTable(self._source.path)
+            else:
+                self._table.update_incremental()
+            stored = _columns(self._table)
+            missing = [name for name in self._schema.names if name not in stored.names]
+            if missing:
+                raise changed(title, f"there is no column {missing[0]!r}")
+            for name, column in zip(by, keys.columns, strict=True):
+                _refuse_key(title, name, column.type, stored.field(name).type)
+            rows = self._query(deltalake, by, keys)
+        except deltalake.exceptions.DeltaError as error:
+            self.close()
+            raise OSError(str(error)) from error
+        return without_null_keys(title, cast(title, rows, self._schema), self._source.key)
+
+    def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """Return the rows in which each column has a value of one of the keys.
+
+        With several columns these may be more rows than asked for.
+        """
+        wanted = [
+            self._one_of(name, column.to_pylist())
+            for name, column in zip(by, keys.columns, strict=True)
+        ]
+        wanted += [self._one_of(name, values) for name, values in self._source.filters]
+        columns = ", ".join(map(_quoted, self._schema.names))
+        query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
+        return pa.table(
+            deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
+        )
+
+    def _unfit(self, by: Sequence[str], keys: pa.Table) -> Mask:
+        """Find the keys with a number too large for its column: bool[n]."""
+        unfit = np.zeros(keys.num_rows, np.bool_)
+        stored = _columns(self._table)
+        for name, column in zip(by, keys.columns, strict=True):
+            if pa.types.is_integer(column.type):
+                bound = 2 ** (stored.field(name).type.bit_width - 1)
+                unfit |= ~within(column, -bound, bound - 1)
+        return unfit
+
+    def _one_of(self, name: str, values: Sequence[Any]) -> str:
+        """Return the condition that a column has one of the values, null included."""
+        literals = [_literal(v) for v in values if v is not None]
+        parts = [f"{_quoted(name)} IS NULL"] if None in values else []
+        if literals:
+            parts.append(f"{_quoted(name)} IN ({', '.join(literals)})")
+        return f"({' OR '.join(parts)})"
+
+
+def _columns(table: Any) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(value: Any) -> str:
+    """Return a text, a number or a boolean as an SQL literal."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
+    """Refuse keys that SQL literals do not express exactly, and keys of another type than the
+    column's.
+    """
+    kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
+    if not any(kind(key) and kind(stored) for kind in kinds):
+        raise DataError(
+            title,
+            f"column {name!r} is {stored} there, which cannot be looked up by keys of type {key}",
+            "Join by whole numbers or texts that have the same type in the store",
+        )
+
+
+def _deltalake(title: str) -> Any:
+    """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed."""
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            "deltalake is not installed where it is needed",
+            "Install dovetail[deltalake] for the driver and the workers",
+        ) from error
+    return deltalake
+
+
+@validated
+def delta_files(
+    path: Path,
+    *,
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    retries: Natural = 5,
+) -> DeltaFilesLookup:
+    """Declare a Delta table, by its path, in which delta joins and ``lookup`` find rows.
+
+    A lookup reads the table's latest version by the package deltalake, without Spark. The
+    package is needed on the driver and the workers: ``pip install 'dovetail[deltalake]'``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The table's folder, which all workers can read.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which rows are looked up, such as ``[dt.lookups.index("customer")]``.
+        The layout of the files serves as the index.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. The table is not read
+        yet.
+
+    Raises
+    ------
+    PlanError
+        If ``key`` names no column.
+    ConfigurationError
+        If deltalake is missing. A query fails with it if the table cannot be read after all
+        attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.lookup : Join each record with the rows of a source.
+    to_delta : Keep a Delta table equal to a query's table.
+
+    Notes
+    -----
+    Statistics of the files say which of them may have a key. Cluster or sort the table by
+    the lookup columns, or each batch scans all of it.
+
+    The columns have the declared types or narrower ones. Rows are looked up by whole
+    numbers, texts or booleans, which match to the letter. Source: FLIP-486, "Public
+    Interfaces".
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import deltalake
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> deltalake.write_deltalake(folder.name, pa.table({"name": ["ann"], "city": ["Oslo"]}))
+    >>> users = dt.lookups.delta_files(folder.name, key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.lookup(users, columns=columns, on="user"))
+    >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>]
+    """
+    title = f"delta table {pathlib.Path(path).name}"
+    _deltalake(title)
+    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    return DeltaFilesLookup(path=str(path), **options)

@@ -1,0 +1,86 @@
+"""Keys of lookups: equal keys, the rows that have a key, and the keys that a store could have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.equality import canonical
+from dovetail.arrays.grouping import any_null, by_key
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import Ints, Mask
+from dovetail.errors import DataError
+from dovetail.laws.joins.delta_join import NO_GROUP
+
+
+def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
+    """Number the distinct keys of some tables with the same columns.
+
+    Returns the number of each row's key for each table, the count of distinct keys, and the columns
+    of these keys. A key with nulls has the number ``NO_GROUP``. Example, for tables of one column:
+
+        keys                            numbers                       count   distinct keys
+        [a, b, a], [c, null, b]         [0, 1, 0], [2, NO_GROUP, 1]   3       [a, b, c]
+
+    The order of the numbers is arbitrary.
+    """
+    lengths = [table.num_rows for table in keys]
+    columns = [
+        pa.chunked_array([c for t in keys for c in t.column(i).chunks], keys[0].schema.types[i])
+        for i in range(keys[0].num_columns)
+    ]
+    whole = [canonical(column.combine_chunks()) for column in columns]
+    rows = np.flatnonzero(~any_null(whole, sum(lengths)))
+    order, new, arranged = by_key(stable_hash(whole), whole, rows)
+    group = np.full(sum(lengths), NO_GROUP)
+    group[rows[order]] = np.cumsum(new) - 1
+    first = pa.array(np.flatnonzero(new))
+    edges = np.cumsum(lengths)[:-1]
+    return np.split(group, edges), int(new.sum()), [column.take(first) for column in arranged]
+
+
+def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
+    """Return the position of each of ``keys`` among ``distinct``; ``NO_GROUP`` if it is not there.
+
+    ``distinct``: distinct keys without nulls. Result: int64, one for each row of ``keys``.
+    """
+    (first, second), count, _ = grouped([distinct, keys])
+    position_by_group = np.full(count + 1, NO_GROUP)
+    position_by_group[first] = np.arange(len(first))
+    position_by_group[-1] = NO_GROUP
+    return position_by_group[second]
+
+
+def within(keys: pa.Array, low: int, high: int) -> Mask:
+    """Find the numbers that are whole and from ``low`` to ``high``, both included: bool[n]."""
+    if pa.types.is_decimal(keys.type):
+        wide = keys.cast(pa.decimal256(76, keys.type.scale))
+        bounds = [pa.scalar(Decimal(bound), wide.type) for bound in (low, high)]
+        return mask_of(
+            pc.equal(pc.round(wide), wide),
+            pc.less_equal(bounds[0], wide),
+            pc.less_equal(wide, bounds[1]),
+        )
+    numbers = keys.cast(pa.int64()).to_numpy()
+    return (numbers >= low) & (numbers <= high)  # type: ignore[no-any-return]
+
+
+def mask_of(*conditions: Any) -> Mask:
+    """Find the rows in which all of some boolean columns without nulls are true: bool[n]."""
+    mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
+    return mask
+
+
+def refuse_twice(title: str, what: str, numbers: Ints) -> None:
+    """Refuse a lookup that found two rows with the same number. ``what``: the key, in words."""
+    if len(np.unique(numbers)) < len(numbers):
+        raise DataError(
+            title,
+            f"a lookup found two rows that are one by {what}",
+            "Declare as key= and index(unique=True) only what the store enforces",
+        )

@@ -1,0 +1,20 @@
+"""The open readers of this process. Each source is connected once, and all later tasks use it."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from dovetail.lookup_sources.source import LookupSource, Reader
+
+_OPEN: dict[tuple[int, LookupSource, str], Reader] = {}
+"""The readers by process id, source and schema. A forked process must not share a connection."""
+
+
+def opened(source: LookupSource, schema: pa.Schema) -> Reader:
+    """Return this process's reader of a source for the columns ``schema``, opened on first use."""
+    reader_key = (os.getpid(), source, schema.to_string())
+    if reader_key not in _OPEN:
+        _OPEN[reader_key] = source.open(schema)
+    return _OPEN[reader_key]

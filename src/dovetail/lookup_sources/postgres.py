@@ -1,0 +1,320 @@
+"""Lookups in PostgreSQL: one query for all keys of a batch, over one connection per process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
+from dovetail.errors import DataError
+from dovetail.lookup_sources.conversion import changed, fitted
+from dovetail.lookup_sources.postgres_connection import (
+    connected,
+    deadline,
+    milliseconds,
+    psycopg_for,
+    refuse_names,
+    without_parameters,
+)
+from dovetail.lookup_sources.postgres_types import (
+    COLUMNS,
+    StoreColumn,
+    carrier,
+    equal,
+    fits,
+    refuse_column,
+    selected,
+)
+from dovetail.lookup_sources.retry import first_line, persistently
+from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresLookup(Declared):
+    """A PostgreSQL table, view or materialized view as a lookup source."""
+
+    dsn: str = field(repr=False)
+    """The connection string or URL. It may have a password, so ``repr`` omits it."""
+    table: str
+    """The table's name, with or without its schema."""
+
+    @property
+    def title(self) -> str:
+        """The store and the table, without the connection's secrets."""
+        return f"postgres {self.table}"
+
+    def open(self, schema: pa.Schema) -> PostgresReader:
+        """Return a reader, which connects at its first lookup."""
+        return PostgresReader(self, schema)
+
+
+class PostgresReader:
+    """A reader with one connection, made at the first lookup and again whenever it is lost.
+
+    A lookup leaves nothing in the server's session, which others may share through a pooler. Each
+    lookup is a transaction of its own, with its own settings.
+    """
+
+    def __init__(self, source: PostgresLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._psycopg = psycopg_for(source.title)
+        self._connection: Any = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does, by one query that sends the keys as arrays."""
+        return persistently(
+            self._source.title,
+            lambda: self._attempt(keys.rename_columns(list(by))),
+            passing=(OSError,),
+            retries=self._source.retries,
+            wait_s=self._source.wait_s,
+        )
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _attempt(self, keys: pa.Table) -> Found:
+        """Look up the columns of ``keys`` once. Raises ``OSError`` if another attempt may help.
+
+        The errors raised have none of psycopg's in their chain, which may show the DSN.
+        """
+        try:
+            self._connect()
+            with deadline(self._connection, self._source.timeout_s):
+                self._begin()
+                answer = self._find(keys)
+                self._connection.execute("COMMIT")
+        except Exception as error:
+            self.close()
+            if not isinstance(error, self._psycopg.Error):
+                raise
+            failure = self._failure(error)
+        else:
+            return answer
+        raise failure
+
+    def _failure(self, error: Exception) -> Exception:
+        """Return the error to raise for one of psycopg's, without the connection's secrets."""
+        errors, title = self._psycopg.errors, self._source.title
+        if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
+            return OSError(without_parameters(self._source.dsn, first_line(error)))
+        gone = (errors.UndefinedColumn, errors.UndefinedTable, errors.UndefinedFunction)
+        if isinstance(error, (*gone, errors.DatatypeMismatch)):
+            return changed(title, error)
+        return DataError(
+            title,
+            f"its rows cannot be read: {first_line(error)}",
+            "See that the lookup's user can read these columns of all rows",
+        )
+
+    def _connect(self) -> None:
+        """Connect, unless there is an open connection. Psycopg closes a connection that is lost."""
+        if self._connection is None or self._connection.closed:
+            self._connection = connected(self._source.dsn, self._source.timeout_s)
+
+    def _begin(self) -> None:
+        """Begin a read-only transaction, with the settings that determine the form of values."""
+        self._connection.execute(
+            "BEGIN READ ONLY; SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
+            f"SET LOCAL statement_timeout = {milliseconds(self._source.timeout_s)}; "
+            f"SET LOCAL client_encoding = '{self._encoding()}'"
+        )
+
+    def _encoding(self) -> str:
+        """Return the server's encoding, which limits the texts that it can have."""
+        encoding = self._connection.info.parameter_status("server_encoding")
+        return "UTF8" if encoding in (None, "SQL_ASCII") else encoding
+
+    def _find(self, keys: pa.Table) -> Found:
+        """Return the rows found by one query. Keys that the store's columns cannot have are not
+        sent.
+        """
+        columns = self._columns(keys.schema)
+        encoding = self._connection.info.encoding
+        fine = np.logical_and.reduce(
+            [
+                fits(columns[name], column.combine_chunks(), encoding)
+                for name, column in zip(keys.schema.names, keys.columns, strict=True)
+            ]
+        )
+        cursor = self._connection.execute(
+            self._statement(keys.schema.names, columns),
+            self._parameters(keys.filter(pa.array(fine)), columns),
+        )
+        rows = cursor.fetchall()
+        table = fitted(
+            self._source.title, [row[1:] for row in rows], self._schema, self._source.key
+        )
+        key_index = np.array([row[0] for row in rows], np.int64) - 1
+        return Found(table, np.flatnonzero(fine)[key_index], ~fine)
+
+    def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
+        """Return the store's present columns by name, checked against the keys and the schema.
+
+        Raises ``DataError`` for a column that is missing, or that does not fit its declared type.
+        """
+        title, name = self._source.title, self._identifier().as_string(self._connection)
+        catalog_rows = self._connection.execute(COLUMNS, [name]).fetchall()
+        columns = {row[0]: StoreColumn(*row) for row in catalog_rows}
+        for asked in (*keys, *self._schema):
+            column = columns.get(asked.name)
+            if column is None:
+                raise changed(title, f"column {asked.name} does not exist")
+            key = column.name in (*keys.names, *self._source.key)
+            refuse_column(title, column, asked.type, key=key)
+        return columns
+
+    def _identifier(self) -> Any:
+        """Return the table's name, quoted, with its schema if given."""
+        return self._psycopg.sql.Identifier(*self._source.table.split("."))
+
+    def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
+        """Return the query that joins the keys, sent as one array for each of ``by``, with the
+        table.
+        """
+        sql = self._psycopg.sql
+        join, identifier = sql.SQL(", ").join, sql.Identifier
+        names = [identifier(f"k{column_index}") for column_index in range(len(by))]
+        of_store = {name: sql.SQL("t.{}").format(identifier(name)) for name in columns}
+        matches = [
+            sql.SQL(equal(columns[column])).format(of_store[column], sql.SQL("k.{}").format(name))
+            for column, name in zip(by, names, strict=True)
+        ]
+        matches += [_restricted(sql, column, values) for column, values in self._source.filters]
+        return sql.SQL(
+            "SELECT k.n, {} FROM {} AS t JOIN unnest({}) WITH ORDINALITY AS k({}, n) ON {}"
+        ).format(
+            join(
+                sql.SQL(selected(columns[field.name], field.type)).format(of_store[field.name])
+                for field in self._schema
+            ),
+            self._identifier(),
+            join(sql.SQL(f"%s::{carrier(columns[column]).sql}[]") for column in by),
+            join(names),
+            sql.SQL(" AND ").join(matches),
+        )
+
+    def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
+        """Return the parameters of the query: the keys, a list for each column, then the filters'
+        constants.
+        """
+        travelling = (
+            column.cast(carrier(columns[name]).arrow or column.type)
+            for name, column in zip(keys.schema.names, keys.columns, strict=True)
+        )
+        constants = ([v for v in c if v is not None] for _, c in self._source.filters)
+        return [*(column.to_pylist() for column in travelling), *(c for c in constants if c)]
+
+
+def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
+    """Return the condition that a column has one of the constants. Those that are not null are a
+    parameter.
+    """
+    name = sql.Identifier(column)
+    parts = [sql.SQL("t.{} IS NULL").format(name)] if None in constants else []
+    if any(value is not None for value in constants):
+        parts.append(sql.SQL("t.{} = ANY(%s)").format(name))
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(parts))
+
+
+@validated
+def postgres(
+    dsn: str,
+    table: Text,
+    *,
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    timeout_s: Seconds = 10.0,
+    retries: Natural = 5,
+) -> PostgresLookup:
+    """Declare a PostgreSQL table or view in which delta joins and ``lookup`` find rows.
+
+    A delta join keeps no rows in state: it asks the stores of both tables. It needs the
+    package psycopg on the driver and the workers: ``pip install 'dovetail[postgres]'``.
+
+    Parameters
+    ----------
+    dsn : str
+        A connection string or URL, as psycopg takes it. No error and no plan shows it.
+    table : str
+        The name of a table, a view or a materialized view. It includes the schema if the
+        schema is not on the search path: ``"sales.orders"``.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which it finds rows, such as ``[dt.lookups.index("customer")]``.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    timeout_s : float, default 10.0
+        The limit in seconds for connecting (at least 2 s) and for each query. The server
+        then stops the query. A second later the connection is cut.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. Nothing connects yet.
+
+    Raises
+    ------
+    PlanError
+        If ``dsn`` is no connection string, ``table`` is no name, or ``key`` names no
+        column.
+    ConfigurationError
+        If psycopg is missing. A query fails with it if the server does not answer after all
+        attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    Table.with_lookup : Declare that a source holds the table's rows.
+    Stream.lookup : Join each record with the rows of a source.
+    sqlite : The same for a SQLite file.
+    dbapi : The same for any database with a Python driver.
+    delta_files : The same for a Delta table.
+
+    Notes
+    -----
+    Each worker process keeps one connection, and the server may be behind a pooler. A batch
+    of keys is one query in a transaction of its own. It reads only the columns that the
+    join needs.
+
+    Keys match to the letter, even if the column's collation ignores case. Times without a
+    zone are in UTC. Source: FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> orders = dt.lookups.postgres(
+    ...     "postgresql://app:secret@db/shop",
+    ...     "sales.orders",
+    ...     key="id",
+    ...     indexes=[dt.lookups.index("customer")],
+    ...     where={"region": ["EU", "UK"]},
+    ... )
+    >>> orders.title, orders.filters
+    ('postgres sales.orders', (('region', ('EU', 'UK')),))
+    """
+    title = f"postgres {table}"
+    psycopg_for(title)
+    refuse_names(title, dsn, table)
+    options = declared(
+        title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
+    )
+    return PostgresLookup(dsn=dsn, table=table, **options)

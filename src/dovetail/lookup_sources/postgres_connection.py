@@ -1,0 +1,126 @@
+"""A connection to PostgreSQL that never waits without end, and whose secrets no error shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dovetail.errors import ConfigurationError, PlanError
+
+_GRACE_S = 1.0
+"""The time in seconds that the server has after its own time-out, before the connection is cut."""
+
+
+def psycopg_for(title: str) -> Any:
+    """Return the package ``psycopg``. Raises ``ConfigurationError`` if it is not installed."""
+    try:
+        import psycopg
+        import psycopg.sql
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            "psycopg is not installed where it is needed",
+            "Install dovetail[postgres] for the driver and the workers",
+        ) from error
+    return psycopg
+
+
+def refuse_names(title: str, dsn: str, table: str) -> None:
+    """Refuse a text that is no connection string, or no table's name, by ``PlanError``."""
+    if parameters(dsn) is None:
+        raise PlanError(
+            title,
+            "its dsn is not a connection string",
+            "Write 'host=… dbname=…' or 'postgresql://user:password@host/database', with % codes "
+            "for special characters in a password",
+        )
+    if not 1 <= len(table.split(".")) <= 2 or not all(table.split(".")):
+        raise PlanError(title, "its name is not one", "Write 'table' or 'schema.table'")
+
+
+def parameters(dsn: str) -> dict[str, Any] | None:
+    """Return the parameters of a connection string or URL, or None if it cannot be parsed."""
+    import psycopg
+
+    with suppress(psycopg.Error):
+        return psycopg.conninfo.conninfo_to_dict(dsn)
+    return None
+
+
+def connected(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
+    """Return a new connection. Each statement is a transaction, unless one is begun.
+
+    ``name``: the application's name on the server. Raises psycopg's error without a connection.
+    """
+    import psycopg
+
+    seconds = max(2, round(timeout_s))
+    lost = {
+        "keepalives": 1,
+        "keepalives_idle": seconds,
+        "keepalives_interval": seconds,
+        "keepalives_count": 3,
+        "tcp_user_timeout": milliseconds(timeout_s),
+    }
+    # Prepared plans would remain in a session that others may share through a pooler.
+    options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
+    overrides = {"connect_timeout": seconds, "application_name": name}
+    return psycopg.connect(**{**lost, **(parameters(dsn) or {}), **overrides, **options})
+
+
+@contextmanager
+def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
+    """Cut the connection if the block takes a second longer than ``timeout_s``.
+
+    The server stops a query after ``timeout_s`` by itself. If it does not, the server or the
+    network hangs. Raises psycopg's ``OperationalError`` then.
+    """
+    import psycopg
+
+    # A duplicate of the descriptor, since psycopg may close its own meanwhile.
+    line = socket.socket(fileno=os.dup(connection.fileno()))
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with suppress(Exception):
+            if psycopg.capabilities.has_cancel_safe():
+                connection.cancel_safe(timeout=_GRACE_S)
+        with suppress(OSError):
+            line.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout_s + _GRACE_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except psycopg.Error as error:
+        if late.is_set():
+            raise psycopg.OperationalError(f"no answer within timeout_s={timeout_s:g}") from error
+        raise
+    finally:
+        timer.cancel()
+        line.close()
+        if late.is_set():
+            connection.close()
+
+
+def without_parameters(dsn: str, message: str) -> str:
+    """Return a message with quoted texts and the values of the connection string replaced by ``…``.
+
+    A password that was not escaped may be parsed as the host, so an error may show it.
+    """
+    dsn_values = {str(value) for value in (parameters(dsn) or {}).values()} - {""}
+    words = (re.escape(value) for value in sorted(dsn_values, key=len, reverse=True))
+    hidden = ['"[^"]*"', *(rf"(?<!\w){word}(?!\w)" for word in words)]
+    return re.sub("|".join(hidden), "…", message)
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a time for PostgreSQL's settings: at least 1, since 0 would mean no limit."""
+    return max(1, round(1000 * seconds))

@@ -1,0 +1,217 @@
+"""PostgreSQL's types beside the declared ones: comparable keys, possible keys, and their SQL.
+
+A key is compared as the type in which it travels (``KeyColumnType``). It is cast to the column's
+type if the column's index needs that. Keys that a column cannot have are left out before, so no
+cast fails or rounds.
+
+Values are read in one form. Times without a zone are UTC. Texts are the result of PostgreSQL's own
+cast: a ``char(n)`` without the blanks that fill it, a ``uuid`` in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import Mask
+from dovetail.errors import DataError
+from dovetail.lookup_sources.keys import mask_of, within
+
+# A column of a domain is resolved to the domain's base type, recursively.
+COLUMNS = """
+WITH RECURSIVE c AS (
+  SELECT attname, atttypid AS type, atttypmod AS modifier FROM pg_attribute
+  WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+  SELECT c.attname, d.typbasetype, greatest(c.modifier, d.typtypmod)
+  FROM c JOIN pg_type d ON d.oid = c.type WHERE d.typtype = 'd'
+)
+SELECT attname, CASE typtype WHEN 'e' THEN 'enum' ELSE typname END, format_type(type, -1), modifier,
+  ARRAY(SELECT enumlabel::text FROM pg_enum WHERE enumtypid = type ORDER BY enumsortorder)
+FROM c JOIN pg_type t ON t.oid = c.type WHERE typtype <> 'd'
+"""
+"""A query for a table's columns: name, type, SQL type, modifier, and labels of an enum."""
+
+_INTEGERS = {"int2": 16, "int4": 32, "int8": 64}
+_TEXTS = ("text", "varchar", "bpchar", "name", "citext", "uuid", "enum")
+_TIMES = ("timestamp", "timestamptz")
+_UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylist()
+"""The first and the last day that Python's dates have, in days since 1970."""
+_HEADER = 4
+"""The number that PostgreSQL adds to the length or precision in a type modifier."""
+
+
+@dataclass(frozen=True)
+class StoreColumn:
+    """A column of the store."""
+
+    name: str
+    type: str
+    """The type's name, ``"enum"`` for any enum."""
+    sql: str
+    """The type as SQL writes it."""
+    modifier: int
+    """The type's length or precision, coded; -1 for none."""
+    labels: Sequence[str]
+    """The labels of an enum; empty for other types."""
+
+
+@dataclass(frozen=True)
+class KeyColumnType:
+    """The type in which the keys of a column travel."""
+
+    sql: str
+    """PostgreSQL's name of the type."""
+    arrow: pa.DataType | None = None
+    """The Arrow type, or None for the type that the keys have."""
+
+
+_CARRIERS = {
+    **dict.fromkeys(_INTEGERS, KeyColumnType("int8", pa.int64())),
+    **dict.fromkeys(("float4", "float8"), KeyColumnType("float8", pa.float64())),
+    **dict.fromkeys(_TEXTS, KeyColumnType("text")),
+    "numeric": KeyColumnType("numeric"),
+    "bool": KeyColumnType("bool"),
+    "bytea": KeyColumnType("bytea"),
+    "date": KeyColumnType("date"),
+    "timestamp": KeyColumnType("timestamp", pa.timestamp("us")),
+    "timestamptz": KeyColumnType("timestamptz", pa.timestamp("us", "UTC")),
+}
+
+
+def carrier(column: StoreColumn) -> KeyColumnType:
+    """Return the type in which keys of a column travel. The column must not be refused."""
+    return _CARRIERS[column.type]
+
+
+def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key: bool) -> None:
+    """Refuse a column that cannot be read as the declared type without loss, by ``DataError``.
+
+    ``key``: True to refuse also columns whose values are not compared exactly with keys.
+    """
+    if key and column.type not in _comparable(declared):
+        raise DataError(
+            title,
+            f"column {column.name!r} is {column.sql} there, which is not compared with keys of "
+            f"type {declared}",
+            "Give the changelog and the store the same type, for instance by a view that casts the "
+            "column, with an index on that expression",
+        )
+    if pa.types.is_float32(declared) and column.type == "float8":
+        raise DataError(
+            title,
+            f"column {column.name!r} is {column.sql} there, of which type {declared} keeps half",
+            "Declare it a double",
+        )
+
+
+def _comparable(declared: pa.DataType) -> Sequence[str]:
+    """Return the names of PostgreSQL's types that are compared exactly with keys of the declared
+    type.
+    """
+    types = pa.types
+    if types.is_integer(declared) or types.is_decimal(declared):
+        return (*_INTEGERS, "numeric")
+    if types.is_floating(declared):
+        return ("float4", "float8")
+    if types.is_timestamp(declared):
+        return _TIMES
+    plain = {"bool": types.is_boolean, "bytea": types.is_binary, "date": types.is_date}
+    return [name for name, kind in plain.items() if kind(declared)] or (
+        _TEXTS if types.is_string(declared) else ()
+    )
+
+
+def selected(column: StoreColumn, declared: pa.DataType) -> str:
+    """Return the SQL that reads a column, with ``{}`` for the column."""
+    if column.type in _TEXTS and pa.types.is_string(declared):
+        return "{}::text"
+    if column.type == "float4" and pa.types.is_float64(declared):
+        return "{}::float8"
+    return "{}"
+
+
+def equal(column: StoreColumn) -> str:
+    """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, by its
+    index.
+    """
+    if column.type not in _TEXTS:
+        return "{0} = {1}"
+    sql_type = column.sql.replace("{", "{{").replace("}", "}}").replace("%", "%%")
+    cast = f"::{sql_type}" if column.type in ("bpchar", "citext", "uuid", "enum") else ""
+    return f'{{0}} = {{1}}{cast} AND {{0}}::text COLLATE "C" = {{1}}'
+
+
+def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
+    """Find the keys that the column could have: bool[n].
+
+    ``encoding``: the store's encoding, by Python's name.
+    """
+    types = pa.types
+    if column.type in _INTEGERS:
+        bound = 2 ** (_INTEGERS[column.type] - 1)
+        return within(keys, -bound, bound - 1)
+    if column.type == "numeric":
+        return _fits_numeric(column, keys)
+    if column.type in _TEXTS:
+        return _fits_text(column, keys, encoding)
+    if types.is_timestamp(keys.type):
+        return within(keys.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
+    if types.is_date(keys.type):
+        return within(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+    return np.ones(len(keys), np.bool_)
+
+
+def digits_of(column: StoreColumn) -> tuple[int, int]:
+    """Return the precision and the scale of a ``numeric`` column that has them."""
+    coded = column.modifier - _HEADER
+    return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
+
+
+def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
+    """Find the numbers that fit a column's precision and scale: bool[n]."""
+    if column.modifier < 0:
+        return np.ones(len(keys), np.bool_)
+    precision, scale = digits_of(column)
+    digits = keys.type.scale if pa.types.is_decimal(keys.type) else 0
+    wide = keys.cast(pa.decimal256(76, digits))
+    fine = pc.equal(pc.round(wide, scale), wide)
+    whole = precision - scale
+    if whole > 76 - digits:
+        return mask_of(fine)
+    bound = pa.scalar(Decimal(1).scaleb(max(whole, -digits)), pa.decimal256(76, digits))
+    return mask_of(fine, pc.less(pc.abs(wide), bound))
+
+
+def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
+    """Find the texts that a column could have, by its type, length and encoding: bool[n]."""
+    if column.type == "uuid":
+        return mask_of(pc.match_substring_regex(keys, _UUID))
+    if column.type == "enum":
+        return mask_of(pc.is_in(keys, pa.array(column.labels, keys.type)))
+    fine = [pc.invert(pc.match_substring(keys, "\0"))]
+    if column.type in ("varchar", "bpchar") and column.modifier >= 0:
+        fine.append(pc.less_equal(pc.utf8_length(keys), column.modifier - _HEADER))
+    if column.type == "bpchar":
+        fine.append(pc.invert(pc.ends_with(keys, " ")))
+    mask = mask_of(*fine)
+    if encoding != "utf-8":
+        mask &= np.array([_encodes(key, encoding) for key in keys.to_pylist()], np.bool_)
+    return mask
+
+
+def _encodes(key: str, encoding: str) -> bool:
+    """Say whether a text can be encoded."""
+    try:
+        key.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

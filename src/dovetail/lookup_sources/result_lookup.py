@@ -1,0 +1,144 @@
+"""Lookups in the result of a delta join: first in one of its tables, then in the other.
+
+The result of such a join is not stored. A lookup by columns of one table finds that table's rows
+first. It then finds the rows of the other table with the same join keys, and joins both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints
+from dovetail.laws.joins.delta_join import NO_GROUP, Form, SideRows, delta_join, key_rows
+from dovetail.laws.joins.table_join import How
+from dovetail.lookup_sources.keys import grouped, numbered
+from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.source import Found, Index, LookupSource, Reader, covering
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainLookup:
+    """The result of a delta join as a lookup source."""
+
+    sides: tuple[LookupSource, LookupSource]
+    """The lookup sources of the left and of the right table."""
+    keys: tuple[tuple[str, ...], tuple[str, ...]]
+    """The primary key of each side."""
+    on: tuple[tuple[str, ...], tuple[str, ...]]
+    """The join key of each side, in the same order."""
+    how: How
+    """The kind of join, such as ``"left"``."""
+    form: Form
+    """The form of the result's key: ``"key"``, ``"left"`` or ``"pair"``."""
+    key: tuple[str, ...]
+    """The key columns of the result."""
+    columns: tuple[tuple[str, int, str], ...]
+    """Each column of the result, with its side (0 left, 1 right) and its name there."""
+    types: tuple[tuple[int, str, pa.DataType], ...]
+    """The columns of both sides: side, name and type."""
+    leading: tuple[str, ...]
+    """The columns of the result by which a lookup can start."""
+    indexes: tuple[Index, ...]
+    """The indexes of both sides under the result's column names."""
+    filters: tuple[Any, ...] = field(default=(), init=False)
+    """Empty: the sides apply their own filters."""
+
+    @property
+    def title(self) -> str:
+        """The titles of both sides, joined by ``⋈``."""
+        return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
+
+    def open(self, schema: pa.Schema) -> Reader:
+        """Return a reader that uses the readers of both sides."""
+        return ChainReader(self, schema)
+
+
+class ChainReader:
+    """A reader that looks up one side, then the other, and joins the rows found."""
+
+    def __init__(self, source: ChainLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._held = {name: (side, column) for name, side, column in source.columns}
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does. The sides are read one after the other, not at
+        one moment.
+        """
+        source = self._source
+        side, asked = self._first(by)
+        distinct_index, distinct = _distinct(keys.select(asked))
+        first = self._ask(side, [self._held[name][1] for name in asked], distinct)
+        _, join_keys = _distinct(first.rows.select(list(source.on[side])))
+        second = self._ask(1 - side, source.on[1 - side], join_keys)
+        sides = (first, second) if side == 0 else (second, first)
+        rows = self._joined((sides[0].rows, sides[1].rows))
+        key = numbered(keys, rows.select(list(by)))
+        answers = key != NO_GROUP
+        return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[distinct_index])
+
+    def close(self) -> None:
+        """Do nothing: the readers of the sides belong to the process."""
+
+    def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
+        """Return the side to look up first, and the columns of the lookup that belong to it."""
+        source = self._source
+        for side in (0, 1):
+            names = [n for n in by if n in source.leading and self._held[n][0] == side]
+            if covering(source.sides[side], [self._held[n][1] for n in names]) is not None:
+                return side, names
+        raise AssertionError("no index covers the lookup")
+
+    def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows of a side whose columns ``by`` have one of ``keys``; no rows without
+        keys.
+        """
+        source = self._source
+        types = {column: type_ for s, column, type_ in source.types if s == side}
+        origins = (self._held[name] for name in self._schema.names)
+        wanted = [column for s, column in origins if s == side]
+        names = dict.fromkeys([*source.on[side], *source.keys[side], *by, *wanted])
+        schema = pa.schema([pa.field(name, types[name]) for name in names])
+        if keys.num_rows == 0:
+            return Found(schema.empty_table(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        return opened(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
+
+    def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
+        """Return the join of both sides' rows, in the columns of the reader's schema."""
+        source = self._source
+        groups, count, keys = grouped(
+            [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]
+        )
+        rows = [_all_fresh(group) for group in groups]
+        results = delta_join(count, (rows[0], rows[1]), source.how, source.form, moving=False)
+        of_key = key_rows(results, source.form)
+        arrays = []
+        for column in self._schema:
+            side, name = self._held[column.name]
+            if source.form == "key" and column.name in source.key:
+                key_index = source.on[0].index(name)
+                arrays.append(keys[key_index].take(pa.array(results.group)))
+                continue
+            refs = of_key[side] if column.name in source.key else results.row[side]
+            index = pa.array(refs, mask=refs == ABSENT)
+            arrays.append(sides[side].column(name).take(index))
+        return pa.table(arrays, schema=self._schema)
+
+
+def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
+    """Return each row's number among the distinct keys, and these keys. ``NO_GROUP``: a key with
+    nulls.
+    """
+    (group,), _, columns = grouped([keys])
+    return group, pa.table(columns, names=keys.schema.names)
+
+
+def _all_fresh(group: Ints) -> SideRows:
+    """Return rows that all count as new, without tombstones and times."""
+    fresh = np.ones(len(group), np.bool_)
+    return SideRows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

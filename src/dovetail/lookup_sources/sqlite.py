@@ -1,0 +1,275 @@
+"""Lookups in a SQLite file: a store without a server, for one machine."""
+
+from __future__ import annotations
+
+import pathlib
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import ColumnNames, Natural, Path, Seconds, Text, validated
+from dovetail.errors import DataError
+from dovetail.lookup_sources.conversion import changed, fitted
+from dovetail.lookup_sources.retry import persistently
+from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+
+_PARAMETERS_MAX = 30_000
+"""The number of parameters in a query at most."""
+_STEPS = 10_000
+"""The number of SQLite's steps between two checks of the deadline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqliteLookup(Declared):
+    """A table of a SQLite file as a lookup source."""
+
+    path: str
+    """The path of the file."""
+    table: str
+    """The name of the table."""
+
+    @property
+    def title(self) -> str:
+        """The store and the table."""
+        return f"sqlite {self.table}"
+
+    def open(self, schema: pa.Schema) -> SqliteReader:
+        """Return a reader, which opens the file at its first lookup."""
+        return SqliteReader(self, schema)
+
+
+class SqliteReader:
+    """A reader with one read-only connection."""
+
+    def __init__(self, source: SqliteLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does, in one transaction.
+
+        Each query has as many keys as SQLite takes parameters.
+        """
+        title = self._source.title
+        for name, column in zip(by, keys.columns, strict=True):
+            _refuse_type(title, name, column.type)
+        rows = persistently(
+            title,
+            lambda: self._query(by, keys),
+            passing=(sqlite3.OperationalError,),
+            retries=self._source.retries,
+            wait_s=self._source.wait_s,
+        )
+        table = fitted(
+            title, [row[1:] for row in rows], self._schema, self._source.key, typeless=True
+        )
+        key = np.array([row[0] for row in rows], np.int64)
+        return Found(table, key, _no_numbers(keys))
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
+        """Return all rows found, each with the number of its key in front."""
+        connection = self._connect()
+        step = max(1, _PARAMETERS_MAX // keys.num_columns)
+        rows: list[tuple[Any, ...]] = []
+        try:
+            connection.execute("BEGIN")
+            for start in range(0, keys.num_rows, step):
+                rows += self._chunk(connection, by, keys.slice(start, step), start)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.close()
+            if str(error).startswith(("no such column", "no such table")):
+                raise changed(self._source.title, error) from error
+            raise
+        return rows
+
+    def _chunk(
+        self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of some keys, which are numbered from ``start``. The query is stopped at
+        the time-out.
+        """
+        deadline = time.monotonic() + self._source.timeout_s
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        columns = [column.to_pylist() for column in keys.columns]
+        constants = [v for _, values in self._source.filters for v in values if v is not None]
+        parameters = [v for row in zip(*columns, strict=True) for v in row] + constants
+        return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Return the connection to the file at the path. A replaced file is opened anew."""
+        path = pathlib.Path(self._source.path)
+        file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
+        if self._connection is not None and file == self._file:
+            return self._connection
+        self.close()
+        self._file = file
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        self._connection = sqlite3.connect(
+            address,
+            uri=True,
+            timeout=self._source.timeout_s,
+            check_same_thread=False,
+            isolation_level=None,
+        )
+        return self._connection
+
+    def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
+        """Return a query for the rows of ``count`` keys, which are numbered from ``start``."""
+        names = [f"k{position}" for position in range(len(by))]
+        marks = ", ".join("?" * len(by))
+        rows = ", ".join(f"({start + position}, {marks})" for position in range(count))
+        # SQLite reads an unknown quoted name as a text, so columns are qualified.
+        selected = ", ".join(f"t.{_quoted(name)}" for name in self._schema.names)
+        # The column's own collation uses the index, but may find too many rows.
+        equal = [f"t.{_quoted(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
+        equal += [f"{condition} COLLATE BINARY" for condition in equal]
+        equal += list(self._restrictions())
+        # CROSS JOIN makes the keys the outer loop, so the table is searched by its index.
+        return (
+            f"WITH k(n, {', '.join(names)}) AS (VALUES {rows}) "  # noqa: S608
+            f"SELECT k.n, {selected} FROM k CROSS JOIN {_quoted(self._source.table)} AS t "
+            f"WHERE {' AND '.join(equal)}"
+        )
+
+    def _restrictions(self) -> Iterator[str]:
+        """Yield the condition of each of the source's filters."""
+        for column, constants in self._source.filters:
+            name = f"t.{_quoted(column)}"
+            not_null_count = sum(value is not None for value in constants)
+            parts = [f"{name} IS NULL"] if None in constants else []
+            if not_null_count:
+                parts.append(f"{name} IN ({', '.join('?' * not_null_count)})")
+            yield f"({' OR '.join(parts)})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _no_numbers(keys: pa.Table) -> Mask:
+    """Find the keys with a NaN, which SQLite takes for a null: bool[n]."""
+    nan = np.zeros(keys.num_rows, np.bool_)
+    for column in keys.columns:
+        if pa.types.is_floating(column.type):
+            nan |= np.isnan(column.to_numpy())
+    return nan
+
+
+def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
+    """Refuse keys of types that SQLite does not have, by ``DataError``."""
+    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
+    if not any(kind(type_) for kind in kinds):
+        raise DataError(
+            title,
+            f"column {name!r} of type {type_} cannot be looked up, SQLite has no such type",
+            "Join by whole numbers, texts or bytes",
+        )
+
+
+@validated
+def sqlite(
+    path: Path,
+    table: Text,
+    *,
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    timeout_s: Seconds = 10.0,
+    retries: Natural = 5,
+) -> SqliteLookup:
+    """Declare a table of a SQLite file in which delta joins and ``lookup`` find rows.
+
+    All workers must see the file at this path, so the source suits one machine: tests and
+    small tools.
+
+    Parameters
+    ----------
+    path : str or Path
+        The path of the file. The workers open it for reading only.
+    table : str
+        The name of a table or a view.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which it finds rows, such as ``[dt.lookups.index("customer")]``.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    timeout_s : float, default 10.0
+        The limit in seconds for each query, and for the wait for a writer's lock.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. The file is not opened
+        yet.
+
+    Raises
+    ------
+    PlanError
+        If ``key`` names no column.
+    ConfigurationError
+        In a query, if the file cannot be read after all attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.lookup : Join each record with the rows of a source.
+    postgres : The same for a PostgreSQL table.
+
+    Notes
+    -----
+    SQLite only has numbers, texts and bytes, so other types are read by rule:
+
+    - A timestamp is a text (``2024-05-01T10:00:00Z``), or a whole number of seconds since
+      1970.
+    - A date is a text (``2024-05-01``). A decimal is a text or a whole number.
+    - A boolean is 0 or 1.
+
+    Rows are looked up by numbers, texts or bytes. Texts must match to the letter, whatever
+    the column's collation. Source: FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import sqlite3, tempfile
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> store = sqlite3.connect(f"{folder.name}/shop.db", isolation_level=None)
+    >>> _ = store.execute("CREATE TABLE users (name TEXT PRIMARY KEY, city TEXT)")
+    >>> _ = store.execute("INSERT INTO users VALUES ('ann', 'Oslo')")
+    >>> users = dt.lookups.sqlite(f"{folder.name}/shop.db", "users", key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.lookup(users, columns=columns, on="user", how="left"))
+    >>> driver.pipe(clicks, [{"id": 1, "user": "ann"}, {"id": 2, "user": "Ann"}], timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>, <id=2: user='Ann', city=None @1>]
+    """
+    title = f"sqlite {table}"
+    options = declared(
+        title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
+    )
+    return SqliteLookup(path=str(path), table=table, **options)

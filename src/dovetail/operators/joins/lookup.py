@@ -1,0 +1,193 @@
+"""A stream's records joined with a store's answers, on the records of one task, some at a time.
+
+An answer of the store holds for the rest of the task, so a task asks for no key twice within a
+micro-batch. With a cache, it also holds for later tasks of the process, until it is too old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.grouping import rank_of_keys
+from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.timeline import ABSENT, Ints, Mask
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.laws.joins.lookup import answered
+from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
+from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.source import Found
+from dovetail.operators.job import whole
+from dovetail.operators.joins.lookup_cache import SideCache
+from dovetail.physical.specs.lookup import StoreLookup
+
+COUNTS = ("hits", "misses", "unfit", "dropped")
+"""The counts of ``Answering``, in the order in which they are reported."""
+
+Caches: TypeAlias = MutableMapping[StoreLookup, SideCache]
+"""The answers of stores that a process keeps, by lookup."""
+
+_KEYS_A_QUERY = 10_000
+_RESULTS_A_TABLE = 100_000
+_REMEMBERED = 100_000
+_SINCE = "_since"
+
+
+@dataclass
+class Answering:
+    """The lookups of one task."""
+
+    law: StoreLookup
+    caches: Caches
+    """The caches of the process."""
+    clock_us: Callable[[], int]
+    """The wall clock, a function that returns microseconds."""
+    hits: int = 0
+    """The number of keys whose answer was known already."""
+    misses: int = 0
+    """The number of keys that were looked up."""
+    unfit: int = 0
+    """The number of keys looked up that the store could not have."""
+    dropped: int = 0
+    """The number of records left out because they could not be answered."""
+    _task: SideCache | None = field(default=None, init=False)
+
+    @property
+    def counts(self) -> list[int]:
+        """The counts, in the order of ``COUNTS``."""
+        return [getattr(self, name) for name in COUNTS]
+
+    def results(self, records: pa.Table, live: Mask) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
+        """Join ``records`` with the store's rows: tables of bounded size, each with its values.
+        Records that are not ``live`` have no value and are left out. Each other record comes in
+        order, once for each answer.
+        """
+        law = self.law
+        live_row = np.flatnonzero(live)
+        keys = records.select(law.on).take(pa.array(live_row)).rename_columns(list(law.by))
+        key, sizes, rows = self._rows(keys.cast(law.key_schema))
+        record, row = answered(key, sizes, law.how)
+        self.dropped += len(live) - len(live_row)
+        if law.how == "inner":
+            self.dropped += int((key == NO_GROUP).sum())
+        for start in range(0, len(record), _RESULTS_A_TABLE):
+            part = slice(start, start + _RESULTS_A_TABLE)
+            part_records = records.take(pa.array(live_row[record[part]]))
+            yield part_records, _values(law, part_records, rows, row[part])
+
+    def _rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
+        """Return the key that each record asks for, the number of rows of each key, and the rows.
+        Rows lie key by key, each key's in the order of the store's primary key.
+        """
+        law, now_us = self.law, self.clock_us()
+        (key,), count, columns = grouped([keys])
+        asked = pa.table(columns, schema=law.key_schema)
+        cache = self._cached(now_us)
+        key_of_entry = numbered(asked, cache.keys.select(law.by))
+        wanted = key_of_entry != NO_GROUP
+        is_cached = np.zeros(count, np.bool_)
+        is_cached[key_of_entry[wanted]] = True
+        missing = np.flatnonzero(~is_cached)
+        chunks = [missing[at : at + _KEYS_A_QUERY] for at in range(0, len(missing), _KEYS_A_QUERY)]
+        answers = [self._ask(asked.take(pa.array(chunk))) for chunk in chunks]
+        self.hits += count - len(missing)
+        self.misses += len(missing)
+        self.unfit += sum(int(answer.unfit.sum()) for answer in answers)
+        from_cache = wanted[cache.entry]
+        rows = pa.concat_tables(
+            [cache.rows.filter(pa.array(from_cache)), *(answer.rows for answer in answers)]
+        )
+        of_key = np.concatenate(
+            [
+                key_of_entry[cache.entry[from_cache]],
+                *(chunk[answer.key] for chunk, answer in zip(chunks, answers, strict=True)),
+            ]
+        )
+        if law.index.unique:
+            refuse_twice(law.lookup.title, "a unique index", of_key)
+        used = replace(cache, used=np.where(wanted, now_us, cache.used))
+        self._keep(used, asked, missing, chunks, answers, now_us)
+        order = np.lexsort((_rank(law, rows), of_key))
+        return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
+
+    def _ask(self, keys: pa.Table) -> Found:
+        """Look up keys in the store. Raises if two rows of an answer have one primary key."""
+        law = self.law
+        answer = opened(law.lookup, law.schema).rows(law.by, keys)
+        refuse_twice(law.lookup.title, "its primary key", _rank(law, answer.rows))
+        return answer
+
+    def _cached(self, now_us: int) -> SideCache:
+        """Return the known answers without those that are too old."""
+        law = self.law
+        if not law.rows_max:
+            return _empty(law) if self._task is None else self._task
+        cache = self.caches.get(law)
+        if cache is None:
+            return _empty(law)
+        age_us = now_us - cache.keys.column(_SINCE).to_numpy()
+        young = (age_us >= 0) & (age_us < law.age_max_us)
+        return cache if young.all() else cache.kept(young, _empty(law), law.rows_max)
+
+    def _keep(
+        self,
+        cache: SideCache,
+        asked: pa.Table,
+        missing: Ints,
+        chunks: Sequence[Ints],
+        answers: Sequence[Found],
+        now_us: int,
+    ) -> None:
+        """Add the answers found to the known ones."""
+        law = self.law
+        first = np.cumsum([0, *map(len, chunks)])
+        entries = [at + answer.key for at, answer in zip(first, answers, strict=False)]
+        since = pa.array(np.full(len(missing), now_us), pa.int64())
+        fresh = SideCache(
+            keys=asked.take(pa.array(missing)).append_column(_SINCE, since),
+            used=np.full(len(missing), now_us),
+            rows=pa.concat_tables([law.schema.empty_table(), *(answer.rows for answer in answers)]),
+            entry=np.concatenate([np.zeros(0, np.int64), *entries]),
+        )
+        if len(missing):
+            every_entry = np.ones(len(cache.used), np.bool_)
+            cache = cache.kept(every_entry, fresh, law.rows_max or _REMEMBERED)
+        if law.rows_max:
+            self.caches[law] = cache
+        else:
+            self._task = cache
+
+
+def _empty(law: StoreLookup) -> SideCache:
+    """Return a cache without entries."""
+    none = np.zeros(0, np.int64)
+    keys = law.key_schema.append(pa.field(_SINCE, pa.int64()))
+    return SideCache(keys.empty_table(), none, law.schema.empty_table(), none)
+
+
+def _rank(law: StoreLookup, rows: pa.Table) -> Ints:
+    """Return a number per row, ascending with the store's primary key."""
+    columns = [whole(rows.column(name)) for name in law.lookup.key]
+    return rank_of_keys(columns, stable_hash(columns))
+
+
+def _values(law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints) -> list[pa.Array]:
+    """Return the values of results, of records and of rows, null for a missing row."""
+    absent = row == ABSENT
+    matched_rows = rows.take(pa.array(row, mask=absent))
+    sides = {"left": records, "right": matched_rows}
+    missing = {"left": np.zeros(len(row), np.bool_), "right": absent}
+    return [
+        _struct(sides[side], missing[side]) if column is None else whole(sides[side].column(column))
+        for side, column in law.values
+    ]
+
+
+def _struct(side: pa.Table, missing: Mask) -> pa.Array:
+    """Return a side's columns as one struct column, null where ``missing``."""
+    columns = [whole(column) for column in side.columns]
+    return pa.StructArray.from_arrays(columns, fields=[*side.schema], mask=pa.array(missing))

@@ -1,0 +1,43 @@
+"""A table under another key, with one row for each new key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from pyspark.sql import Column
+
+from dovetail.plan.nodes import Node
+from dovetail.plan.transforms.aggregation import aggregation
+from dovetail.plan.types.aggregates import LastRowCall
+from dovetail.plan.views import Errors, View, fields_of, keyed_by, with_columns
+
+Duplicates: TypeAlias = Literal["fail", "last"]
+"""Treatment of several rows with one new key: ``"fail"`` fails the query, ``"last"`` keeps the
+last one that arrived.
+"""
+
+
+def table_under_key(
+    node: Node,
+    columns: Sequence[str],
+    named: Mapping[str, str | Column],
+    duplicates: Duplicates,
+    errors: Errors = "fail",
+) -> View:
+    """Return the rows of a table under other key columns.
+
+    ``columns``, ``named``: the new key, as in ``views.keyed_by``. ``duplicates``: treatment of
+    several rows with one new key. It is applied to the rows at the end of each micro-batch, not in
+    between.
+    """
+    name = f"key_by of {node.name}"
+    view = keyed_by(node, columns, named)
+    values = tuple(view.values.names)
+    row = "row"
+    while row in view.row.names:
+        row += "_"
+    source = with_columns(node, named, errors) if named else node
+    keys = tuple(view.key.names)
+    last = LastRowCall(columns=values, key=keys, unique=duplicates == "fail")
+    return fields_of(name, aggregation(source, keys, {row: last}, None, label=name), row)

@@ -1,0 +1,25 @@
+"""Types of the values that calls take and return, for annotations."""
+
+from dovetail.api.tables import GroupedStream, GroupedTable, WindowedStream
+from dovetail.plan.joins.delta_options import DeltaJoinOptions
+from dovetail.plan.joins.stream_join import Within
+from dovetail.plan.types.aggregates import AggregateCall
+from dovetail.spark.query.options import QueryOptions, TriggerOptions
+from dovetail.spark.query.results import BatchSink, Sink
+
+__all__ = [
+    "AggregateCall",
+    "BatchSink",
+    "DeltaJoinOptions",
+    "GroupedStream",
+    "GroupedTable",
+    "QueryOptions",
+    "Sink",
+    "TriggerOptions",
+    "WindowedStream",
+    "Within",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

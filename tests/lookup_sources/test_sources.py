@@ -1,0 +1,348 @@
+"""Lookups in SQLite files and Delta tables; conversions; retries; the cache's own rules."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail.lookup_sources import sqlite as lookup_sqlite
+from dovetail.lookup_sources.conversion import fitted
+from dovetail.lookup_sources.retry import persistently
+from dovetail.lookup_sources.source import covering, summary
+from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
+
+SCHEMA = pa.schema([("customer", pa.string()), ("id", pa.int64()), ("amount", pa.int64())])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, amount INTEGER)")
+        store.execute("CREATE INDEX by_customer ON orders (customer)")
+        store.executemany(
+            "INSERT INTO orders VALUES (?, ?, ?)",
+            [(1, "ann", 5), (2, "bob", 6), (3, "ann", 7), (4, None, 8)],
+        )
+        store.commit()
+    return path
+
+
+def orders(path: Path, **options: Any) -> Any:
+    options = {"key": "id", "indexes": [dt.lookups.index("customer")], "retries": 1} | options
+    return dt.lookups.sqlite(path, "orders", **options)
+
+
+def ids(reader: Any, *names: str) -> list[int]:
+    found = reader.rows(["customer"], pa.table({"customer": list(names)})).rows
+    return sorted(found.column("id").to_pylist())
+
+
+def test_sqlite_finds_all_rows_of_a_batch_of_keys(path: Path) -> None:
+    reader = orders(path).open(SCHEMA)
+    assert ids(reader, "ann", "eve", "bob") == [1, 2, 3]
+    assert reader.rows(["customer"], pa.table({"customer": ["bob"]})).rows.to_pylist() == [
+        {"customer": "bob", "id": 2, "amount": 6}
+    ]
+
+
+def test_sqlite_takes_more_keys_than_parameters_and_uses_the_index(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as store:
+        store.executemany(
+            "INSERT INTO orders VALUES (?, ?, 1)", ((n, f"c{n}") for n in range(10, 70_000))
+        )
+        store.commit()
+    reader = orders(path).open(SCHEMA)
+    assert len(ids(reader, *(f"c{n}" for n in range(69_000)))) == 68_990
+    steps = reader._connect().execute(
+        "EXPLAIN QUERY PLAN " + reader._statement(["customer"], 2), ["a", "b"]
+    )
+    assert any("USING INDEX by_customer" in row[3] for row in steps)
+
+
+def test_sqlite_restricts_by_constants(path: Path) -> None:
+    assert ids(orders(path, where={"amount": [5, 6]}).open(SCHEMA), "ann", "bob") == [1, 2]
+    assert ids(orders(path, where={"amount": None}).open(SCHEMA), "ann") == []
+    assert ids(orders(path, where={"amount": [None, 7]}).open(SCHEMA), "ann") == [3]
+
+
+def test_sqlite_sees_what_was_committed_last(path: Path) -> None:
+    reader = orders(path).open(SCHEMA)
+    assert ids(reader, "ann") == [1, 3]
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("DELETE FROM orders WHERE id = 1")
+        store.commit()
+    assert ids(reader, "ann") == [3]
+
+
+def test_the_queries_of_a_sqlite_lookup_see_one_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_sqlite, "_PARAMETERS_MAX", 1)
+    reader = orders(path).open(SCHEMA)
+    query = reader._chunk
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+
+        def move(*given: Any) -> Any:
+            found = query(*given)
+            writer.execute("UPDATE orders SET customer = 'bob' WHERE customer = 'ann'")
+            return found
+
+        monkeypatch.setattr(reader, "_chunk", move)
+        assert ids(reader, "ann", "bob") == [1, 2, 3]
+
+
+def test_a_sqlite_file_that_is_replaced_is_read_anew(path: Path) -> None:
+    reader = orders(path).open(SCHEMA)
+    assert ids(reader, "ann") == [1, 3]
+    other = path.with_name("other.db")
+    other.write_bytes(path.read_bytes())
+    with closing(sqlite3.connect(other)) as store:
+        store.execute("DELETE FROM orders WHERE id = 3")
+        store.commit()
+    other.replace(path)
+    assert ids(reader, "ann") == [1]
+
+
+def test_sqlite_waits_for_a_writer(path: Path) -> None:
+    reader = orders(path, timeout_s=5.0).open(SCHEMA)
+    writer = sqlite3.connect(path, check_same_thread=False)
+    writer.execute("BEGIN EXCLUSIVE")
+    writer.execute("UPDATE orders SET customer = 'bob' WHERE id = 1")
+    timer = threading.Timer(0.5, writer.commit)
+    timer.start()
+    assert ids(reader, "bob") == [1, 2]
+    timer.join()
+    writer.close()
+
+
+def test_sqlite_stops_a_slow_query(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as store:
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT * FROM n"
+        store.execute(
+            "CREATE VIEW late AS "
+            f"SELECT i AS id, 'x' || i AS customer, 1 AS amount FROM ({endless})"
+        )
+        store.commit()
+    reader = dt.lookups.sqlite(path, "late", key="id", timeout_s=0.2, retries=1).open(SCHEMA)
+    started = time.monotonic()
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="sqlite late: no answer after 2 attempts: inter"
+    ):
+        ids(reader, "ann")
+    assert time.monotonic() - started < 5
+
+
+def test_a_sqlite_file_that_is_missing_is_an_error_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(
+        dt.errors.ConfigurationError, match=r"no answer after 2 attempts: unable to open"
+    ):
+        ids(orders(tmp_path / "no.db").open(SCHEMA), "ann")
+    assert not (tmp_path / "no.db").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE orders DROP COLUMN amount", "ALTER TABLE orders RENAME TO sold"],
+)
+def test_a_sqlite_table_that_changes_its_columns_is_an_error(path: Path, change: str) -> None:
+    reader = orders(path).open(SCHEMA)
+    ids(reader, "ann")
+    with closing(sqlite3.connect(path)) as store:
+        store.execute(change)
+        store.commit()
+    with pytest.raises(
+        dt.errors.DataError, match=r"sqlite orders: its columns are not those of the table"
+    ):
+        ids(reader, "ann")
+
+
+def test_sqlite_does_not_lookup_by_times(path: Path) -> None:
+    reader = orders(path).open(SCHEMA)
+    with pytest.raises(
+        dt.errors.DataError, match=r"column 'at' of type date32.* cannot be looked up"
+    ):
+        reader.rows(["at"], pa.table({"at": [date(2024, 1, 1)]}))
+
+
+def test_values_are_read_as_the_declared_types() -> None:
+    schema = pa.schema(
+        [
+            ("t", pa.timestamp("us", "UTC")),
+            ("d", pa.date32()),
+            ("n", pa.decimal128(6, 2)),
+            ("b", pa.bool_()),
+            ("f", pa.float64()),
+        ]
+    )
+    rows = [("2024-05-01T10:00:00Z", "2024-05-01", "1.50", 1, Decimal("2.5")), (None,) * 5]
+    assert fitted("s", rows, schema, (), typeless=True).to_pylist()[0] == {
+        "t": datetime(2024, 5, 1, 10, tzinfo=timezone.utc),
+        "d": date(2024, 5, 1),
+        "n": Decimal("1.50"),
+        "b": True,
+        "f": 2.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        ("many", pa.int64()),
+        ("12", pa.int64()),
+        (2**40, pa.int32()),
+        (1.5, pa.int64()),
+        (7, pa.string()),
+    ],
+)
+def test_a_value_of_another_type_is_an_error(value: Any, type_: pa.DataType) -> None:
+    with pytest.raises(
+        dt.errors.DataError, match=r"s: a row does not fit .* column 'x' is declared"
+    ):
+        fitted("s", [(value,)], pa.schema([("x", type_)]), ())
+
+
+def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    place = tmp_path / "orders"
+    rows = pa.table({"id": [1, 2, 3], "customer": ["ann", "bob", "ann"], "amount": [5, 6, 7]})
+    deltalake.write_deltalake(str(place), rows)
+    source = dt.lookups.delta_files(
+        place, key="id", indexes=[dt.lookups.index("customer")], retries=1
+    )
+    reader = source.open(SCHEMA)
+    assert ids(reader, "ann", "eve") == [1, 3]
+    deltalake.DeltaTable(str(place)).delete("id = 1")
+    more = pa.table({"id": [4], "customer": ["ann"], "amount": [8]})
+    deltalake.write_deltalake(str(place), more, mode="append")
+    assert ids(reader, "ann") == [3, 4]
+    restricted = dt.lookups.delta_files(place, key="id", where={"amount": [8, 6]})
+    assert ids(restricted.open(SCHEMA), "ann", "bob") == [2, 4]
+    wrong = pa.schema([("customer", pa.string()), ("id", pa.int64()), ("price", pa.int64())])
+    with pytest.raises(
+        dt.errors.DataError, match=r"delta table orders: its columns are not .* 'price'"
+    ):
+        ids(source.open(wrong), "ann")
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="delta table none: no answer after 1 attempts"
+    ):
+        ids(dt.lookups.delta_files(tmp_path / "none", key="id", retries=0).open(SCHEMA), "ann")
+
+
+def test_an_index_covers_a_lookup_that_includes_it() -> None:
+    source = dt.lookups.sqlite(
+        "s.db",
+        "t",
+        key=["a", "b"],
+        indexes=[dt.lookups.index("c"), dt.lookups.index("c", "d", unique=True)],
+    )
+
+    def name(*columns: str) -> str | None:
+        index = covering(source, columns)
+        return None if index is None else index.name
+
+    assert name("a", "b") == "PRIMARY KEY"
+    assert name("a") is None
+    assert name("c") == "INDEX_c"
+    assert name("d", "c") == "INDEX_c_d"
+    assert name("c", "x") == "INDEX_c"
+    assert dt.lookups.index("a", name="mine").summary == "INDEX mine (a)"
+    assert summary(source) == (
+        "sqlite t: PRIMARY KEY (a, b); INDEX INDEX_c (c); UNIQUE INDEX INDEX_c_d (c, d)"
+    )
+
+
+def test_attempts_wait_twice_as_long_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    answers = iter([OSError("a"), OSError("b"), OSError("c"), 7])
+
+    def action() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert persistently("s", action, passing=(OSError,), retries=3, wait_s=0.1) == 7
+    assert waits == [0.1, 0.2, 0.4]
+    with pytest.raises(KeyError):
+        persistently("s", lambda: {}["x"], passing=(OSError,), retries=3, wait_s=0.1)
+    assert len(waits) == 3
+
+
+CACHED = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+def entries(rows: dict[int, list[int]], used: int) -> SideCache:
+    pairs = [(k, v, n) for n, (k, values) in enumerate(rows.items()) for v in values]
+    return SideCache(
+        keys=pa.table({"k": pa.array(list(rows), pa.int64())}),
+        used=np.full(len(rows), used),
+        rows=pa.table([[k for k, _, _ in pairs], [v for _, v, _ in pairs]], schema=CACHED),
+        entry=np.array([n for _, _, n in pairs], np.int64),
+    )
+
+
+def content(cache: SideCache) -> dict[int, list[int]]:
+    made: dict[int, list[int]] = {k: [] for k in cache.keys.column("k").to_pylist()}
+    for row, entry in zip(cache.rows.to_pylist(), cache.entry, strict=True):
+        assert list(made)[entry] == row["k"]
+        made[row["k"]].append(row["v"])
+    return made
+
+
+def test_a_cache_keeps_what_was_used_last_within_its_bound() -> None:
+    cache = SideCache.empty(CACHED, 1)
+    nothing = np.zeros(0, np.bool_)
+    cache = cache.kept(nothing, entries({1: [10, 11], 2: []}, used=1), 5)
+    cache = cache.kept(np.ones(2, np.bool_), entries({3: [30], 4: [40]}, used=2), 5)
+    assert content(cache) == {1: [10, 11], 2: [], 3: [30], 4: [40]}
+    assert len(cache) == 5
+    # Entry 2 is used again, so 1, used longest ago, has to go for 5.
+    again = cache.kept(np.array([True, False, True, True]), entries({2: [], 5: [50]}, used=3), 5)
+    assert content(again) == {3: [30], 4: [40], 2: [], 5: [50]}
+    huge = again.kept(np.ones(4, np.bool_), entries({6: list(range(9))}, used=4), 5)
+    assert content(huge) == content(again)
+    assert len(again.kept(np.ones(4, np.bool_), SideCache.empty(CACHED, 1), 0)) == 0
+
+
+def test_a_batch_reads_the_cache_of_the_batch_before_and_no_other(tmp_path: Path) -> None:
+    file = CacheFile(tmp_path / "caches", "task")
+    caches = [entries({1: [10], 2: []}, used=4), SideCache.empty(CACHED, 1)]
+    file.write(4, caches)
+    read = file.read(5)
+    assert read is not None
+    assert [content(cache) for cache in read] == [{1: [10], 2: []}, {}]
+    assert read[0].used.tolist() == [4, 4]
+    assert file.read(4) is None  # the batch itself, run again, has not seen its own
+    assert file.read(6) is None  # batch 5 ran elsewhere
+    file.write(5, caches)
+    file.write(6, caches)
+    assert sorted(p.name for p in (tmp_path / "caches").iterdir()) == [
+        "task-5.arrow",
+        "task-6.arrow",
+    ]
+
+
+def test_a_cache_is_its_users_alone(tmp_path: Path) -> None:
+    caches = tmp_path / "caches"
+    before = os.umask(0)
+    try:
+        CacheFile(caches, "task").write(1, [SideCache.empty(CACHED, 1)] * 2)
+    finally:
+        os.umask(before)
+    assert caches.stat().st_mode & 0o777 == 0o700
+    assert [path.stat().st_mode & 0o777 for path in caches.iterdir()] == [0o600]
