@@ -116,6 +116,9 @@ _DESCRIBED_ELSEWHERE = re.compile(r"^( *)\*\*options : \w+\n(?:\1 +.*\n)+", re.M
 """The place in a docstring of options that are described where they are defined."""
 
 
+_WITH_DEFAULT = re.compile(r"Annotated\[(.*), Default\(.*\)\]")
+
+
 def default_of(kind: Any) -> Any:
     """Return the default of a field of a ``TypedDict`` of options, by its annotation."""
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
@@ -146,7 +149,7 @@ def _with_options(function: Callable[..., Any]) -> inspect.Signature:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default_of(kind),
-            annotation=annotations[name].__forward_arg__,
+            annotation=_WITH_DEFAULT.sub(r"\1", annotations[name].__forward_arg__),
         )
         for name, kind in kinds.items()
     ]
