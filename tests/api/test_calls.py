@@ -414,7 +414,7 @@ CALLS: dict[str, Call] = {
         lambda _: partial(dt.formats.registry, address="http://localhost:8081"),
         address=line("text", "column", "span", "path"),
         auth=line("None", "text", "column", "span", "empty text", wrong=(("a",), ("a", "b", "c"))),
-        timeout=line("number", "fraction"),
+        timeout_s=line("number", "fraction"),
     ),
     "debezium": call(
         lambda _: partial(dt.formats.debezium, schema="id long, at timestamp"),
@@ -784,7 +784,7 @@ CALLS: dict[str, Call] = {
         lambda _: dt.to_foreach_batch, function=line("function", wrong=(lambda changes: None,))
     ),
     "to_delta": call(
-        lambda _: partial(dt.to_delta, path="path"),
+        lambda _: partial(dt.to_delta, path="path", retention="0 s"),
         path=line("text", "column", "span", "path"),
         table=line("None"),
         existing=line(wrong=("overwrite",)),

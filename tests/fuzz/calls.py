@@ -79,8 +79,11 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     plain = inspect.unwrap(getattr(function, "__func__", function))
     own = {name: kind for name, kind in plain.__annotations__.items() if name != "return"}
-    stub: Any = SimpleNamespace(__annotations__=own)
-    return get_type_hints(stub, plain.__globals__, include_extras=True)
+    shared = {name for name, kind in own.items() if kind == "Unpack[QueryOptions]"}
+    stub: Any = SimpleNamespace(__annotations__={n: own[n] for n in own.keys() - shared})
+    hints = get_type_hints(stub, plain.__globals__, include_extras=True)
+    options = get_type_hints(dt.typing.QueryOptions, include_extras=True) if shared else {}
+    return hints | options
 
 
 def _literals(kind: Any) -> Iterator[Any]:

@@ -370,7 +370,7 @@ class TableRows(TableSources):
 
         See Also
         --------
-        delta : Choose between lookups and state in a join.
+        delta_join : Choose between lookups and state in a join.
         Table.join : Join two tables, by lookups, too.
 
         Notes

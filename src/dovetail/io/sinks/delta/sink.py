@@ -207,8 +207,8 @@ def to_delta(
     Raises
     ------
     PlanError
-        If not exactly one of ``path`` and ``table`` is given, if a retention is no span of
-        time, or if ``log_retention`` is shorter than ``retention``. The start of a query
+        If not exactly one of ``path`` and ``table`` is given. If a retention is no span of
+        time, or ``log_retention`` is shorter than ``retention``. The start of a query
         raises it for names and types of columns that Delta does not store. With ``history``
         it also refuses columns with the names of the three that are added.
     TargetError
