@@ -217,7 +217,7 @@ Stage 1
 Stage 2
   shuffle  orders, customers by (customer string)
   state    none
-  lookup  sqlite orders by INDEX INDEX_customer (customer): id, customer, amount; cache none
+  lookup   sqlite orders by INDEX INDEX_customer (customer): id, customer, amount; cache none
            sqlite customers by UNIQUE INDEX PRIMARY KEY (name): name, city; cache 70 rows a task
 
 Delta join: chosen for left join of orders and customers
