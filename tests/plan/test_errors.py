@@ -328,5 +328,5 @@ def test_a_frame_that_is_of_no_files_logs_no_error(spark: SparkSession) -> None:
             frame.select("_metadata.file_path").schema  # noqa: B018 -- what would be logged
     finally:
         logger.removeHandler(heard)
-    assert not table.plan.files  # type: ignore[attr-defined]
+    assert not table.plan.order.by_files  # type: ignore[attr-defined]
     assert len(records) == 1

@@ -163,7 +163,7 @@ class TableSources(Topology):
         source = source_of(
             frame, keys, roles, shared_log=False, versioned=versioned, name=label, stream=False
         )
-        source = replace(source, by_commit=True, time_text=time)
+        source = replace(source, order=replace(source.order, by_commit=True), time_text=time)
         return cls(sound_source(source, malformed, max_ahead))
 
     @classmethod

@@ -233,7 +233,7 @@ def source_spec(
             carries=carries,
             stairs=stairs or goes_by_time,
             logs=ordered_by == "own logs" and _has_logs(input_),
-            limited=isinstance(base, Source) and base.limited,
+            limited=isinstance(base, Source) and base.order.limited,
             orders_left_out=orders_left_out,
         ),
     )
@@ -244,9 +244,9 @@ def _ordered_by(source: Entry, arrival: Arrival) -> OrderedBy | None:
     if arrival.shared_log(source):
         return "shared log"
     base = source.base
-    if isinstance(base, Source) and base.log_partition is not None:
+    if isinstance(base, Source) and base.order.log_partition is not None:
         return "own logs"
-    return "file" if isinstance(base, Source) and base.files else None
+    return "file" if isinstance(base, Source) and base.order.by_files else None
 
 
 def table_key(node: Node) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ def _has_logs(input_: Input) -> bool:
     source, base = input_.source, input_.source.base
     assert isinstance(base, Source)
     by_log = not source.stream and source.versioned_us is None
-    return by_log and base.partitioned and input_.key == tuple(source.key.names)
+    return by_log and base.order.partitioned and input_.key == tuple(source.key.names)
 
 
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import RowOrder, Source
 from dovetail.plan.spark_sources import is_limited
 from dovetail.plan.types.analysis import file_metadata, random_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
@@ -124,15 +124,17 @@ def source_of(
         frame=frame,
         timestamp=columns.expression(roles["timestamp="], "timestamp=", TimestampType),
         deleted=columns.expression(roles["deleted="], "deleted=", BooleanType),
-        sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
-        log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
+        order=RowOrder(
+            sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
+            log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
+            by_files=sequence is None and not static and _is_of_files(frame),
+            partitioned=partitioned,
+            limited=partitioned and not stream and is_limited(frame),
+        ),
         stream=stream,
         static=static,
         versioned_us=None if versioned is None else microseconds(operator, "versioned=", versioned),
-        files=sequence is None and not static and _is_of_files(frame),
         with_unread=with_unread,
-        partitioned=partitioned,
-        limited=partitioned and not stream and is_limited(frame),
     )
 
 

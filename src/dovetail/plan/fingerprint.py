@@ -234,8 +234,13 @@ class _Description:
             "values": _columns(values),
             "versioned_us": source.versioned_us,
         }
-        for name in ("timestamp", "deleted", "sequence", "log_partition"):
-            column = getattr(source, name)
+        read = {
+            "timestamp": source.timestamp,
+            "deleted": source.deleted,
+            "sequence": source.order.sequence,
+            "log_partition": source.order.log_partition,
+        }
+        for name, column in read.items():
             text = None if column is None else text_of(source, column, lambda: _frame(source))
             described[name] = text
         if source.time_text is not None:

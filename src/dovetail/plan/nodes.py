@@ -265,6 +265,33 @@ class Entry(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class RowOrder:
+    """The order in which the rows of a source are read. By default it is that of arrival."""
+
+    sequence: Column | None = None
+    """The position of a row in its log. Without ``log_partition``, it is the position in one log
+    that all sources share.
+    """
+    log_partition: Column | None = None
+    """The log in which ``sequence`` is a position."""
+    by_files: bool = False
+    """True if rows are read from files, and file and offset order them. There is no ``sequence``
+    then.
+    """
+    partitioned: bool = False
+    """True if the user named the column of the log partition."""
+    limited: bool = False
+    """True if a micro-batch may leave available rows of a log unread."""
+    by_commit: bool = False
+    """True if rows take effect in the order in which they arrive, whatever their event times."""
+
+    @property
+    def by_shared_log(self) -> bool:
+        """Say whether each row has a position in one log that all inputs share."""
+        return self.sequence is not None and self.log_partition is None
+
+
+@dataclass(frozen=True, eq=False)
 class Source(Entry):
     """A table read from a changelog, or a stream.
 
@@ -282,12 +309,8 @@ class Source(Entry):
     """The event time of a row."""
     deleted: Column | None = None
     """True for a tombstone; null or false for an upsert."""
-    sequence: Column | None = None
-    """The position of a row in its log. Without ``log_partition``, it is the position in one log
-    that all sources share.
-    """
-    log_partition: Column | None = None
-    """The log in which ``sequence`` is a position."""
+    order: RowOrder = field(default_factory=RowOrder)
+    """The order of the rows."""
     stream: bool = False
     """True for a stream, False for a table."""
     static: bool = False
@@ -298,24 +321,14 @@ class Source(Entry):
     """A store that has the same rows, for delta joins."""
     changes: ChangeKinds | None = None
     """The changes that the user declared the table to have, or None if undeclared."""
-    by_commit: bool = False
-    """True if rows take effect in the order in which they arrive, whatever their event times."""
     time_text: str | None = None
     """The text that stands for ``timestamp`` in fingerprints, if the reader
     computed that column.
-    """
-    files: bool = False
-    """True if rows are read from files and nothing else orders them. File and offset order them
-    then.
     """
     with_unread: DataFrame | None = None
     """The rows of ``frame``, and also the records that cannot be read. Column ``_unread`` has the
     dead letter of such a record. None if unreadable records are not kept.
     """
-    partitioned: bool = False
-    """True if the user named the column of the log partition."""
-    limited: bool = False
-    """True if a micro-batch may leave available rows of a log unread."""
     grows: bool = False
     """True if the columns come from the latest schema of a registry. A later start of the program
     may then see more columns.
@@ -339,12 +352,12 @@ class Source(Entry):
     @property
     def ordered(self) -> bool:
         """Say whether each row has a position in one log that all inputs share."""
-        return self.sequence is not None and self.log_partition is None
+        return self.order.by_shared_log
 
     @property
     def in_order(self) -> bool:
         """Say whether the source has a history whose times never go back."""
-        return self.versioned_us is not None and self.by_commit
+        return self.versioned_us is not None and self.order.by_commit
 
     @property
     def timed(self) -> bool:

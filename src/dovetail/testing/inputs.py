@@ -16,7 +16,7 @@ from dovetail.api.tables import Stream, Table
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.base.validation import ColumnNames, Rule, Text, validated
 from dovetail.errors import DataError
-from dovetail.plan.nodes import Node, Source
+from dovetail.plan.nodes import Node, RowOrder, Source
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.checks import keyed
 from dovetail.plan.types.schemas import schema_of
@@ -179,8 +179,8 @@ def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
     """
     if node not in replacements:
         if isinstance(node, Source):
-            read = ("frame", "timestamp", "deleted", "sequence", "log_partition")
-            new: dict[str, Any] = {**dict.fromkeys(read), "files": False, "partitioned": False}
+            fed = RowOrder(limited=node.order.limited, by_commit=node.order.by_commit)
+            new: dict[str, Any] = {"frame": None, "timestamp": None, "deleted": None, "order": fed}
             same = node.frame is None
         else:
             old = {field.name: getattr(node, field.name) for field in fields(node)}

@@ -372,7 +372,7 @@ def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -
     if malformed == "fail":
         unplaced = F.when(time.isNotNull(), unplaced)
     where = F.lit("")
-    if source.files:
+    if source.order.by_files:
         where = F.format_string("file %s", f"{FILE_METADATA}.file_path")
     columns = [F.col(quoted(name)).alias(name) for name in frame.columns]
     sent = Sent("row", where, columns, time, _UNPLACED)

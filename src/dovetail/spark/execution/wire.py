@@ -275,8 +275,8 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
     """Return the rows of a source's frame."""
     assert source.frame is not None
     assert source.timestamp is not None
-    positions = [p for p in (source.sequence, source.log_partition) if p is not None]
-    carried = (FILE_METADATA,) if source.files else ()
+    positions = [p for p in (source.order.sequence, source.order.log_partition) if p is not None]
+    carried = (FILE_METADATA,) if source.order.by_files else ()
     deleted = None if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
     if not unread:
         return InputRows(source.frame, source.timestamp, deleted, positions, carried)

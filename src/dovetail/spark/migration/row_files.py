@@ -24,7 +24,7 @@ from dovetail.base.columns import (
     UNREAD,
     UPSERT,
 )
-from dovetail.plan.nodes import Entry, Source
+from dovetail.plan.nodes import Entry, RowOrder, Source
 from dovetail.platform.files import files_of
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
@@ -76,7 +76,7 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
     """
     base = entry.base
     assert isinstance(base, Source)
-    if base.files:
+    if base.order.by_files:
         # Order files by path, because their modification times mean nothing.
         metadata, never = F.col(FILE_METADATA), F.timestamp_micros(F.lit(0))
         parts = (metadata["file_path"], metadata["file_block_start"])
@@ -93,10 +93,12 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
         frame=frame,
         timestamp=F.col(TIMESTAMP),
         deleted=F.col(CHANGE) == DELETE,
-        sequence=None if base.sequence is None else sequence,
-        log_partition=None if base.log_partition is None else F.col(LOG_PARTITION),
+        order=RowOrder(
+            sequence=None if base.order.sequence is None else sequence,
+            log_partition=None if base.order.log_partition is None else F.col(LOG_PARTITION),
+            by_files=base.order.by_files,
+        ),
         stream=entry.stream,
-        files=base.files,
         with_unread=None if unread is None else _nothing_unread(frame, unread.schema[UNREAD]),
     )
 
