@@ -1,13 +1,17 @@
-"""The examples of docs/kafka.md, run against a real broker."""
+"""The examples of docs/kafka.md and of docs/quickstart.md, run against a real broker."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
+from doc_examples import BROKER, ROOT, promised, with_broker
 from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
+PAGE = ROOT / "docs" / "kafka.md"
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+DELTA = "DeltaSparkSessionExtension"
 
 
 def test_the_kafka_examples_run(
@@ -37,6 +41,18 @@ def test_the_kafka_examples_run(
     }
     always = {"source": "dovetail", "schema": "1"}
     assert headed == {"1": {"city": "Turin", **always}, "2": always}
+
+
+def test_the_second_half_of_the_quickstart_prints_what_it_says(
+    kafka_spark: SparkSession, kafka_servers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if DELTA not in (kafka_spark.conf.get("spark.sql.extensions", "") or ""):
+        pytest.skip("Spark runs without Delta Lake: tools/jars/fetch delta")
+    names: dict[str, Any] = {}
+    for block in with_broker(QUICKSTART):
+        capsys.readouterr()
+        exec(block.replace(BROKER, kafka_servers), names)
+        assert capsys.readouterr().out.rstrip("\n").splitlines() == promised(block)
 
 
 def written(spark: SparkSession, servers: str) -> list[Any]:
