@@ -13,6 +13,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "index.md",
     ROOT / "docs" / "quickstart.md",
+    ROOT / "docs" / "which_join.md",
     ROOT / "docs" / "tables.md",
     ROOT / "docs" / "sources.md",
     ROOT / "docs" / "foreign_keys.md",
