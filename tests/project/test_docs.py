@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -30,7 +31,9 @@ PAGES = [
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "state.md",
     ROOT / "docs" / "upgrades.md",
+    ROOT / "docs" / "troubleshooting.md",
 ]
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 EXTENSIONS = "spark.sql.extensions"
 DSN = "postgresql://dovetail@localhost/shop"
 
@@ -91,6 +94,21 @@ def test_pictures_are_what_the_examples_before_them_print() -> None:
             drawn += 1
             assert promised(BLOCK.findall(before)[-1]) == picture.splitlines()
     assert drawn
+
+
+def test_errors_that_are_explained_are_raised() -> None:
+    """Each text is one of the package's, with `…` for its values."""
+    own = TROUBLESHOOTING.read_text().partition("### Errors of Spark")[0]
+    texts = re.findall(r"^\| `([^`]+)` \|", own.partition("In the tables `…`")[2], re.MULTILINE)
+    source = "\n".join(
+        node.value
+        for path in (ROOT / "src" / "dovetail").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    parts = [part.strip() for text in texts for part in text.split("…")]
+    assert texts
+    assert [part for part in parts if part not in source] == []
 
 
 def _changed(page: Path) -> list[str]:
