@@ -10,10 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from public_names import exported
 from test_public_docstrings import public
-
-import dovetail as dt
-from dovetail import testing
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
@@ -102,8 +100,8 @@ def test_the_reference_has_each_public_name(pages: dict[str, Tags]) -> None:
         if path.startswith("reference/")
         for _, attributes in page.tags
     }
-    wanted = {f"{module.__name__}.{name}" for module in (dt, testing) for name in module.__all__}
-    assert sorted((wanted | {name for name, _ in public()}) - anchors) == []
+    wanted = {f"dovetail.{name}" for name, _ in (*exported(), *public())}
+    assert sorted(wanted - anchors) == []
 
 
 def test_llms_txt_lists_each_page(site: Path, pages: dict[str, Tags]) -> None:
