@@ -228,9 +228,9 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
     joined = users.join(jobs)
     with pytest.raises(
         dt.errors.PlanError,
-        match=r"^write_stream: processingTime= and availableNow= are both given. Give one",
+        match=r"^write_stream: trigger= is {'processingTime': '1 s', 'availableNow': True}. Give {",
     ):
-        start(joined, trigger={"processingTime": "1 s"})
+        start(joined, trigger={"processingTime": "1 s", "availableNow": True})
     static = dt.Table.from_changelog(
         spark.createDataFrame([(1, "x", "A")], "id long, part string, city string").withColumn(
             "at", F.timestamp_seconds(F.lit(1))
@@ -279,7 +279,11 @@ def test_a_query_that_cannot_start_and_rows_that_cannot_be_placed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"processingTime": "10 bananas"}, r"processingTime='10 bananas' is not a span of time"),
+        (
+            {"trigger": {"processingTime": "10 bananas"}},
+            "trigger='10 bananas' is not a span of time",
+        ),
+        ({"trigger": {"once": True}}, "trigger= is 'once'. Give {'availableNow': True}"),
         ({"emit": "all"}, r"emit= is 'all'. Give 'change' or 'batch'"),
         ({"buckets": 0}, r"buckets= is 0. Give a whole number from 1 to"),
     ],
