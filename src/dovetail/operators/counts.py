@@ -26,18 +26,24 @@ class Counts:
     """The first row of each metric in words: its key and its time."""
 
     def add(self, metric: str, count: int, example: str | None = None) -> None:
-        """Add ``count`` rows to a metric. ``example`` counts only if the metric has none."""
+        """Add ``count`` rows to a metric, and remember ``example`` if the metric has no example
+        yet.
+        """
         self.number[metric] += count
         if example is not None:
             self.examples.setdefault(metric, example)
 
     def add_rows(self, metric: str, source: SourceSpec, rows: pa.Table, row: Ints) -> None:
-        """Add rows of a source by their index; an index may come several times."""
+        """Add to a metric the rows at the indices ``row``, each as often as it is listed. The
+        example is the row of the smallest index; without indices there is none.
+        """
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 
     def update(self, other: Counts) -> None:
-        """Add the counts of ``other``, which come later."""
+        """Add the counts of ``other``. Where both have an example of a metric, that of ``self``
+        remains.
+        """
         self.number.update(other.number)
         self.examples = {**other.examples, **self.examples}
 
@@ -47,7 +53,7 @@ class Counts:
 
 
 def example_of(rows: pa.Table, source: SourceSpec) -> str:
-    """Return the first row in words: its key and its time.
+    """Return the key and the time of the first row in words. ``rows`` has one row at least.
 
     >>> from dovetail.physical.source import RowShape
     >>> schema = pa.schema([(name, pa.int64()) for name in ("_h", "_t", "_d", "id")])
@@ -63,7 +69,11 @@ def example_of(rows: pa.Table, source: SourceSpec) -> str:
 
 
 def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
-    """Return the first row's values of some columns, under the user's names."""
+    """Return the first row's values of ``columns`` as text: ``name=value`` with commas between.
+
+    ``columns``: column numbers in ``rows``. ``names``: the name for each, empty for those of
+    ``rows``. A value is its ``repr``, cut at 80 characters.
+    """
     values = (repr(rows.column(column)[0].as_py()) for column in columns)
     labels = names or [rows.schema.names[column] for column in columns]
     return ", ".join(f"{n}={v[:_SHOWN_MAX]}" for n, v in zip(labels, values, strict=True))

@@ -27,7 +27,9 @@ from dovetail.state.history import HistoryState
 
 
 def run(job: Job, law: Deduplicate) -> Done:
-    """Emit the records that repeat no emitted one, in the order of arrival."""
+    """Emit the records that repeat no emitted one, in the order of arrival. Count the late and the
+    repeated ones.
+    """
     (name,) = job.operator.names
     store = _store(job, name, law)
     if not job.any_rows:
@@ -65,7 +67,9 @@ def run(job: Job, law: Deduplicate) -> Done:
 
 
 def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
-    """Return the store of emitted records: ``_hash``, ``_event_time``, keys."""
+    """Open the store ``name`` of emitted records: ``_hash``, ``_event_time``, then the key columns.
+    Its horizon lies twice ``within`` behind the final stream time.
+    """
     source = job.sources[0]
     system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
     schema = pa.schema([*system_fields, *source.shape.key_fields])
@@ -83,7 +87,12 @@ def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
 
 
 def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -> tuple[Ints, Ints]:
-    """Return groups and times of the stored records that may be near these events."""
+    """Return the group and the time of each stored record that lies near the ``asked`` events.
+
+    ``asked``: event numbers, ascending. Per group, stored records from ``within_us`` before its
+    first time to ``within_us`` after its last one are returned, both ends included. Both results
+    have an element per such record.
+    """
     group, time_us = events.group[asked], events.event_time_us[asked]
     start = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
     low, high = (
@@ -97,7 +106,9 @@ def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -
 
 
 def _keep(store: HistoryState, events: Timeline, event: Ints) -> None:
-    """Store the emitted events, and drop records that are too old."""
+    """Store hash, time and key of the events ``event`` as emitted records. Drop runs whose records
+    are all older than the store's horizon.
+    """
     hash_, time_us = events.hash[events.group[event]], events.event_time_us[event]
     order = by_group_and_time(hash_, time_us)
     group = pa.array(events.group[event][order])

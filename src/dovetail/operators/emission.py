@@ -20,8 +20,9 @@ from dovetail.operators.job import Job, output
 def emitted(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:
-    """Return the changes of a join by key as a table, None for none. ``leaves``: the values of each
-    leaf.
+    """Return changes that have the keys of their events as a table, or None if there are none.
+
+    ``leaves``: per leaf of the operator, its value columns, one row per change.
     """
     if not len(changes.event):
         return None

@@ -51,8 +51,9 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: Expire) -> Done:
-    """Emit each record's own change, and the tombstones of expired rows before the record that
-    removes them. With ``emit="batch"``, emit each key's last change.
+    """Emit each record's change, and the tombstone of each expired row before the record whose time
+    expires it. With ``emit="batch"``, emit each key's last change, if it differs from the stored
+    row.
     """
     (name,) = job.operator.names
     read_us = _read_us(job)
@@ -76,8 +77,8 @@ def run(job: Job, law: Expire) -> Done:
 
 
 def _read_us(job: Job) -> int:
-    """Return stream time after the micro-batch. The end of the input does not count: it expires no
-    rows.
+    """Return stream time after the micro-batch in microseconds, ``NO_TIME`` before any record. The
+    end of the input counts as no time, so it expires no rows.
     """
     final_us = job.final_us[0]
     known_us = job.initial_us[0] if final_us == END_OF_TIME else final_us
@@ -92,7 +93,11 @@ def _stairs(job: Job) -> Stairs:
 
 
 def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
-    """Return the store of rows and the queue of keys."""
+    """Open the store of rows and the queue of keys.
+
+    The store drops rows whose ``_due`` is at or before ``final_us``. Keys due by the stream time
+    before the batch have already left the queue.
+    """
     shape = job.sources[0].shape
     store = TableState(
         shape.schema.append(pa.field(DUE, pa.int64())),
@@ -110,7 +115,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
 
 
 def _rows(waiting: pa.Table) -> SourceRows:
-    """Return the keys taken from the queue as rows without a value."""
+    """Return the keys taken from the queue as rows without values, all with time 0 and clock 0."""
     zeros = np.zeros(len(waiting), np.int64)
     return SourceRows(
         keys=[whole(column) for column in waiting.columns[3:]],
@@ -175,8 +180,11 @@ class _Versions:
         until_us: int,
         final_us: int,
     ) -> _Versions:
-        """Build the versions of a batch. ``until_us``: stream time after the last records of these
-        keys. ``final_us``: stream time with which the next batch begins.
+        """Build the versions of a batch's keys from its rows, the stored rows and the ``waiting``
+        keys.
+
+        ``until_us``: stream time after the last records of these keys, up to which rows expire.
+        ``final_us``: stream time with which the next batch begins.
         """
         records, batch = job.rows(0), job.batches[0]
         order = np.append(arrival_order([records]), len(records) + np.arange(len(waiting)))
@@ -258,7 +266,9 @@ class _Versions:
         )
 
     def net(self) -> _Changes:
-        """Return each key's last change, if its row differs from the one before the batch."""
+        """Return each key's last change, without those that leave the row as it was before the
+        batch. Changes keep the order of ``changes()``.
+        """
         changes = self.changes()
         group = self.group[changes.version]
         last = np.full(self.events.groups, -1)
@@ -277,12 +287,16 @@ class _Versions:
         return changes.of(~same)
 
     def _references(self, changes: _Changes) -> Ints:
-        """Return the row that each change puts in, ABSENT for a tombstone."""
+        """Return the reference to the row that each change puts in place, ABSENT for a tombstone or
+        expiry.
+        """
         stands = self.lives.stands[changes.version] & ~changes.expires
         return np.where(stands, self.reference[changes.version], ABSENT)
 
     def output(self, changes: _Changes) -> pa.Table | None:
-        """Return the changes as the operator's output, None for none."""
+        """Return the changes as the operator's output table, or None if there are none. A tombstone
+        of an expired or late row has the time at which that row expires.
+        """
         version = changes.version
         if not len(version):
             return None
@@ -302,9 +316,10 @@ class _Versions:
         )
 
     def _cause(self, changes: _Changes) -> Cause:
-        """Return the cause of each change. An expiry comes before the record that moves stream
-        time. If the expired row's own record has that place, the expiry comes right after that
-        record.
+        """Return the cause of each change. A record's change has its record as the cause.
+
+        An expiry is ordered before the record that moves stream time to its due time. If that is
+        the expired row's own record, the expiry comes right after it.
         """
         due_us, row = self.lives.due_us[changes.version], self.row[changes.version]
         of_record = row != ABSENT
@@ -328,9 +343,11 @@ class _Versions:
         return Cause(columns)
 
     def keep(self, store: TableState, queue: QueueState) -> None:
-        """Store the rows after the batch, and queue the keys that must be watched anew.
+        """Store each key's row after the batch, and queue the keys that have a row for which the
+        queue holds no earlier entry.
 
-        A key without a row gets a tombstone only if it hides a stored row that would come back.
+        A key without a row gets a tombstone only if a stored row that it must hide is not yet due.
+        Rows that are due by ``final_us`` are not stored.
         """
         lives, last = self.lives, np.append(self.first[1:], len(self.group)) - 1
         due_us, there = lives.due_us[last], lives.stands[last] & ~lives.expires[last]
@@ -353,7 +370,9 @@ class _Versions:
 
 
 def _due_us(located: Located) -> Ints:
-    """Return the stored ``_due`` of each row, ``NO_TIME`` for none."""
+    """Return the stored ``_due`` of each query, stored tombstones included; ``NO_TIME`` if nothing
+    is stored.
+    """
     due_us = np.full(len(located.segment), NO_TIME)
     stored_query = np.flatnonzero(located.segment >= 0)
     rows, gathered_row = located.gathered(stored_query, [len(located.schema) - 1])

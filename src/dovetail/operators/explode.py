@@ -22,8 +22,11 @@ from dovetail.plan.metrics import Kind, metric
 
 
 def run(job: Job, law: Explode) -> Done:
-    """Emit the elements that leave and come with each change, in the order of the records. With
-    ``emit="batch"``, emit each element's last change if it changes anything.
+    """Emit the elements that leave and enter with each change of a row, in the order of the
+    records. With ``emit="batch"``, emit each element's last change, if its row differs from the one
+    before the batch.
+
+    Unless keys are positions, null and repeated elements are left out and counted.
     """
     store = job.table_store(0)
     if not job.any_rows:
@@ -69,7 +72,13 @@ def run(job: Job, law: Explode) -> Done:
 
 
 def _elements(lists: Sequence[pa.Array], law: Explode) -> tuple[Elements, pa.Array]:
-    """Return the elements of each change's array before and after, and their values."""
+    """Return the elements of all arrays and their values, those of the arrays before the changes
+    first.
+
+    ``lists``: the array column before and after, one row per change each. With ``law.position`` an
+    element is known by its position in the array, from 0. Else equal elements share a number, and
+    values are canonical.
+    """
     joined, half = pa.concat_arrays(lists), len(lists[0])
     row, value = elements(joined)
     position = np.arange(len(row)) - (np.cumsum(sizes(joined)) - sizes(joined))[row]
@@ -93,8 +102,11 @@ def _differing(
     which: Ints,
     rows: Sequence[Sequence[pa.Array]],
 ) -> Ints:
-    """Return each element's last change among the emitted ones, if its row differs from the one
+    """Return the last emitted change of each element, without those that leave its row as it was
     before the batch: indices into ``which``.
+
+    ``which``: the emitted elements, in order. ``rows``: the other value columns before and after,
+    one row per change each.
     """
     group = changes.events.group[changes.event]
     element_id = element_changes.known_by(group)

@@ -22,8 +22,11 @@ from dovetail.plan.metrics import metric
 
 
 def run(job: Job, law: Fill) -> Done:
-    """Emit the completed records, in their order. With ``emit="batch"``, emit each key's last one
-    if it changes the row.
+    """Emit the records in their order, with unsent values completed from the key's former row. With
+    ``emit="batch"``, emit each key's last row, if it differs from the stored one.
+
+    Store each key's last completed row. A tombstone for a key without a row is emitted unless the
+    source is loose.
     """
     store, columns = job.table_store(0), job.sources[0].shape.value_columns
     if not job.any_rows:
@@ -68,7 +71,13 @@ def run(job: Job, law: Fill) -> Done:
 def _filled(
     job: Job, law: Fill, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
-    """Return the completed value columns of each event, and the number of missing values."""
+    """Return the value columns of all events, completed, and the number of values that stay
+    missing.
+
+    Each column has a row per event, null for a tombstone. The column ``law.column``, which lists
+    the unsent names, is all null. ``stored``: bool[groups], true if the group has a stored row.
+    Raises ``DataError`` for a missing value if ``law.fails``.
+    """
     columns = job.sources[0].shape.value_columns
     event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
     filled = pool.values(event_ref, columns)
@@ -90,7 +99,9 @@ def _filled(
 
 
 def _refuse(job: Job, law: Fill, column: str, events: Timeline, event: int) -> None:
-    """Raise ``DataError`` for a value that is missing."""
+    """Raise ``DataError`` for an event that does not bring ``column`` and has no former value. The
+    error names the event's key.
+    """
     group = int(events.group[event])
     fields = job.sources[0].shape.key_fields
     key = ", ".join(

@@ -26,7 +26,9 @@ from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 
 def in_order(job: Job) -> Job:
-    """Return the job with the times at which rows take effect."""
+    """Return the job with each row's event time raised to the end of its key's history, in sources
+    that are in order. Other sources stay as they are.
+    """
     batches = [
         _in_order(job, source) if spec.meaning.in_order and len(batch.rows) else batch
         for source, (spec, batch) in enumerate(zip(job.sources, job.batches, strict=True))
@@ -35,7 +37,9 @@ def in_order(job: Job) -> Job:
 
 
 def _in_order(job: Job, source: int) -> Batch:
-    """Return a source's batch with the times at which rows take effect."""
+    """Return the batch of a source with each row's event time raised: to the largest of its key so
+    far, stored rows included.
+    """
     right = isinstance(job.operator.law, ForeignKeyJoinLaw)
     store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)
     events = timeline([job.rows(source)])
@@ -48,7 +52,11 @@ def _in_order(job: Job, source: int) -> Batch:
 
 
 def _highest(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
-    """Return the largest time up to each event in its group, ``stored_us`` included."""
+    """Return for each event the largest time of its group up to it, itself included: int64[events].
+
+    ``group``: non-decreasing. ``stored_us``: int64[groups], the time before the first event,
+    ``NO_TIME`` for none.
+    """
     times, rank = np.unique(np.append(time_us, stored_us), return_inverse=True)
     event_rank, stored = rank[: len(time_us)], rank[len(time_us) :]
     first = group * len(times)

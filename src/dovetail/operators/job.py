@@ -64,7 +64,9 @@ class Batch:
         return cls(rows, stream_us, stream_us)
 
     def of(self, which: Ints, rows: pa.Table) -> Batch:
-        """Keep the rows at ``which``, given as the table ``rows``."""
+        """Return a batch of the rows with the indices ``which``. The table ``rows`` holds just
+        these.
+        """
         return Batch(
             rows,
             self.clock_us[which],
@@ -100,7 +102,9 @@ class BucketBatch:
         return any(batch.rows.num_rows for batch in self.batches)
 
     def rows(self, source: int, *, keyed: bool = True) -> SourceRows:
-        """Return a source's rows as the laws take them, without the keys if not ``keyed``."""
+        """Return a source's rows as the laws read them. Without ``keyed``, they have no key
+        columns.
+        """
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
         return SourceRows(
@@ -126,8 +130,11 @@ class BucketBatch:
         return self.sequence(source) if by_log else batch.clock_us
 
     def clock_of(self, source: int, asking: int) -> Ints:
-        """Return a source's stream time when each row of the ``asking`` source arrives, that row
-        included: int64[rows]. The result does not depend on which rows are in this bucket.
+        """Return the stream time of ``source`` when each row of the ``asking`` source arrives, that
+        row included: int64[rows of ``asking``].
+
+        The time is ``NO_TIME`` before the source's first record. It does not depend on which rows
+        are in this bucket.
         """
         batch = self.batches[source]
         if source == asking:
@@ -140,8 +147,8 @@ class BucketBatch:
         return np.maximum(clock_us, self.initial_us[source])
 
     def said(self, name: str, source: int) -> Ints:
-        """Return a column of ``Fragment.feeds`` for each row of a source; stream time is not among
-        them.
+        """Return the column ``name`` of ``Fragment.feeds`` for each row of a source: int64[rows].
+        ``name`` is ``_sequence``, ``_tie``, ``_clock`` or ``_order``; an order that rows lack is 0.
         """
         batch = self.batches[source]
         if name == SEQUENCE:
@@ -178,7 +185,9 @@ class Job(BucketBatch):
         return self.stores.get(store, Runs())
 
     def clocks_of(self, source: int, events: Timeline) -> Ints:
-        """Return a source's stream time at each event, like ``clock_of``: int64[events]."""
+        """Return the stream time of ``source`` when each event arrives, that event included:
+        int64[events]. It is ``NO_TIME`` before the source's first record.
+        """
         clock_us = np.empty(len(events.row), np.int64)
         for asking in range(len(self.batches)):
             of_source = events.source == asking
@@ -195,7 +204,9 @@ class Job(BucketBatch):
         return highest
 
     def causes(self, events: Timeline) -> Cause:
-        """Return the columns ``Operator.feeds`` for each event, from the record that causes it."""
+        """Return for each event the columns ``Operator.feeds`` of the record that it is. Stream
+        time is reduced by the law's ``holds_us``.
+        """
         columns: dict[str, Ints] = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
@@ -209,7 +220,9 @@ class Job(BucketBatch):
         return Cause(columns)
 
     def causes_of_rows(self, row: Ints) -> Cause:
-        """Return the columns ``Operator.feeds`` for rows of the only source."""
+        """Return the columns ``Operator.feeds`` for rows of the only source, given by their
+        indices. Stream time is reduced by the law's ``holds_us``.
+        """
         columns = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
@@ -235,8 +248,11 @@ class Job(BucketBatch):
     def table_store(
         self, source: int, name: str | None = None, *, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
-        """Return the store of a table: its last rows or, if it is versioned, its history. ``name``:
-        by default the source's. ``schema``: the stored columns, by default all.
+        """Open the store of a table: its last row per key or, if the source is versioned, its
+        history.
+
+        ``name``: the store, by default the source's. ``schema``: the stored columns, by default all
+        of the source's.
         """
         spec, runs = self.sources[source], self.runs(name or self.operator.names[source])
         schema = schema or spec.shape.schema
@@ -273,7 +289,9 @@ class Cause:
         return {name: pa.array(column) for name, column in self.columns.items()}
 
     def tied(self, tie: Ints) -> Cause:
-        """Return the causes with another order of the results of one record."""
+        """Return the causes with ``_tie``, if it is a column, replaced by ``tie``: the order of
+        results of one record.
+        """
         return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
 
     def of(self, which: Ints) -> Cause:
@@ -281,9 +299,11 @@ class Cause:
         return Cause({name: column[which] for name, column in self.columns.items()})
 
     def due(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
-        """Return the causes with those of ``which`` replaced: these results come when stream time
-        reaches ``due_us``. They precede all records of that clock, in the order of their keys'
-        hashes.
+        """Return the causes with those of ``which`` replaced by a moment: that at which stream time
+        reaches ``due_us``.
+
+        Such results precede all records of that clock, in the order of their keys' hashes.
+        ``which``: bool[n]; ``due_us`` and ``hash_``: int64[n].
         """
         early = {
             CLOCK: due_us,
@@ -338,11 +358,12 @@ def output(
     position: int,
     cause: Cause,
 ) -> pa.Table:
-    """Return the changes of a stage as one table: key columns, each leaf's value columns, then the
-    rest.
+    """Return n changes as one table of ``operator.output_schema``.
 
-    ``references``: per leaf, the row that it contributes, ABSENT for none. ``cause``: the record
-    that causes each change.
+    - ``keys``: the key columns. ``leaves``: the value columns of each leaf. They have n rows each.
+    - ``references``: per leaf, the row that each change shows, ABSENT for none.
+    - ``position``: the position of the first change; the others follow it without gaps.
+    - ``cause``: the record that causes each change.
     """
     count = len(event_time_us)
     columns = [*keys, *(column for values in leaves for column in values)]

@@ -47,7 +47,11 @@ class RowChanges:
 
     @classmethod
     def of(cls, job: Job, store: TableStore) -> RowChanges:
-        """Return the changes of a batch. ``store`` holds the rows before it."""
+        """Return a change per record of the only source or, if it is versioned, per record that is
+        the latest version. Changes are ordered by (key, arrival).
+
+        ``store``: the rows before the batch.
+        """
         events = timeline([job.rows(0)])
         located = latest(store, events)
         counted = counts(job, events, 0)
@@ -81,6 +85,10 @@ class RowChanges:
 def old_or_new(
     old: Sequence[pa.Array], new: Sequence[pa.Array], change: Ints, is_new: Mask
 ) -> list[pa.Array]:
-    """Choose each change's old or new value, for columns that hold both."""
+    """Return the new value of each change that ``is_new``, else its old one, column by column.
+
+    ``old`` and ``new``: columns with a row per change of the batch. ``change``: indices into these
+    rows.
+    """
     index = pa.array(change + np.where(is_new, len(old[0]), 0))
     return [pa.concat_arrays([was, is_]).take(index) for was, is_ in zip(old, new, strict=True)]

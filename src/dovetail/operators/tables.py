@@ -31,15 +31,15 @@ TableStore = TableState | HistoryState
 
 
 def latest(store: TableStore, events: Timeline) -> Located:
-    """Return the stored last row of each group."""
+    """Return the stored last row of each group, not present for a group without one."""
     if isinstance(store, TableState):
         return store.locate(events.hash, events.keys)
     return store.as_of(events.hash, events.keys, np.full(events.groups, LATEST))
 
 
 def time_of(located: Located) -> Ints:
-    """Return the event time of each located row, a stored tombstone included; ``NO_TIME`` for
-    none.
+    """Return the event time of each located row, a stored tombstone included: int64[queries];
+    ``NO_TIME`` for none.
     """
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
@@ -85,7 +85,9 @@ class Pool:
 
 
 def counts(job: Job, events: Timeline, source: int) -> Mask:
-    """Find the events that are records of ``source`` and that its table takes: bool[events]."""
+    """Find the events of ``source`` that its table takes: bool[events]. Only a versioned table
+    refuses any: those older than its history, unless it is in order.
+    """
     retention_us = job.sources[source].meaning.versioned_us
     if retention_us is None or job.sources[source].meaning.in_order:
         return events.source == source  # type: ignore[no-any-return]
@@ -121,7 +123,9 @@ def count_ignored(
 
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
-    """Store a table's last row per key or, if it is versioned, each version."""
+    """Write a table's rows of this batch to its store: the last event per key or, if it is
+    versioned, each version. ``counted``: the events that are versions.
+    """
     if isinstance(store, TableState):
         stored_event = last_of_source(events, source)
     else:

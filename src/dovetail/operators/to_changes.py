@@ -16,7 +16,9 @@ from dovetail.physical.specs.by_key import ToChangesLaw
 
 
 def run(job: Job, law: ToChangesLaw) -> Done:
-    """Emit the rows before and after each change, in the order of the records."""
+    """Emit the rows before and after each change that makes a difference, in the order of the
+    records. Store each key's last row.
+    """
     store = job.table_store(0)
     if not job.any_rows:
         return Done(None, job.stores)

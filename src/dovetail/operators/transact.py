@@ -64,10 +64,11 @@ def run(job: Job, law: Transact) -> Done:
 def _read(
     events: Timeline, given: pa.StructArray, store: TableState, located: Located
 ) -> tuple[pa.Array, Steps, Tally]:
-    """Return the ids of all transactions, by number; the steps of the events; and the stored state
-    of their keys.
+    """Return the ids of all transactions, by number; a step per event; and the stored state of each
+    group.
 
-    ``given``: what the events say of their transactions, null for a record without a value.
+    ``given``: per event, its operation, transaction, order and place, null for a record without a
+    value. A group that is not stored has the state ``Tally.none``.
     """
     op, id_, order, place = given.flatten()
     known = np.flatnonzero(located.present)
@@ -95,7 +96,9 @@ def _is(op: pa.Array, kind: str) -> Mask:
 
 
 def _keep(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
-    """Store the state of the keys. One without a row is deleted from the store."""
+    """Store the state of each group after the batch, a tombstone for one without rows. ``ids``: the
+    ids of transactions, by number.
+    """
     last = last_of_source(events, 0)
     number = pa.array(tally.transaction, mask=tally.transaction == ABSENT)
     columns = {

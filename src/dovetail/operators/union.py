@@ -19,7 +19,7 @@ from dovetail.physical.specs.by_key import UnionLaw
 
 
 def run(job: Job, _: UnionLaw) -> Done:
-    """Emit each row at its arrival."""
+    """Emit each row of all sources at its arrival; a tombstone stays one. Nothing is stored."""
     if not job.any_rows:
         return Done(None, job.stores)
     sources = range(len(job.sources))

@@ -56,8 +56,11 @@ def accumulator_name(column: int, part: int) -> str:
 
 
 def state_store(job: Job, law: AggregationLaw) -> TableState:
-    """Return the store of accumulators. Its columns are ``_hash``; ``_event_time``, the end for a
-    window; ``_deleted``; the key; the group's time; its number of rows; the accumulators.
+    """Open the store of accumulators.
+
+    Its columns are ``_hash``; ``_event_time``, the end for a window; ``_deleted``; the key; the
+    group's time; its number of rows; the accumulators. With windows, it drops rows that are
+    ``wait_us`` behind the final stream time.
     """
     windows = law.windows
     horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)
@@ -99,7 +102,9 @@ class Updated:
 
 
 def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
-    """Return the values that each column aggregates, taken at the rows ``row``."""
+    """Return per result column the value columns that it aggregates, taken at the row indices
+    ``row``.
+    """
     first = job.sources[0].shape.value_columns.start
     return [
         picked([rows.column(first + value_index) for value_index in column.values], row)
@@ -114,8 +119,11 @@ def timeline_of_windows(
     event_time_us: Ints,
     sequence: Ints,
 ) -> Timeline:
-    """Build the timeline of rows that each update one window, in the order of ``sequence``.
-    ``window``: the starts and the ends.
+    """Build a timeline whose groups are pairs of a key and a window, and whose events are ordered
+    by ``sequence`` within a group.
+
+    All arrays have a row per update of a window. ``hash_``: the hash of the key alone. ``window``:
+    the starts and the exclusive ends in microseconds.
     """
     rows = SourceRows(
         keys=[*keys, *bounds(*window)],
@@ -163,7 +171,11 @@ class UpdatedGroups:
         store: TableState,
         parts: Sequence[Parts],
     ) -> UpdatedGroups:
-        """Aggregate the batch's updates over the stored groups."""
+        """Aggregate the batch's updates over the stored groups, without storing anything.
+
+        ``parts``: one for each column whose long lists lie in parts. Raises ``DataError`` of an
+        aggregate, and for several rows of a key that must be unique.
+        """
         events, values = updated.events, updated.values
         updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
         before = Before.of(law, events, store)
@@ -193,7 +205,9 @@ class UpdatedGroups:
         )
 
     def each(self) -> pa.Table | None:
-        """Return the result after each update that emits, None for none."""
+        """Return the result after each update in ``updated.emitted``, in that order, or None if
+        there are none. The result of a group without rows is a tombstone.
+        """
         events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
         updates = GroupUpdates(events.group, events.groups, events.deleted & self.law.retracts)
         results = aggregated(self.law, "scan", updates, self.before.state, values)
@@ -201,8 +215,11 @@ class UpdatedGroups:
         return self._output(emitted, picked(results, refs), self.updated.cause)
 
     def net(self) -> pa.Table | None:
-        """Return each group's result that differs from the one before the batch, None for none.
-        Results are in the order in which their groups were last emitted.
+        """Return each group's result after the batch, if it differs from the one before it, or None
+        if none does.
+
+        A group that has lost all rows gives a tombstone. Groups come in the order in which they
+        were last emitted. The time counts as part of a result if ``law.timed``.
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
@@ -227,7 +244,9 @@ class UpdatedGroups:
         )
 
     def keep(self, store: TableState) -> None:
-        """Store each group's accumulators."""
+        """Store each group's accumulators, time and row count, and the parts of its long lists. A
+        group without rows is stored as a tombstone.
+        """
         events, last, state = self.updated.events, self.last, list(self.state)
         time_us = self.time_us[last]
         for part, read, traced in self.lists:
@@ -251,7 +270,12 @@ class UpdatedGroups:
         return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
 
     def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
-        """Return updates as changes, a tombstone where the group has no rows."""
+        """Return the given updates as changes, or None for no updates. A group without rows after
+        the update gives a tombstone.
+
+        ``values``: a column per result, one row per update. ``cause``: the batch's row that causes
+        each.
+        """
         if len(update) == 0:
             return None
         events, operator = self.updated.events, self.job.operator
@@ -285,7 +309,7 @@ class Before:
 
     @classmethod
     def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> Before:
-        """Read the state of the groups of some events."""
+        """Read the stored state of the groups of ``events``. New groups have null accumulators."""
         located = store.locate(events.hash, events.keys)
         pool = Pool(store.schema.empty_table(), located, events.groups)
         refs = np.where(located.present, np.arange(events.groups), ABSENT)
@@ -297,8 +321,10 @@ class Before:
 
 
 def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequence[Traced]) -> None:
-    """Raise ``DataError`` if a batch leaves several rows in a group that may have one. Rows in
-    between do not matter.
+    """Raise ``DataError`` if a group that may have one row has several after the batch.
+
+    ``accumulators``: per column of the law. Several rows between two updates of the batch are
+    allowed.
     """
     for column, traced in zip(law.columns, accumulators, strict=True):
         kernel, lists = column.kernel, traced.columns[0]
@@ -318,8 +344,12 @@ def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequenc
 
 
 def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
-    """Return each group's time after each update: the largest since the group began:
-    int64[updates]. A group without rows is forgotten once its tombstone is emitted.
+    """Return each group's time after each update: the largest time since the group began:
+    int64[updates].
+
+    A group ends with the emission of its tombstone; its next update begins it anew. ``stored_us``:
+    int64[groups], ``NO_TIME`` for new groups. ``count``: int64[updates], the group's rows after
+    each update.
     """
     ends = np.zeros(len(count), np.bool_)
     ends[emitted] = count[emitted] == 0
@@ -338,8 +368,8 @@ def aggregated(
     initial: Sequence[Columns],
     values: Sequence[Columns],
 ) -> list[Any]:
-    """Call ``method`` of each column's kernel on the updates. Returns results or accumulators, per
-    column.
+    """Call ``method`` of each column's kernel on the updates, with the column's accumulators and
+    values. Return one element per column: results for ``scan``, else accumulators.
     """
 
     def run(kernel: Aggregate, column_index: int) -> Any:
@@ -349,8 +379,8 @@ def aggregated(
 
 
 def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
-    """Call ``run`` with each column's kernel and number, and collect the returned values. Raises
-    ``DataError`` that names the column.
+    """Call ``run`` with each column's kernel and index, and return the list of its answers. Raises
+    ``DataError`` that names the column if a kernel fails.
     """
     name = ""
     try:
@@ -364,7 +394,9 @@ def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list
 
 
 def counted(job: Job, law: AggregationLaw, late: Ints) -> Counts:
-    """Count the batch's rows that came for closed windows, each once for every such window."""
+    """Count the batch's rows that came for closed windows as late. ``late``: row indices, one for
+    every such window. Without windows nothing is counted.
+    """
     counts, source = Counts(), job.sources[0]
     if law.windows is not None:
         counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)

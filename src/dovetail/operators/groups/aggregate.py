@@ -39,7 +39,9 @@ from dovetail.physical.specs.groups import AggregationLaw
 
 
 def run(job: Job, law: AggregationLaw) -> Done:
-    """Emit every record's own result or, with ``emit="batch"``, each group's last one."""
+    """Emit the group's result after every record or, with ``emit="batch"``, each group's last
+    result if it changed. Store the accumulators.
+    """
     store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
@@ -54,7 +56,11 @@ def run(job: Job, law: AggregationLaw) -> Done:
 
 
 def _updated(job: Job, law: AggregationLaw) -> Updated:
-    """Assign the batch's rows to groups or windows."""
+    """Assign the batch's rows to groups or, with windows, to every open window that contains them.
+
+    A row is in ``late`` once for each closed window that it would belong to. Without windows,
+    silent messages update a group and emit nothing.
+    """
     rows, table = job.rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])

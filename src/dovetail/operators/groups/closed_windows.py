@@ -25,7 +25,12 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: Final) -> Done:
-    """Emit the windows that close in this batch, in the order in which they close."""
+    """Emit the last row of each window that closes in this batch, in the order in which they close.
+    Store the batch's rows, and queue new windows by closing time.
+
+    Windows that one record closes come by closing time, then by key. A window without a row is not
+    emitted.
+    """
     store = job.table_store(0, law.OPEN)
     assert isinstance(store, TableState)
     initial_us, final_us = job.initial_us[0], job.final_us[0]
@@ -74,7 +79,9 @@ def run(job: Job, law: Final) -> Done:
 
 
 def _rows(waiting: pa.Table) -> SourceRows:
-    """Return the windows that are due as rows without a value."""
+    """Return the windows taken from the queue as rows without values, all with time, clock and
+    sequence 0.
+    """
     count = len(waiting)
     zeros = np.zeros(count, np.int64)
     return SourceRows(
@@ -88,8 +95,8 @@ def _rows(waiting: pa.Table) -> SourceRows:
 
 
 def _sequence(job: Job, events: Timeline) -> Ints:
-    """Return the place of the record that caused each event, after all others for a window that
-    only waits.
+    """Return for each event the position in the micro-batch of the record that caused it. A window
+    from the queue has the number of all records, so it comes last.
     """
     is_record = events.source == 0
     sequence = np.full(len(events.row), len(job.clock_us))
@@ -98,8 +105,12 @@ def _sequence(job: Job, events: Timeline) -> Ints:
 
 
 def _standing(events: Timeline, stored: Mask, group: Ints, sequence: Ints, closing: Ints) -> Ints:
-    """Return the row of each group when the record arrives that closes its window: a reference, or
+    """Return for each asked group the row that it has when its window closes: a reference, or
     ABSENT.
+
+    ``stored``: bool[groups]. ``group``: the asked groups. ``sequence``: per event, its position in
+    the micro-batch. ``closing``: per asked group, the position of the record that closes it; events
+    at or after it do not count.
     """
     record_event = np.flatnonzero(events.source == 0)
     after = versions(events, 0, stored)[1]

@@ -85,8 +85,10 @@ class Parts:
         blobs: Blobs,
         cache: SegmentCache,
     ) -> None:
-        """Open both stores. ``column``: the column's number. ``key``: the group's columns.
-        ``runs``: the runs of both stores by name, the index first.
+        """Open both stores.
+
+        ``column``: the column's index in the law. ``key``: the group's key columns. ``runs``: the
+        runs of both stores by name, the index first.
         """
         key_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         key_fields.append((_PART, pa.int64()))
@@ -107,8 +109,10 @@ class Parts:
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def whole(self, groups: Groups, stored: Columns) -> Columns:
-        """Return the whole accumulators of stored groups. ``stored``: the accumulators in the
-        groups' rows.
+        """Return the accumulators of stored groups with all parts of long lists joined in.
+
+        ``stored``: the accumulators in the groups' own rows, one row per group, null for a long
+        list.
         """
         large = np.flatnonzero(~valid(stored[0]))
         if not len(large):
@@ -124,8 +128,8 @@ class Parts:
         return _spliced(stored, large, layout, np.arange(len(order)), lists)
 
     def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
-        """Return the parts of the ``large`` groups: the group of each part, and its row in the
-        index.
+        """Look up all parts of the ``large`` groups in the index. Return the group of each part,
+        and its row: number, size and, if ordered, first value.
         """
         low, high = combined_range(groups.hash[large])
         asked = pa.array(large)
@@ -141,8 +145,11 @@ class Parts:
         updates: GroupUpdates,
         values: Columns,
     ) -> ListsRead:
-        """Read the lists that the updates by ``values`` need. ``is_stored``: the groups that are
-        stored. ``stored``: the accumulators in the groups' rows.
+        """Read the parts of long lists that the updates need.
+
+        ``is_stored``: bool[groups], the group is stored. ``stored``: the accumulators in the
+        groups' own rows, null for a long list. ``values``: per update, what it brings. Short lists
+        need no parts and are returned as stored.
         """
         large = np.flatnonzero(is_stored & ~valid(stored[0]))
         if not len(large):
@@ -187,7 +194,9 @@ class Parts:
         )
 
     def _fetch(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
-        """Return the lists of parts, by group and number."""
+        """Return the lists of the parts with these groups and numbers, one row per part in the
+        given order. Every part must be stored.
+        """
         hash_ = combined(groups.hash[group], part_number)
         order = np.argsort(hash_)
         owner = pa.array(group[order])
@@ -200,11 +209,11 @@ class Parts:
         return [whole(column) for column in parts.columns]
 
     def keep(self, read: ListsRead, events: Timeline, traced: Traced, time_us: Ints) -> Columns:
-        """Store the changed parts of long lists, and return the accumulators for the groups' rows,
-        null for a long list. ``time_us``: the groups' times.
+        """Store the changed parts of long lists, and return the accumulators for the groups' own
+        rows, null for a long list.
 
-        A list has the parts 0 and 1, and the batch works on parts. Part 0 is unchanged and not
-        written; part 1 has grown to 1025 values, so it is cut:
+        ``time_us``: int64[groups]. A list has the parts 0 and 1, and the batch works on parts. Part
+        0 is unchanged and not written; part 1 has grown to 1025 values, so it is cut:
 
         | piece | values | number                          |
         |-------|--------|---------------------------------|
@@ -263,8 +272,10 @@ class Parts:
         lists: Columns,
         time_us: Ints,
     ) -> None:
-        """Store parts by group and number: first those with a ``size``, then tombstones of those
-        that are gone.
+        """Write parts to both stores: n parts with their lists, then m tombstones.
+
+        ``group`` and ``part_number``: n + m each. ``size``: int64[n]. ``lists``: the values of the
+        n parts one after the other, per list column. ``time_us``: int64[groups].
         """
         hash_ = combined(events.hash[group], part_number)
         order = np.argsort(hash_)
@@ -291,7 +302,9 @@ class Parts:
 
 
 def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
-    """Return the parts of all columns that may have them."""
+    """Open the stores of parts of each column that ``law`` lists, in that order; none if it lists
+    none.
+    """
     parts = []
     for column in law.listed:
         kernel = law.columns[column].kernel
@@ -304,8 +317,10 @@ def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
 def _spliced(
     stored: Columns, large: Ints, layout: PartLayout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
-    """Return the stored accumulators with the lists of the ``large`` groups joined from these
-    parts.
+    """Return the ``stored`` accumulators with the list of each ``large`` group filled in.
+
+    ``part``: the parts that were read, by group, as indices into ``layout``. ``lists``: per list
+    column, the list of each such part. A group's parts are joined in their order.
     """
     size = np.zeros(len(stored[0]), np.int64)
     np.add.at(size, layout.group[part], layout.size[part])
@@ -314,7 +329,11 @@ def _spliced(
 
 
 def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Ints) -> Ints:
-    """Return the part of each element of all lists, ABSENT in a group that is not apart."""
+    """Return the part of each element of all lists, ABSENT in a group that is not apart.
+
+    ``lists``: one row per group. ``apart``: bool[groups]. ``part``: the parts that were read, by
+    group, as indices into ``layout``.
+    """
     home = np.full(len(lists.flatten()), ABSENT)
     part = part[apart[layout.group[part]]]
     home[np.repeat(apart, sizes(lists))] = np.repeat(part, layout.size[part])
@@ -322,7 +341,11 @@ def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Int
 
 
 def _unchanged(read: ListsRead, traced: Traced, run: Ints) -> Mask:
-    """Find the parts that hold the elements that they held before, untouched: bool[p]."""
+    """Find the parts that hold exactly the elements that they held before the batch: bool[p].
+
+    ``run``: per element after the batch, the part to which it belongs; a number from p on is no
+    part.
+    """
     parts, old = len(read.number), len(read.initial[0].flatten())
     stood = traced.latest < old
     now, same = (np.bincount(which, minlength=parts)[:parts] for which in (run, run[stood]))
@@ -331,8 +354,9 @@ def _unchanged(read: ListsRead, traced: Traced, run: Ints) -> Mask:
 
 
 def _fresh(read: ListsRead, group: Ints) -> Ints:
-    """Return numbers for new parts of these groups, above all that the groups have. ``group`` is
-    non-decreasing.
+    """Return a new part number for each element of ``group``, above all numbers that its group has.
+
+    ``group`` is non-decreasing, and the numbers of one group ascend by 1.
     """
     highest = np.full(len(read.layout.parts), -1)
     np.maximum.at(highest, read.layout.group, read.number)

@@ -22,7 +22,9 @@ from dovetail.plan.metrics import metric
 
 
 def run(job: Job, _: Retract) -> Done:
-    """Emit the rows that leave and enter groups, in the order of the records."""
+    """Emit a message for each row that leaves or enters a group, in the order of the records. Rows
+    with a null in the group's columns enter no group, and are counted.
+    """
     source = job.sources[0]
     shape = source.shape
     store = job.table_store(0)

@@ -36,8 +36,8 @@ _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
 def run(job: Job, law: AggregationLaw) -> Done:
-    """Emit every record's changes of its key's sessions or, with ``emit="batch"``, the batch's net
-    changes.
+    """Emit the rows and tombstones of sessions after every record or, with ``emit="batch"``, the
+    net changes of the batch. Store the changed sessions.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -76,7 +76,9 @@ class _Stored:
 
     @classmethod
     def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _Stored:
-        """Read all stored sessions of the keys, closed ones included."""
+        """Read all stored sessions of the events' keys, closed ones included, ordered by (key,
+        end).
+        """
         scanned = store.scan(*combined_range(events.hash), events.keys)
         rows = np.arange(len(scanned.query))
         session_rows = scanned.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
@@ -111,8 +113,8 @@ class _SessionBatch:
 
     @cached_property
     def _segment(self) -> Ints:
-        """The segment of each session. For the sessions a, b made of a, c, and d made of b and c
-        the segments are 0, 0, 1 and 2.
+        """The segment of each session in ``made``, non-decreasing. For the sessions a, b made of a,
+        c, and d made of b and c the segments are 0, 0, 1 and 2.
         """
         first_child, second_child = self.made.below
         begins = (self.made.event == ABSENT) | (first_child == ABSENT) | (second_child != ABSENT)
@@ -120,21 +122,25 @@ class _SessionBatch:
 
     @cached_property
     def _updates(self) -> GroupUpdates:
-        """The records as updates of segments."""
+        """The records as updates of segments, in the order of ``_record``. A segment without a
+        record has no update.
+        """
         segment, record = self._segment, self._record
         segments = int(segment[-1]) + 1 if len(segment) else 0
         return GroupUpdates(segment[record], segments, np.zeros(len(record), np.bool_))
 
     @cached_property
     def _values(self) -> list[Columns]:
-        """The values of the records, per column."""
+        """The aggregated values of the records in ``_record``, per column."""
         event = self.made.event[self._record]
         rows = self.job.batches[0].rows
         return values_of(self.job, self.law, rows, self.events.row[event])
 
     @cached_property
     def _begun(self) -> list[Columns]:
-        """The accumulators with which segments begin, per column: a stored session's, or null."""
+        """The accumulators with which each segment begins, per column: those of a stored session,
+        null for a segment that a record begins.
+        """
         first = np.searchsorted(self._segment, np.arange(self._updates.groups))
         return [picked(state, self.made.ref[first]) for state in self.stored.state]
 
@@ -146,7 +152,11 @@ class _SessionBatch:
         return aggregated(self.law, "fold", self._updates, self._begun, self._values)
 
     def _merged(self, session: Ints, end: Ints) -> list[Columns]:
-        """Merge all segments below these sessions, up to the exclusive ``end``, per column."""
+        """Merge the accumulators of all segments below each of these sessions, per column.
+
+        ``session``: indices into ``made``. ``end``: per session, the segment at which to stop,
+        exclusive.
+        """
         first = self._segment[self.made.low[session]]
         return by_column(
             self.law, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
@@ -154,7 +164,9 @@ class _SessionBatch:
 
     @cached_property
     def _last(self) -> Ints:
-        """The sessions that records have made and that exist after the batch."""
+        """The sessions that records have made and that no later session has replaced, as indices
+        into ``made``, ascending.
+        """
         there = self.made.event != ABSENT
         for below in self.made.below:
             there[below[below != ABSENT]] = False
@@ -162,7 +174,9 @@ class _SessionBatch:
 
     @cached_property
     def state(self) -> list[Columns]:
-        """The accumulators of the stored sessions, then of those after the batch, per column."""
+        """The accumulators per column: a row for each stored session, then one for each session in
+        ``_last``.
+        """
         merged = self._merged(self._last, self._segment[self._last] + 1)
         return [
             [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
@@ -171,7 +185,7 @@ class _SessionBatch:
 
     @cached_property
     def count(self) -> Ints:
-        """The number of records in each session of ``state``."""
+        """The number of records in each session, in the order of ``state``."""
         node_count = np.append(self.stored.count, 1)[self.made.ref]
         total = np.append(0, np.cumsum(node_count))
         return np.append(
@@ -179,8 +193,11 @@ class _SessionBatch:
         )
 
     def each(self) -> pa.Table | None:
-        """Return the rows and tombstones of each record, in the order of the records; None for
-        none.
+        """Return the row of each record's session, after the tombstones of the sessions that it
+        replaces, or None if no record makes a session.
+
+        A replaced session with the same bounds gets no tombstone. Changes are in the order of the
+        records.
         """
         session_forest, record = self.made, self._record
         if len(record) == 0:
@@ -212,8 +229,11 @@ class _SessionBatch:
         return self._output(event[order], start[order], end[order], picked(results, result), result)
 
     def net(self, changed: _Changed) -> pa.Table | None:
-        """Return the batch's changes of the sessions, in the order of each key's last record; None
-        for none.
+        """Return tombstones of sessions that are gone, and rows of sessions whose result is new or
+        differs; None for none.
+
+        Changes are ordered by the record that made the session, or by the key's last record for a
+        session that is gone.
         """
         gone, now, then = changed
         compared = np.flatnonzero(then != ABSENT)
@@ -238,9 +258,12 @@ class _SessionBatch:
         return self._output(event[order], start[order], end[order], picked(results, ref), ref)
 
     def changed(self) -> _Changed:
-        """Return (gone, now, twin): stored sessions that are gone, sessions that are new or
-        changed, and a twin of each of these. The twin is the stored session with the same bounds,
-        ABSENT for none.
+        """Return (gone, now, twin).
+
+        - ``gone``: stored sessions that were replaced and whose bounds no present session has.
+        - ``now``: the sessions in ``_last``, which are new or changed.
+        - ``twin``: for each of ``now``, the replaced stored session with the same bounds, as a row
+          of ``state``; ABSENT for none.
         """
         session_forest, last = self.made, self._last
         below = np.concatenate(session_forest.below)
@@ -271,7 +294,7 @@ class _SessionBatch:
         return stored.where(~stays), now, twin[len(stored.ref) :]
 
     def keep(self, store: TableState, changed: _Changed) -> None:
-        """Store the sessions that have changed."""
+        """Store the sessions that are new or changed, and a tombstone for each that is gone."""
         gone, now, _ = changed
         group = np.append(gone.group, now.group)
         start = np.append(gone.start_us, now.start_us)
@@ -297,7 +320,11 @@ class _SessionBatch:
     def _output(
         self, event: Ints, start: Ints, end: Ints, values: Sequence[pa.Array], result: Ints
     ) -> pa.Table:
-        """Return sessions as changes, a tombstone where ``result`` is ABSENT."""
+        """Return sessions as changes, with a session's end as event time. All arrays have a row per
+        change.
+
+        ``event``: the event that causes it. ``result``: ABSENT for a tombstone.
+        """
         events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])
         gone: Mask = result == ABSENT

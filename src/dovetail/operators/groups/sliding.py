@@ -42,8 +42,10 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: AggregationLaw) -> Done:
-    """Emit every record's changes of its key's windows or, with ``emit="batch"``, the batch's net
-    changes.
+    """Emit the results of a key's windows after every record or, with ``emit="batch"``, the batch's
+    net changes. Store windows and records.
+
+    Results of many pairs of a window and a record leave in several tables, the ``chunks``.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -94,7 +96,9 @@ class _WindowBatch:
     """Per column, the values of the windows' records."""
 
     def groups(self, store: TableState) -> UpdatedGroups:
-        """Return the windows as groups, each with one update that stands for all its updates."""
+        """Aggregate each changed window over its stored accumulators. Each window is a group with
+        one update that stands for all its records.
+        """
         windows = self.windows
         owner = windows.group
         updates = timeline_of_windows(
@@ -125,8 +129,11 @@ class _WindowBatch:
     def _final(
         self, kernel: Aggregate, column_index: int, before: Before, window_row: Ints
     ) -> Columns:
-        """Return a column's accumulators after the batch. If they depend on the order of records,
-        they are computed from all pairs of a window and a record, in portions.
+        """Return one column's accumulators after the batch, a row per group. ``window_row``: the
+        window of each group.
+
+        If the kernel depends on the order of records, all pairs of window and record are computed,
+        in portions of ``windows.pairs_max``.
         """
         windows, values, stored = (
             self.windows,
@@ -155,8 +162,8 @@ class _WindowBatch:
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
     def each(self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
-        """Return the results of windows after each record that changes them, in portions of
-        records.
+        """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
+        is that of a window after one record that changes it, in the order of the records.
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
@@ -194,7 +201,7 @@ class _WindowBatch:
                 time_us[updates.updated] = after_us[updates.last]
 
     def _rows_of(self, arrival: Ints) -> Ints:
-        """Return the batch's rows with these arrivals."""
+        """Return the batch's row of each record with these arrivals."""
         row = np.empty(len(self.events.row), np.int64)
         row[self.events.arrival] = self.events.row
         return row[arrival]
@@ -208,8 +215,12 @@ def _held(
     open_: Mask,
     closing_us: Ints,
 ) -> tuple[SlidingRecords, list[Columns]]:
-    """Return the stored records that may share a window with the batch's, the batch's own, and the
-    values of all.
+    """Return all records that windows of the batch may hold, ordered by (group, time, number), and
+    their values per aggregated column.
+
+    They are the ``open_`` records of the batch, and stored records of their keys up to a window's
+    size before or after them. ``closing_us``: per arrival, the time before which windows are
+    closed.
     """
     assert law.windows is not None
     size_us = law.windows.size_us
@@ -240,7 +251,9 @@ def _held(
 
 
 def _records(job: Job, law: AggregationLaw) -> HistoryState:
-    """Return the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns."""
+    """Open the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns. Its
+    horizon lies grace, window size and 1 µs behind the final stream time.
+    """
     assert law.windows is not None
     shape = job.sources[0].shape
     system_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (ROW, pa.int64())]
@@ -257,13 +270,17 @@ def _records(job: Job, law: AggregationLaw) -> HistoryState:
 
 
 def _stored_rows(rows: pa.Table, row_number: Ints, schema: pa.Schema) -> pa.Table:
-    """Return rows in the schema of the store, with these numbers."""
+    """Return rows of the batch in the ``schema`` of the store of records. ``row_number``: the
+    permanent number of each.
+    """
     system_columns = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(row_number)]
     return pa.table([*system_columns, *rows.select(schema.names[3:]).columns], schema=schema)
 
 
 def _keep(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
-    """Store the records that a window may still need, and drop the others."""
+    """Store the ``open_`` records that a later window may hold, with numbers that follow those of
+    earlier batches. Drop stored records behind the horizon.
+    """
     event = np.flatnonzero(open_ & (events.event_time_us >= records.horizon_us))
     hash_ = events.hash[events.group[event]]
     event = event[by_group_and_time(hash_, events.event_time_us[event])]

@@ -73,8 +73,10 @@ def join(
     ask: Ask | None,
     batch: int,
 ) -> Joined:
-    """Join one micro-batch. ``batch`` is its number. ``ask`` is None if the batch has all rows of
-    both tables.
+    """Join one micro-batch of both sides. The tables of changes are built as they are iterated.
+
+    ``caches``: one per side, as the batch before left them. ``ask``: looks up rows of a side, None
+    if the batch has all rows of both tables. ``batch``: the number of the micro-batch.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -113,7 +115,9 @@ def join(
 
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
-    """Return the last row of each primary key in a batch of one source, in the order of arrival.
+    """Return the last row of each primary key in a source's batch, tombstones included, in the
+    order in which rows were read.
+
     ``primary``: the key columns, as indices among the user columns.
     """
     table = batch.rows
@@ -136,8 +140,8 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
 
 
 def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _SideBatch:
-    """Return a side's changes, one per primary key, not yet grouped. Raises ``DataError`` for a
-    tombstone of a table without deletes.
+    """Return a side's last change of each primary key, all in group 0, with canonical key columns.
+    Raises ``DataError`` for a tombstone of a table without deletes.
     """
     spec = operator.sources[source]
     table = last_rows(spec, side.key, batch)
@@ -158,7 +162,9 @@ def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _
 
 
 def _canonical(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
-    """Return the table with equal bits for equal keys, in the columns ``column_indices``."""
+    """Return the table with equal bits for equal values in the given columns. Only floats and
+    nested columns are rewritten.
+    """
     for column_index in column_indices:
         field = table.schema.field(column_index)
         if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
@@ -178,8 +184,11 @@ def _with_others(
     ask: Ask,
     batch: int,
 ) -> tuple[_SideBatch, SideCache, tuple[int, int, int]]:
-    """Add the other rows of the ``needed`` groups to a side, from the cache or by lookup. Returns
-    the side, its cache after the batch, and its ``Joined.counts``.
+    """Add to a side's fresh rows the other rows of the ``needed`` groups, from the cache or by
+    lookup.
+
+    ``keys``: the join key columns, one row per group. ``needed``: bool[groups]. Returns the side,
+    its cache after the batch, and its ``Joined.counts``.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -218,17 +227,19 @@ def _with_others(
 def _stays(
     title: str, side: LookedUp, fresh: _SideBatch, other_rows: pa.Table, group: Ints, answer: Ints
 ) -> Mask:
-    """Find the known rows that stay: bool[rows]. A row leaves if a fresh row replaces it.
+    """Find the rows of ``other_rows`` that stay: bool[rows]. A row leaves if a fresh row has its
+    primary key.
 
     The cache and lookups may hold one row under several join keys, because its key changed between
-    them. Then the last one stays. ``answer`` numbers cache and lookups in their order.
+    them. Then the last one stays. ``group``: the group of each row. ``answer``: 0 for a row of the
+    cache, else the number of its lookup. Raises ``DataError`` if one answer has a key twice.
 
     | primary key | from         | fresh row | stays                   |
     |-------------|--------------|-----------|-------------------------|
     | 1           | cache        | none      | yes                     |
     | 2           | cache        | yes       | no: replaced            |
-    | 3           | cache        | none      | no: lookup 1 has it    |
-    | 3           | lookup 1    | none      | yes                     |
+    | 3           | cache        | none      | no: lookup 1 has it     |
+    | 3           | lookup 1     | none      | yes                     |
     """
     key = list(side.key)
     all_rows = pa.concat_tables([fresh.table.select(key), other_rows.select(key)])
@@ -248,7 +259,9 @@ def _stays(
 
 
 def _joined(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
-    """Append known rows to the fresh rows of a side."""
+    """Append rows that the batch does not change to a side's fresh rows. Their time is ``NO_TIME``.
+    ``group``: the group of each appended row.
+    """
     none = np.zeros(len(group), np.bool_)
     rows = delta_join.SideRows(
         group=np.concatenate((fresh.rows.group, group)),
@@ -260,7 +273,12 @@ def _joined(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
 
 
 def _entries(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
-    """Return cache entries of the groups whose rows are all known."""
+    """Return a cache with an entry per ``complete`` group, in their order, and its rows that are
+    alive. An entry may have no rows.
+
+    ``asked``: the join key of each group. ``complete``: bool[groups], all rows of the group are in
+    ``side``. ``batch``: the batch that used the entries last.
+    """
     entry_of_group = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
     entry = entry_of_group[side.rows.group]
     rows = np.flatnonzero((entry != delta_join.NO_GROUP) & side.rows.alive)
@@ -280,7 +298,9 @@ def _tables(
     results: delta_join.Results,
     batch: int,
 ) -> Iterator[pa.Table]:
-    """Return the results as changes, in tables of at most ``_RESULTS_A_TABLE`` rows."""
+    """Yield the results as changes in tables of at most ``_RESULTS_A_TABLE`` rows, none for no
+    results. The first position of a batch is its number shifted left by 32 bits.
+    """
     for start in range(0, len(results), _RESULTS_A_TABLE):
         part = slice(start, start + _RESULTS_A_TABLE)
         part_results = delta_join.Results(
@@ -311,7 +331,11 @@ def _keys(
     keys: Sequence[pa.Array],
     results: delta_join.Results,
 ) -> list[pa.Array]:
-    """Return the key columns of results."""
+    """Return the key columns of results, one row per result.
+
+    They are the join key for the form "key". Else they are the left row's primary key, then the
+    right row's if ``law.right_key``.
+    """
     if law.form == "key":
         return [column.take(pa.array(results.group)) for column in keys]
     columns = []

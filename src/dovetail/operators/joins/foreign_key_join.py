@@ -57,7 +57,10 @@ _ROWS_MAX = 50_000
 
 
 def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
-    """Emit the results of the batch's subscriptions and right rows, in chunks."""
+    """Emit the results of the batch's messages and right rows in chunks, in the order of the
+    records. With ``emit="batch"``, emit each left row's last result, if it may differ from the one
+    before.
+    """
     stores = SubscriptionStores.of(job, law)
     if not job.any_rows:
         return Done(None, job.stores)
@@ -121,7 +124,9 @@ class _ForeignResults:
 def _answered(
     job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _ForeignResults:
-    """Return the answers to the batch's messages."""
+    """Return the result of each message: the left row with the right row that stands at the
+    message. A message gives a tombstone only if its instruction says ``EMIT``, else nothing.
+    """
     message = np.flatnonzero(subscriptions.event >= 0)
     event, live = subscriptions.event[message], subscriptions.live[message]
     row = subscriptions.reference[message] - subscriptions.pool.base
@@ -146,8 +151,11 @@ def _answered(
 def _fanned_out(
     law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
 ) -> _ForeignResults:
-    """Return the results of right records for the left rows that refer to them, in the order of the
-    primary keys.
+    """Return a result for each pair of a right record that changes the table and a left row that
+    then refers to it.
+
+    Results of one record rank by primary key. They are tombstones if the right row is gone and left
+    rows are not preserved.
     """
     subscription, event = fan_out(
         events,
@@ -201,8 +209,8 @@ def _retained(
 # | 3     | order 1 leaves Ann | 2      | 1     | none                            |
 # | 4     | Ann moves to Kiev  | 1      | 1     | none: it is in that of an order |
 def _alone(events: Timeline, table: Right, references: References) -> _ForeignResults:
-    """Return the right rows that begin or cease to appear alone, or change while they do. Their
-    rank is -1, so they come before results of left rows.
+    """Return a result for each event at which a right row begins or ceases to appear alone, or
+    changes while it is alone. Their rank is -1, so they come before results of left rows.
     """
     right, before, after = table.after, references.before, references.after
     moves = ((before == 0) != (after == 0)) & (right != ABSENT)
@@ -247,8 +255,12 @@ def _net(
     references: References | None,
     results: _ForeignResults,
 ) -> _ForeignResults:
-    """Return each result key's last result, if it differs from the row before the batch. If another
-    bucket may have a later one, return the last result and, as ``BEFORE``, the row before.
+    """Return each result key's last result, if it differs from the row before the batch. A result
+    key is a left row, or a right row alone.
+
+    Another bucket may have a later result of a left row. Then return the last result in any case,
+    and the row before the batch with the epoch ``BEFORE``. Rows before come first, then results in
+    their order.
     """
     pairs = int(subscriptions.pair.max(initial=-1)) + 1
     group = events.group[results.event]
@@ -285,8 +297,11 @@ def _before(
     subscription: Ints,
     alone: Mask,
 ) -> _ForeignResults:
-    """Return the rows before the batch: of stored subscriptions (ABSENT for none), and of right
-    rows ``alone``.
+    """Return n rows as they stood before the batch, not present where there was none. Their epoch
+    is ``BEFORE``, their time ``NO_TIME``.
+
+    ``group``: the foreign key of each. ``subscription``: the stored subscription, ABSENT for none.
+    ``alone``: bool[n], the row is a right row alone.
     """
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
@@ -303,7 +318,9 @@ def _before(
 
 
 def _held(table: Right, subscriptions: Subscriptions, results: _ForeignResults) -> list[pa.Array]:
-    """Return the values of results, nulls for a tombstone: the left row's, then the right row's."""
+    """Return the value columns of results, a row per result: the left row's, then the right row's.
+    They are null for a tombstone and for a side without a row.
+    """
     left = np.append(subscriptions.reference, ABSENT)[results.subscription]
     refs = np.where(results.present, left, ABSENT)
     theirs = np.where(results.present, results.right, ABSENT)
@@ -321,8 +338,10 @@ def _chunks(
     subscriptions: Subscriptions,
     results: _ForeignResults,
 ) -> Iterator[pa.Table]:
-    """Return the results as tables: ``Operator.output_schema``, then ``_place`` and ``_epoch``.
-    Rows lie bucket by bucket, as they are partitioned.
+    """Yield the results in tables of at most ``_ROWS_MAX`` rows: ``Operator.output_schema``, then
+    ``_place`` and ``_epoch``. Positions begin at 0 in each table.
+
+    Results lie by the bucket of their primary key; those of one bucket keep their order.
     """
     causes = job.causes(events)
     place_hash = np.where(

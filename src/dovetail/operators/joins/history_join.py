@@ -19,7 +19,9 @@ from dovetail.state.history import HistoryState
 
 
 def run(job: Job, law: HistoryJoinLaw) -> Done:
-    """Emit the points of the joined history that each record makes or corrects."""
+    """Emit the points of the joined history that each record makes or corrects, in order of
+    arrival. Store all versions of both sides.
+    """
     if not job.any_rows:
         return Done(None, job.stores)
     events = timeline([job.rows(source) for source in law.leaves])
@@ -60,9 +62,12 @@ def run(job: Job, law: HistoryJoinLaw) -> Done:
 def _points(
     job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
 ) -> tuple[pa.Table, int, Points]:
-    """Return a side's values, the index of the batch's first row in them, and its versions. Values
-    are the stored rows, then the batch's. Versions begin with the one that stands at each key's
-    earliest record.
+    """Return one side's values, the index of the batch's first row in them, and the side's
+    versions.
+
+    Values are the stored rows, then the batch's. Versions are ordered by (key, time, arrival),
+    references into the values. They begin with the version that stands at the key's earliest
+    record; ``earliest``: int64[groups].
     """
     groups = np.arange(events.groups)
     stands = store.as_of(events.hash, events.keys, earliest).event_time_us
@@ -107,7 +112,12 @@ def _output(
     pools: Sequence[pa.Table],
     parts: Sequence[tuple[Ints, Corrections]],
 ) -> pa.Table | None:
-    """Return the corrections of both sides as changes in order of arrival, None for none."""
+    """Return the corrections of both sides as changes in order of arrival, or None if there are
+    none.
+
+    ``pools``: the values of each side. ``parts``: per side, the event that causes each correction,
+    and the corrections.
+    """
     event = np.concatenate([event for event, _ in parts])
     if len(event) == 0:
         return None

@@ -27,10 +27,11 @@ def merge(
     tables: Iterable[pa.Table], law: InOrder, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
     """Merge the output of all buckets of a join by foreign key into tables of these ``columns``.
-    Each bucket's tables are in order.
+    Each bucket's tables must be in order.
 
-    A change's position is the number of the micro-batch, shifted left by 32 bits, plus its place in
-    the merged output.
+    Settled rows pass through at once. Rows of keys that moved between buckets follow at the end, by
+    epoch; with ``law.net``, only each key's last one. A change's position is the micro-batch's
+    number shifted left by 32 bits, plus its index in the merged output.
     """
     position = batch << _BATCH_SHIFT
     moved_tables: list[pa.Table] = []
@@ -50,7 +51,9 @@ def merge(
 
 
 def run(job: Job, law: InOrder) -> Done:
-    """Order the results of one bucket, when no exchange lies before it."""
+    """Order the results of one bucket, when no exchange lies before it: ``merge`` with batch number
+    0. The output is None for no rows.
+    """
     rows = job.batches[0].rows
     columns = job.operator.output_schema.names
     tables = list(merge([rows], law, columns, 0)) if len(rows) else []
@@ -58,7 +61,7 @@ def run(job: Job, law: InOrder) -> Done:
 
 
 def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
-    """Number the rows from ``position`` on, and select the columns."""
+    """Return the ``columns`` of a table, with positions from ``position`` on."""
     positions = pa.array(np.arange(position, position + len(table)))
     position_column = table.schema.get_field_index(POSITION)
     placed = table.set_column(position_column, POSITION, positions)
@@ -66,8 +69,8 @@ def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
 
 
 def _net(rows: pa.Table, keys: int) -> pa.Table:
-    """Return the last row of each key, if it differs from the row marked ``BEFORE``. ``rows`` are
-    ordered by epoch.
+    """Return the last row of each key, if it differs from the row marked ``BEFORE``, in their
+    order. ``rows`` are ordered by epoch; ``keys``: the number of key columns, which come first.
 
     | key | epoch      | row       | emitted                          |
     |-----|------------|-----------|----------------------------------|

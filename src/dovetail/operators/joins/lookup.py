@@ -62,9 +62,12 @@ class Answering:
         return [getattr(self, name) for name in COUNTS]
 
     def results(self, records: pa.Table, live: Mask) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
-        """Join ``records`` with the store's rows: tables of bounded size, each with its values.
-        Records that are not ``live`` have no value and are left out. Each other record comes in
-        order, once for each answer.
+        """Join ``records`` with the store's rows: yield tables of at most ``_RESULTS_A_TABLE``
+        records, each with its value columns.
+
+        Each live record comes in order, once for each answer; without an answer, once with nulls
+        or, for an inner join, not at all. ``live``: bool[records]; other records are left out and
+        counted as ``dropped``.
         """
         law = self.law
         live_row = np.flatnonzero(live)
@@ -80,8 +83,11 @@ class Answering:
             yield part_records, _values(law, part_records, rows, row[part])
 
     def _rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
-        """Return the key that each record asks for, the number of rows of each key, and the rows.
-        Rows lie key by key, each key's in the order of the store's primary key.
+        """Find the rows for the keys that records ask for, in the cache or the store.
+
+        Returns the number of each record's key, ``NO_GROUP`` for a key with a null; the number of
+        rows of each key; and the rows, key by key, each key's by the store's primary key. Raises
+        ``DataError`` if a unique index gives a key two rows.
         """
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = grouped([keys])
@@ -115,14 +121,18 @@ class Answering:
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
     def _ask(self, keys: pa.Table) -> Found:
-        """Look up keys in the store. Raises if two rows of an answer have one primary key."""
+        """Return the store's answer for distinct keys. Raises if two rows of the answer have one
+        primary key.
+        """
         law = self.law
         answer = opened(law.lookup, law.schema).rows(law.by, keys)
         refuse_twice(law.lookup.title, "its primary key", _rank(law, answer.rows))
         return answer
 
     def _cached(self, now_us: int) -> SideCache:
-        """Return the known answers without those that are too old."""
+        """Return the known answers that are younger than ``law.age_max_us``. Without a cache,
+        return those of this task, of any age.
+        """
         law = self.law
         if not law.rows_max:
             return _empty(law) if self._task is None else self._task
@@ -142,7 +152,12 @@ class Answering:
         answers: Sequence[Found],
         now_us: int,
     ) -> None:
-        """Add the answers found to the known ones."""
+        """Add the answers of the ``missing`` keys to ``cache`` with the time ``now_us``, and
+        remember it: for the process if ``law.rows_max``, else for this task.
+
+        ``asked``: all keys. ``missing``: indices of the keys that were looked up. ``chunks``: these
+        indices as they were asked, with an answer each.
+        """
         law = self.law
         first = np.cumsum([0, *map(len, chunks)])
         entries = [at + answer.key for at, answer in zip(first, answers, strict=False)]
@@ -176,7 +191,11 @@ def _rank(law: StoreLookup, rows: pa.Table) -> Ints:
 
 
 def _values(law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints) -> list[pa.Array]:
-    """Return the values of results, of records and of rows, null for a missing row."""
+    """Return the value columns of results, a row per result, chosen from records and rows by
+    ``law.values``.
+
+    ``row``: the store's row of each record, ABSENT for none; its values are then null.
+    """
     absent = row == ABSENT
     matched_rows = rows.take(pa.array(row, mask=absent))
     sides = {"left": records, "right": matched_rows}

@@ -38,8 +38,8 @@ class SideCache:
 
     @classmethod
     def empty(cls, schema: pa.Schema, keys: int) -> SideCache:
-        """Return a cache without entries. ``keys``: the number of first columns that are the join
-        key.
+        """Return a cache without entries for rows of ``schema``. Their first ``keys`` columns are
+        the join key.
         """
         key_schema = pa.schema([schema.field(i) for i in range(keys)])
         none = np.zeros(0, np.int64)
@@ -50,8 +50,10 @@ class SideCache:
         return int(self._weights().sum())
 
     def kept(self, entries: Mask, fresh: SideCache, size: int) -> SideCache:
-        """Return the ``entries`` of this cache and those of ``fresh``, at most ``size`` rows. If
-        there are more, the entries used last stay.
+        """Return a cache of the selected ``entries`` of this one, then those of ``fresh``, with at
+        most ``size`` rows. If there are more, the entries used last stay.
+
+        ``entries``: bool[n]. An entry without rows counts as one row.
         """
         entry_index = np.cumsum(entries) - 1
         rows = entries[self.entry]
@@ -68,7 +70,9 @@ class SideCache:
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
     def _bounded(self, size: int) -> SideCache:
-        """Return the entries used last that fit ``size`` together."""
+        """Return the entries that were used last and together have at most ``size`` rows. An entry
+        of more than ``size`` rows never stays.
+        """
         weights = self._weights()
         if weights.sum() <= size:
             return self
@@ -97,7 +101,9 @@ class CacheFile:
     name: str
 
     def read(self, batch: int) -> list[SideCache] | None:
-        """Return the caches of both sides that the batch before this one wrote here, or None."""
+        """Return the caches of both sides that the batch before ``batch`` wrote here, or None if
+        there is no readable file.
+        """
         try:
             with self._path(batch - 1).open("rb") as file:
                 parts = [pa.ipc.open_stream(file).read_all() for _ in range(4)]
@@ -106,8 +112,8 @@ class CacheFile:
         return [_side(*parts[:2]), _side(*parts[2:])]
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
-        """Write the caches for the next batch, and remove files that no batch will read. If they
-        cannot be written, the next batch starts without them.
+        """Write the caches of both sides for the batch after ``batch``, and remove the file of two
+        batches before. If writing fails, the next batch starts without them.
         """
 
         def fill(file: IO[bytes]) -> None:

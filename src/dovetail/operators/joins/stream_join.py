@@ -31,7 +31,9 @@ from dovetail.plan.metrics import metric
 
 
 def run(job: Job, law: StreamJoinLaw) -> Done:
-    """Emit each record's matches, and the unmatched rows that are due."""
+    """Emit each record's pairs and the unmatched rows that are due, in the order of arrival. Store
+    rows, waiting rows and marks.
+    """
     window = law.window
     stores = SideStores.of(job, law)
     events = timeline([job.rows(source) for source in range(len(job.sources))])
@@ -81,8 +83,10 @@ def _counted(
     meeting: Meeting,
     sides: Sequence[Side],
 ) -> Counts:
-    """Count the records that are lost on all sides of their source, and the pairs that are not
-    made. ``event``: the events of each side.
+    """Count as late the records that no side of their source joins or emits, and the pairs that
+    were too late.
+
+    ``event``: per side, the event of each record in ``Side.arrivals``.
     """
     counts = Counts()
     if (name := law.too_late(job.sources)) is not None:
@@ -105,7 +109,12 @@ def _arrival(events: Timeline, side: int, roles: int) -> Ints:
 def _arrivals(
     events: Timeline, keyed: Mask, law: StreamJoinLaw, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
-    """Return a side's events, and the same rows as the law takes them."""
+    """Return the events of one side's keyed records, ordered by (group, time), and the same records
+    as the law reads them.
+
+    ``keyed``: bool[events], the event has a value and a key without nulls. ``roles``: 2 in a
+    self-join, else 1.
+    """
     event = np.flatnonzero(keyed & (events.source == law.sides[side]))
     arrival = _arrival(events, side, roles)
     event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
@@ -113,8 +122,8 @@ def _arrivals(
 
 
 def _moved(job: Job, limit_us: Ints) -> Ints:
-    """Return the position of the record, of any bucket, with which stream time passes each limit.
-    It is 0 if buckets do not know each other's records.
+    """Return for each limit the position of the record, of any bucket, that moves stream time past
+    it. It is 0 if buckets do not know each other's records.
     """
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
@@ -156,22 +165,30 @@ class _PairResults:
         *,
         withdrawn: bool = False,
     ) -> None:
-        """Add results with their arrival and keys. ``other`` may be ABSENT; ``withdrawn`` marks
-        tombstones.
+        """Add n results of a side.
+
+        ``arrival``: int64[n]. ``keys``: the five sort keys. ``row_number``: the side's row of each.
+        ``other``: the other side's row, ABSENT for none. ``withdrawn``: the results are tombstones.
         """
         sides = (row_number, other) if side.side == 0 else (other, row_number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
         self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
 
     def add_pairs(self, side: Side, other: Side, pairs: Pairs) -> None:
-        """Add the pairs of some of a side's records."""
+        """Add a result for each pair of one of the side's arriving records with a row of ``other``.
+        Its time is the later of both.
+        """
         time = np.maximum(side.arrivals.time_us[pairs.row], pairs.other_time_us)
         order = (1, 0, pairs.other_time_us, other.identity[pairs.other], 1)
         row_number = side.numbers[pairs.row]
         self._add(side, side.arrivals.arrival[pairs.row], order, row_number, pairs.other, time)
 
     def add_null_keys(self, side: Side, events: Timeline, null: Mask, roles: int) -> None:
-        """Add the records of a preserved side that have a null in their key, at their arrival."""
+        """Add an unmatched result for each record of a preserved side that has a null in its key,
+        at its arrival. Other sides add nothing.
+
+        ``null``: bool[events]. ``roles``: 2 in a self-join, else 1.
+        """
         if side.preserved:
             event = np.flatnonzero(null & (events.source == side.source))
             arrival = _arrival(events, side.side, roles)[event]
@@ -204,8 +221,8 @@ class _PairResults:
         self._add(side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time)
 
     def add_withdrawn(self, side: Side) -> None:
-        """Add the withdrawal of rows that were emitted unmatched and are now joined for the first
-        time.
+        """Add a tombstone for each row that was emitted unmatched and now gets its first match, at
+        the arrival of the record that joins it.
         """
         row_number = np.flatnonzero(side.was_alone() & (side.first_match != NEVER))
         time = side.time_us[row_number]
@@ -222,7 +239,9 @@ class _PairResults:
         events: Timeline,
         roles: int,
     ) -> Iterator[pa.Table]:
-        """Return all results and the pairs as tables, in order, a range of arrivals at a time."""
+        """Yield all results, pairs included, as tables in order: one for each range of arrivals in
+        ``meeting.cuts`` that has any.
+        """
         caused = _Caused.of(job, sides, events)
         added = self._whole()
         added = added[:, np.argsort(added[0], kind="stable")]
@@ -237,13 +256,17 @@ class _PairResults:
                 position += part.count
 
     def _whole(self) -> Ints:
-        """Return all columns: int64[10, results]."""
+        """Return the columns of all results, in the order added: int64[10, results]. They are
+        arrival, five keys, left and right row, time and withdrawn.
+        """
         return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
 
     def _table(
         self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
     ) -> pa.Table:
-        """Return all results as one table, in order."""
+        """Return all results as one table, ordered by arrival and keys. The first change has the
+        position ``position``.
+        """
         arrival, *keys, left, right, time, withdrawn = self._whole()
         order = np.lexsort((*reversed(keys), arrival))
         references = left[order], right[order]
@@ -284,7 +307,10 @@ class _Caused:
 
     def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
         """Return the cause of each result: the record that arrives. A result whose ``order`` is 0
-        comes because a window closes, whichever record comes next.
+        is caused by the moment at which its window closes.
+
+        ``arrival`` and ``order``: int64[results]. ``references``: the left and the right row of
+        each, by number, ABSENT for none.
         """
         operator = self.job.operator
         if not operator.feeds:
@@ -321,8 +347,10 @@ def _keep(
     window: Window,
     stream_us: Ints,
 ) -> None:
-    """Store the batch's rows, the rows that wait, and marks of stored rows that were joined; drop
-    old ones.
+    """Store the batch's rows, the rows that wait, and marks of stored rows that were joined. Drop
+    rows and marks that are older than the window's retention.
+
+    ``keyed``: bool[events], the event has a value and a key without nulls.
     """
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
     for side, unmatched in zip(sides, pending, strict=True):

@@ -48,7 +48,7 @@ class SideStores:
 
     @classmethod
     def of(cls, job: Job, law: StreamJoinLaw) -> SideStores:
-        """Open the stores of a bucket."""
+        """Open a history per source, and a queue and a store of marks per side."""
         return cls(
             [
                 HistoryState(
@@ -157,7 +157,11 @@ class Side:
         window: Window,
         stream_us: Ints,
     ) -> Side:
-        """Return a side that has not yet met the other."""
+        """Return a side that has not yet met the other: ``met`` is empty, and no row is joined.
+        Takes from the side's queue the rows that are due in this batch.
+
+        ``event``: the event of each of ``arrivals``.
+        """
         source = law.sides[side]
         none = np.zeros(0, np.int64)
         identity = np.zeros(job.batches[source].rows.num_rows, np.int64)
@@ -210,7 +214,9 @@ class Side:
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
     def meet(self, events: Timeline, other: Side) -> None:
-        """Find the stored rows of the other side that this side's records meet."""
+        """Read the stored rows of ``other`` that lie in a window of one of this side's records, and
+        set ``other.met``.
+        """
         group = self.arrivals.group
         low, high = self.window.of_other(self.side, self.arrivals.time_us)
         # Overlapping windows of a key are read as one range.
@@ -226,8 +232,8 @@ class Side:
         other.met_group[matches.row] = group[matches.query]
 
     def reach(self, other: Side) -> Reach:
-        """Return the rows of the other side that this side's records may join. Both sides must have
-        met.
+        """Return the ranges of the other side's rows that each of this side's records may join:
+        stored rows and arriving ones. Both sides must have met.
         """
         met, other_arrivals = len(other.met), other.arrivals
         rows = Arrivals(
@@ -239,8 +245,8 @@ class Side:
         return Reach.of(self.side, self.arrivals, rows, row_number, self.stream_us, self.window)
 
     def await_closing(self) -> None:
-        """Set when each row closes, and which rows were joined before this batch. No row counts as
-        joined in this batch yet.
+        """Set ``closes`` and ``joined`` from the stores, and ``first_match`` to ``NEVER`` for all
+        rows. A side that does not wait closes no row.
         """
         total = self.base + len(self.batch)
         self.first_match = np.full(total, NEVER)
@@ -279,8 +285,8 @@ class Side:
         return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
 
     def closing(self) -> Ints:
-        """Return the numbers of the rows that close in this batch without having been joined. A
-        record may have been due before it arrived.
+        """Return the numbers of the rows that close unjoined in this batch: waiting rows first,
+        then the batch's own. A record may have been due before it arrived.
         """
         row_number: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
         row_number = row_number[(self.closes[row_number] != NEVER) & ~self.joined[row_number]]
@@ -290,7 +296,9 @@ class Side:
         return row_number
 
     def marked(self, identity: Ints) -> Mask:
-        """Find the rows, by permanent number, that were joined in an earlier batch: bool[rows]."""
+        """Find the rows that were joined in an earlier batch than their own: bool[rows].
+        ``identity``: the permanent numbers of the rows, in any order.
+        """
         order = np.argsort(identity)
         ids = identity[order]
         located = self.stores.marks[self.side].locate(ids, [pa.array(ids)])
@@ -306,8 +314,8 @@ class Side:
         return pa.concat_tables(tables).combine_chunks()
 
     def was_alone(self) -> Mask:
-        """Find the rows that were emitted unmatched and have not been withdrawn: bool, per
-        number.
+        """Find the rows that were emitted unmatched and have not been withdrawn by an earlier
+        batch: bool, per number. Of stored rows, only those joined in this batch are found.
         """
         alone = np.zeros(len(self.first_match), dtype=np.bool_)
         alone[self.numbers[self.alone]] = True
@@ -317,7 +325,9 @@ class Side:
         return alone
 
     def mark_joined(self) -> None:
-        """Mark the stored rows that were unmatched and have been joined."""
+        """Store a mark for each stored row that was unmatched when it was stored and is joined in
+        this batch.
+        """
         joined = self._pending() & (self.first_match[: len(self.met)] != NEVER)
         rows = self.met.filter(pa.array(joined)).sort_by(ROW)
         identity = rows.column(ROW)
@@ -326,7 +336,7 @@ class Side:
         self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
 
     def wait(self, row_number: Ints) -> None:
-        """Queue these of the batch's rows until their window closes."""
+        """Queue these of the batch's rows, given by their numbers, until their window closes."""
         rows = self.batch.take(pa.array(row_number - self.base))
         due = self.window.limit(self.side, rows.column(EVENT_TIME).to_numpy())
         queue = self.stores.queues[self.side]
@@ -360,6 +370,9 @@ class Meeting:
     """
 
     def __init__(self, left: Side, right: Side) -> None:
+        """Find all pairs once, and set the sides' ``unpaired``, ``first_match``, ``closes`` and
+        ``joined``. Both sides must have met.
+        """
         self._sides = left, right
         self._reach = left.reach(right), right.reach(left)
         self._order = [np.argsort(side.arrivals.arrival) for side in self._sides]
@@ -385,18 +398,24 @@ class Meeting:
                 self.too_late += len(possible.row) - len(pairs.row)
 
     def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
-        """Return the pairs of a range of arrivals: (side, other side, pairs)."""
+        """Yield the pairs that records with arrivals in ``cut`` make: (side of the records, other
+        side, pairs), once per side.
+        """
         for side, other, possible in self._possible(cut):
             yield side, other, self._made(side, other, possible)
 
     def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
-        """Return the pairs of a range of arrivals, without regard to closed rows."""
+        """Return the pairs of records with arrivals in ``cut``, once per side, including pairs with
+        rows that are closed.
+        """
         if self._all is not None:
             return self._all
         return map(self._possible_of, (0, 1), (cut, cut))
 
     def _possible_of(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
-        """Return the pairs of one side's records in a range of arrivals."""
+        """Return the pairs of one side's records with arrivals in ``cut``, from its first to before
+        its second number.
+        """
         order, reach = self._order[side], self._reach[side]
         start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
         return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
@@ -408,7 +427,9 @@ class Meeting:
         return possible.where(side.finds_open(other, possible) | other.joined[possible.other])
 
     def _settle(self, left: Side, right: Side) -> None:
-        """Find the rows that are joined, if rows that have been emitted alone join nothing."""
+        """Set ``joined`` of both sides: true for each row that is joined in the end. A closed row
+        that was emitted alone joins nothing more.
+        """
         for cut in self.cuts:
             for side, other, possible in self._possible(cut):
                 open_ = side.finds_open(other, possible)

@@ -41,7 +41,9 @@ from dovetail.state.queue import QueueState
 
 
 def run(job: Job, law: StreamTableJoinLaw) -> Done:
-    """Emit each stream record's result, in the order in which the records are processed."""
+    """Emit the result of each stream record that is processed in this batch, in that order. With a
+    grace period, records wait in the queue before.
+    """
     sources = range(len(job.sources))
     stream = law.leaves[0]
     names, runs, numbered = job.operator.names, dict(job.stores), job.manifest.rows
@@ -88,8 +90,11 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
 def _find(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
-    """Return the row that each ``asked`` event finds in a table, the pool of these references, and
-    a mask. The mask marks events that are older than the table's history.
+    """Return the reference of the row that each ``asked`` event finds in a table, ABSENT for none;
+    the pool of these references; and a mask.
+
+    The mask marks events that are older than the table's history. They find the latest version, if
+    it began by their time.
     """
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
@@ -144,7 +149,8 @@ class _Released:
 #
 # So a sees x but not y, and the order is x, a, y, d.
 def _release(job: Job, stream: int, grace_us: int) -> _Released:
-    """Let each stream record wait until its side's clock has passed it by the grace period.
+    """Take from the stream the records that still wait for their grace period, and add the queued
+    records that are released in this batch.
 
     A record is released just before the record, of any bucket, that moves the clock to its due
     time. Several are released in order of time, then of key. A late record, or one with a null in

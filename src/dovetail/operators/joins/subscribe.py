@@ -21,8 +21,8 @@ from dovetail.physical.specs.by_key import Subscribe
 
 
 def run(job: Job, law: Subscribe) -> Done:
-    """Emit the messages in the order of the records: to the former foreign key, then to the
-    present.
+    """Emit the messages of each change in the order of the records: first to the former foreign
+    key, then to the present one. Store each primary key's foreign key.
     """
     shape = job.sources[0].shape
     foreign = shape.foreign_columns
@@ -63,8 +63,10 @@ def _table(
     sent: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
-    """Return the messages as the second stage reads them. ``keys``: the former and the present
-    foreign key of each change, the hash first.
+    """Return the messages as the second stage reads them, in the order of the records.
+
+    ``keys``: the former and the present foreign key columns of each change, the hash first. A
+    message to a foreign key with a null goes to the bucket of its primary key.
     """
     operator, shape, events = job.operator, job.sources[0].shape, changes.events
     change, begun = changes.in_order(sent.ends, sent.begins)
@@ -100,7 +102,9 @@ def _table(
 
 
 def _differ(bucket: Ints, group: Ints) -> Mask:
-    """Find the messages whose primary key has messages to several buckets: bool[messages]."""
+    """Find the messages whose primary key has messages to several buckets: bool[messages].
+    ``bucket`` and ``group``: of each message, its bucket and its primary key.
+    """
     seen = np.full(int(group.max(initial=-1)) + 1, -1)
     seen[group] = bucket
     differs = np.zeros(len(seen), np.bool_)
@@ -109,8 +113,11 @@ def _differ(bucket: Ints, group: Ints) -> Mask:
 
 
 def _several(ends: Mask, group: Ints) -> Mask:
-    """Find the messages whose primary key has more than one message, with one that ends a
-    subscription: bool[messages]. Only then may a primary key have results of several foreign keys.
+    """Find the messages of primary keys with more than one message, at least one of which ends a
+    subscription: bool[messages].
+
+    Only then may a primary key have results of several foreign keys. ``ends`` and ``group``: of
+    each message, whether it ends one, and its primary key.
     """
     count = np.bincount(group)
     ended = np.zeros(len(count), np.bool_)

@@ -45,7 +45,9 @@ class SubscriptionStores:
 
     @classmethod
     def of(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
-        """Open the stores that the bucket's manifest records."""
+        """Open the stores that the bucket's manifest records. The store of counts is None unless
+        the join keeps right rows without a partner.
+        """
         shape = job.sources[0].shape
         subscribed = TableState(
             shape.schema,
@@ -65,7 +67,9 @@ class SubscriptionStores:
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
     def referring(self, job: Job, events: Timeline) -> References | None:
-        """Count the rows that refer to each event's key, or return None if it is not needed."""
+        """Count the left rows that refer to each event's key, before and after it. Return None if
+        right rows never appear alone.
+        """
         if self.counts is None:
             return None
         located = self.counts.locate(events.hash, events.keys)
@@ -88,8 +92,10 @@ class SubscriptionStores:
         subscriptions: Subscriptions,
         references: References | None,
     ) -> None:
-        """Store each subscription's last row, the right rows, and the changed numbers of
-        references.
+        """Store the last message of each subscription that the batch changes, the right rows, and
+        the changed numbers of references. A number of 0 is stored as a tombstone.
+
+        ``counted``: the events that the right table takes.
         """
         rows = job.batches[0].rows
         last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
@@ -161,7 +167,9 @@ class Right:
 
 
 def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
-    """Return the right table along a batch's timeline."""
+    """Return the right table's rows before and after each event. ``store`` holds its rows before
+    the batch. Of a versioned table, only its latest versions count as changes.
+    """
     located = latest(store, events)
     counted = counts(job, events, 1)
     versioned = job.sources[1].meaning.versioned_us is not None

@@ -21,7 +21,9 @@ from dovetail.physical.specs.by_key import TableJoinLaw
 
 
 def run(job: Job, law: TableJoinLaw) -> Done:
-    """Emit every record's own result or, with ``emit="batch"``, each key's last one."""
+    """Emit the result after every record or, with ``emit="batch"``, each key's last result if it
+    differs from the one before. Store the rows of all tables.
+    """
     operator = job.operator
     sources = range(len(job.sources))
     stores = [job.table_store(source) for source in sources]
@@ -66,7 +68,9 @@ def run(job: Job, law: TableJoinLaw) -> Done:
 
 
 def _says_nothing(events: Timeline, source: int, stored: StoredRows, current: Mask | None) -> Mask:
-    """Find the events that are tombstones of keys without a row: bool[events]."""
+    """Find the events of ``source`` that are tombstones of keys without a row: bool[events].
+    ``current``: the events that are versions, None for all of the source.
+    """
     previous = versions(events, source, stored.present, current)[0]
     nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
     return nothing
@@ -75,7 +79,9 @@ def _says_nothing(events: Timeline, source: int, stored: StoredRows, current: Ma
 def _with_previous(
     events: Timeline, stored: StoredRows, changes: Changes, current: Mask | None
 ) -> tuple[Changes, Changes]:
-    """Return a single table's changes and the rows that they replace, if there is either."""
+    """Return the changes of a single table, and as further changes the rows that they replace, in
+    the same order. Changes without a row before and after are left out.
+    """
     previous = versions(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))
     visible = changes.present | before.present
@@ -85,7 +91,9 @@ def _with_previous(
 def _differing(
     operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
-    """Keep the changes whose row differs from the one before, in presence or in any value."""
+    """Keep the changes whose row differs from that in ``before``, in presence or in any value.
+    ``before`` has an element for each change.
+    """
     equal = changes.present & before.present
     at = np.flatnonzero(equal)
     for leaf, source in enumerate(law.leaves):
