@@ -105,7 +105,8 @@ class LogRuns:
         return lead, following
 
     def interleaved(self) -> Mask:
-        """Find the runs whose log has overlapping runs: bool[k].
+        """Find the runs of logs in which any two runs overlap: bool[k]. All runs of such a log
+        count.
 
         >>> log, first = np.array([0, 0, 1]), np.array([0, 2, 4])
         >>> LogRuns(log, first, np.array([3, 5, 6]), first).interleaved().tolist()
@@ -121,8 +122,11 @@ class LogRuns:
         return overlaps
 
     def ended_before(self, log: Ints, position: Ints) -> Ints:
-        """Return the largest timestamp in the runs of a log that end before a position: int64[n].
-        It is ``NO_TIME`` if there is no such run.
+        """Return for each of n places the largest timestamp in the runs of its log that end before
+        it: int64[n]. It is ``NO_TIME`` if there is no such run.
+
+        ``log`` and ``position``: int64[n], the places. A run that ends at the position itself does
+        not count.
         """
         order = np.lexsort((self.last, self.log))
         high_us = np.full(len(log), NO_TIME)
@@ -160,8 +164,8 @@ class Stairs:
         return cls(position[last], time[last])
 
     def at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
-        """Return stream time at each position, ``NO_TIME`` before the first step. If ``inclusive``,
-        a step at the position itself counts.
+        """Return stream time at each position: int64[n], ``NO_TIME`` before the first step. If
+        ``inclusive``, a step at the position itself counts; it may differ per position.
         """
         highest = np.append(NO_TIME, self.time_us)
         upto = np.searchsorted(self.position, position, side="right")
@@ -170,7 +174,9 @@ class Stairs:
         return time_us
 
     def first(self, time_us: Ints) -> Ints:
-        """Return the position at which stream time reaches each time, or ``NEVER``."""
+        """Return the position of the first step that reaches each time: int64[n], ``NEVER`` if none
+        does.
+        """
         position: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
         return position
 
@@ -223,11 +229,12 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
 # | 4   | 22   | yes      | 20          | 25    | not before row 3            |
 # | 5   | 30   |          | 30          | 30    |                             |
 def with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) -> Ints:
-    """Return the clocks of rows of which some are left out by a condition: int64[n].
+    """Return the clocks of n rows of which a condition leaves some out: int64[n].
 
     A row that is left out deletes its key's row at its own time. It comes neither before the row
-    ahead of it nor after the next row that is not left out. Other rows have ``stream_us``.
-    ``log``: equal for neighbours of one log. ``trail_us``: those of ``trailing_times``.
+    ahead of it nor after the next row that is not left out. Other rows have ``stream_us``, the
+    clock without the left-out rows. ``log``: equal for neighbours of one log. ``trail_us``: those
+    of ``trailing_times``.
     """
     count = len(log)
     if not left_out.any():
@@ -240,8 +247,8 @@ def with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) ->
 
 
 def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:
-    """Return the largest time since the last row that is not left out: int64[n], ``NO_TIME`` at
-    such a row.
+    """Return the largest time of the rows left out since the last other row of the log, up to each
+    row: int64[n]. It is ``NO_TIME`` at a row that is not left out.
 
     >>> log, left_out = np.zeros(4, np.int64), np.array([False, True, True, False])
     >>> trailing_times(log, np.array([1, 9, 5, 7]), left_out)[1:3].tolist()

@@ -14,8 +14,10 @@ from dovetail.arrays.timeline import Ints, Mask
 
 
 def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int) -> Mask:
-    """Find the records that have a record of their group in ``to_group`` within ``within_us``:
-    bool[n]. The bound is inclusive.
+    """Find the records that have a time of ``to_us`` in their group at most ``within_us`` before or
+    after their own: bool[n].
+
+    ``group``, ``time_us``: int64[n], the records. ``to_group``, ``to_us``: int64[m], in any order.
 
     >>> near(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0]), np.array([3]), 2).tolist()
     [True, False, False]
@@ -66,7 +68,10 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
 #     after, step 2   7   -   -   -   -    reached: 1, 4, 7
 #     emitted         yes     yes yes
 def _chained(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """Find the records that are emitted, like ``first_of_each``, if no group's times fall."""
+    """Find the emitted records like ``first_of_each``, for records by (group, time): bool[n]. Each
+    group's first record is emitted, then each first one later than ``within_us`` after the last
+    emitted.
+    """
     count = len(group)
     reached = np.zeros(count + 1, np.bool_)
     if not count:

@@ -36,8 +36,8 @@ class Elements:
         )
 
     def known_by(self, row: Ints) -> Ints:
-        """Return a number per element, equal where row and element are equal: int64[n]. ``row``:
-        int64[m], the row of each change.
+        """Return a number per element, equal for equal elements of one row: int64[n]. ``row``:
+        int64[m], the row to which each change belongs.
         """
         element_id: Ints = row[self.change] * (self.number.max(initial=0) + 1) + self.number
         return element_id
@@ -53,8 +53,11 @@ class Elements:
 
 
 def emitted(elements: Elements, arrival: Ints) -> Ints:
-    """Return the elements to emit, in order of change: first those that leave, then those that
-    come. ``arrival``: int64[m], the order of the changes.
+    """Return the indices of the elements to emit, by the arrival of their change. Those that leave
+    come before those that enter; each kind is in the order of its array.
+
+    An old element that is also in the new array is not emitted as leaving. ``arrival``: int64[m],
+    distinct, the order of the changes.
     """
     element_id = elements.known_by(np.arange(len(arrival)))
     stays = ~elements.is_new & np.isin(element_id, element_id[elements.is_new])

@@ -24,8 +24,10 @@ class Former:
 
 
 def former(events: Timeline, stored: Mask, unsent: Mask) -> Former:
-    """Find the rows that have one column's values. ``stored``: bool[groups], true if the key has a
-    row. ``unsent``: bool[n], the events that leave the column out.
+    """Find the row that has each event's value of one column, for events of one source.
+
+    ``stored``: bool[groups], true if the key has a row. ``unsent``: bool[n], the events that leave
+    the column out.
 
     | event         | column | value comes from            |
     |---------------|--------|-----------------------------|

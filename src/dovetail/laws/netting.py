@@ -30,8 +30,11 @@ def net(keys: Sequence[pa.Array], commit: Ints, gone: Mask, row: Sequence[pa.Arr
     """Find the changes that stay, of n: bool[n].
 
     ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``gone``: bool[n],
-    the change removes its row. ``row``: the columns that decide whether rows are equal. If a commit
-    names a key more than twice, all rows that come stay.
+    the change removes its row. ``row``: the columns that decide whether rows are equal.
+
+    A removal stays if its commit brings no row of the key. A row that comes stays, unless it equals
+    the only row that its commit removes. If a commit names a key more than twice, all rows that
+    come stay.
     """
     stays = np.ones(len(commit), np.bool_)
     at = np.flatnonzero(np.isin(commit, np.unique(commit[gone])))

@@ -39,8 +39,8 @@ class Said:
 
 
 def said(old: Mask, new: Mask, same: Mask) -> Said:
-    """Return the rows that m changes emit. ``old``, ``new``: there is a row before, after.
-    ``same``: both rows have equal values. All are bool[m].
+    """Return the rows that m changes emit; none where both rows are equal. ``old``, ``new``: there
+    is a row before, after. ``same``: both rows have equal values. All are bool[m].
     """
     changed = ~(old & new & same)
     return Said(

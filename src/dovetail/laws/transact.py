@@ -90,12 +90,16 @@ class Tally:
         return self.of(np.arange(len(self.rows)))
 
     def put(self, which: Ints, other: Tally) -> None:
-        """Replace the state of the keys at ``which`` by that of ``other``."""
+        """Replace the state of the keys at ``which`` by that of ``other``, in place. ``other`` has
+        one key for each.
+        """
         for name, column in vars(other).items():
             getattr(self, name)[which] = column
 
     def cleared(self) -> Tally:
-        """Return the state, with nothing but the count for keys that have no row."""
+        """Return a copy in which keys without a row have the state of ``none``: no transaction,
+        order, place or skipped delete.
+        """
         gone = self.rows == 0
         return Tally(
             self.rows,
@@ -133,11 +137,11 @@ class Settled:
 # A key's first span begins with known rows, each other one with 0 or 1. So both ways are counted,
 # and ``_begins`` finds which it is: here 1 both times.
 def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
-    """Find the events that leave the table's row as it is.
+    """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
-    ``start``: int64[k], the first event of each key; ``tally``: the state of these keys. An event
-    may repeat another one only if its order or its place falls within a span. The events of such
-    spans are taken one after the other, those of all spans at once.
+    ``start``: int64[k], the first event of each key; ``tally``: the state of these keys before. An
+    event may repeat another one only if its order or its place falls within a span. The events of
+    such spans are taken one after the other, those of all spans at once.
     """
     count = len(steps.kind)
     group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))
@@ -156,7 +160,9 @@ def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
 
 
 def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
-    """Find the events that are left out, like ``settled``, event by event of all keys at once."""
+    """Return the same as ``settled``, computed event by event, for all keys at once. ``start``:
+    int64[k], the first event of each key.
+    """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))
     longest, tally = np.argsort(-length, kind="stable"), tally.copy()
@@ -180,7 +186,9 @@ def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
 # | GOES | 8, 1, 97 | 1 | 0 | |
 # | CHANGES | none | 1 | 1 | |
 def _next(steps: Steps, tally: Tally) -> Settled:
-    """Find which of k events, one of each of k keys, are left out."""
+    """Return the outcome of k events, one of each of k keys. ``tally``: the state of these keys
+    before, in the same order.
+    """
     kind = steps.kind
     same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)
     repeated = same & (steps.order <= tally.order) & (steps.place <= tally.place)
@@ -207,7 +215,8 @@ def _next(steps: Steps, tally: Tally) -> Settled:
 
 
 def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
-    """Find the events that are left out, like ``settled``, but for bare ones right behind a delete.
+    """Return the same as ``settled`` for events without bare ones right behind a delete. The state
+    of a key with no event stays as it is.
 
     ``group``: int64[n], non-decreasing, the key of each event.
     """
@@ -274,10 +283,12 @@ def _changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, 
 
 
 def _lanes(steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints) -> list[Settled]:
-    """Return the outcome of some spans that begin with no row, and that of the same with one.
+    """Return two outcomes of some spans, event by event: first as if they began with no row, then
+    as if with one.
 
-    ``tally``: the state of their keys; ``given``: the rows that a span begins with, if it is its
-    key's first one, else ABSENT.
+    ``tally``: the state of their keys. ``begin`` and ``end``: the first and the last event of each
+    span, both inclusive. ``given``: the rows that a key's first span begins with in both outcomes,
+    ABSENT for other spans.
     """
     spans = len(begin)
     which, event = expand(begin, end + 1)

@@ -36,8 +36,11 @@ class Versions:
 
 
 def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:
-    """Find the events that are records of ``source`` within its history retention: bool[n].
-    ``clock_us``: the source's stream time at each event, ``NO_TIME`` for none.
+    """Find the events that are records of ``source`` at most ``retention_us`` older than its stream
+    time: bool[n].
+
+    ``clock_us``: int64[n], the source's stream time at each event. If it is ``NO_TIME``, every time
+    counts.
     """
     of_source: Mask = timeline.source == source
     horizon_us = np.where(clock_us == NO_TIME, NO_TIME, clock_us - retention_us)
@@ -47,10 +50,9 @@ def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_
 # Ranks of times are lifted by group, so one running maximum over all events serves all groups.
 def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
     """Find the ``counted`` events that are the latest version of their key when they arrive:
-    bool[n].
+    bool[n]. An event with the same time as the latest version so far is newer.
 
     ``stored_time_us``: int64[groups], the time of the latest stored version, ``NO_TIME`` for none.
-
     One key, stored version at 4:
 
     | event time | latest version so far | newest |
@@ -69,7 +71,9 @@ def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
 
 
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
-    """Return the versions that the ``counted`` events make."""
+    """Return a version for each ``counted`` event, by (group, time, arrival). Events of one time
+    are all kept.
+    """
     event = np.flatnonzero(counted)
     event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]
     return Versions(
@@ -81,8 +85,11 @@ def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
 
 
 def as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-    """Return the version that stood at ``time_us`` for each query, as its event, or ABSENT. Only
-    versions that arrived before ``arrival`` count; of one time the last to arrive.
+    """Return for each query the version of ``group`` that stood at ``time_us``, as its event:
+    int64[queries], ABSENT for none.
+
+    A version at the time itself stands. Only versions that arrived before ``arrival`` count; of one
+    time the last to arrive.
     """
     if len(versions.event) == 0:
         return np.full(len(group), ABSENT)

@@ -98,7 +98,7 @@ def needed(
 def delta_join(
     groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
 ) -> Results:
-    """Return the results of a batch.
+    """Return the results of a batch, in no order. ``sides``: the fresh rows and the looked-up ones.
 
     ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
     a fresh left row without a match is emitted, because it may have had a match before. It is a row
@@ -135,8 +135,10 @@ def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
 
 def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
     """List all pairs of a row in ``rows`` and a row of the other side in the same group: (row,
-    other row). ``group`` and ``others`` hold the groups of the two sides. Rows without a group
-    match nothing.
+    other row). They lie by ``rows``, then by the other row.
+
+    ``group`` and ``others``: the group of each row of the two sides. ``rows``: indices into
+    ``group``. Rows without a group match nothing.
 
     >>> match(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
     (array([0, 2, 2]), array([1, 0, 2]))
@@ -149,8 +151,8 @@ def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Int
 
 
 def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
-    """Return the pairs with at least one fresh row. If ``retracting``, pairs with a gone row are
-    included as tombstones.
+    """Return the pairs of rows in one group with at least one fresh row. Pairs with a gone row are
+    tombstones if ``retracting``, else left out.
     """
     left, right = sides
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
@@ -169,8 +171,10 @@ def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -
 
 
 def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
-    """Return the unmatched results of a preserved side. A row stands alone while the other side of
-    its group is empty, and is retracted when that side gains a row.
+    """Return the unmatched results of the preserved ``side`` that the batch changes.
+
+    A row is emitted while the other side of its group is empty. It is retracted if it is gone, or
+    if the other side gains a row, even if it never was emitted alone.
     """
     preserved_side, other = sides[side], sides[1 - side]
     empty = ~_at(_marked(groups, other.group[other.alive]), preserved_side.group)
@@ -193,7 +197,12 @@ def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
 def _unmatched(
     groups: int, sides: tuple[SideRows, SideRows], *, preserved: bool, moving: bool
 ) -> Results:
-    """Return the left rows that are gone or have no match, for form ``"left"``."""
+    """Return the left rows that are gone or have no match, for form ``"left"``. Gone rows give
+    tombstones; the others too, unless left rows are ``preserved``.
+
+    Of rows without a match only some are emitted: those whose group has fresh right rows and, if
+    ``preserved`` or ``moving``, fresh ones.
+    """
     left, right = sides
     empty = ~_at(_marked(groups, right.group[right.alive]), left.group)
     touched = _at(_marked(groups, right.group[right.fresh]), left.group)
@@ -208,8 +217,8 @@ def _unmatched(
 
 
 def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
-    """Return one result per group with a fresh row, for form ``"key"``. A tombstone needs a gone
-    row.
+    """Return at most one result per group with a fresh row, for form ``"key"``. A group without a
+    joined row gives a tombstone if a side lost a row, else nothing.
     """
     touched, lost = np.zeros(groups, np.bool_), np.zeros(groups, np.bool_)
     row, time_us = [], np.full(groups, NO_TIME)
@@ -250,7 +259,7 @@ def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
 
 
 def _concatenated(parts: Sequence[Results]) -> Results:
-    """Concatenate results."""
+    """Concatenate the results of one part or more, in order."""
     return Results(
         row=(
             np.concatenate([part.row[0] for part in parts]),

@@ -67,7 +67,8 @@ def messages(
     ``old_null``, ``new_null``: its foreign key is null. ``same``: both foreign keys are equal. All
     are bool[m].
 
-    The foreign key of one row over five changes, left rows not preserved:
+    If left rows are preserved, a null foreign key is a key like others. The foreign key of one row
+    over five changes, left rows not preserved:
 
     | old  | new  | ends | end_emits | begins | begin_emits | fresh |
     |------|------|------|-----------|--------|-------------|-------|
@@ -123,7 +124,7 @@ def references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
     """Return the number of rows that refer to each event's key before and after the event: int64[n]
     each.
 
-    ``group``: int64[n], ascending. ``change``: int64[n], added to the number by each event.
+    ``group``: int64[n], non-decreasing. ``change``: int64[n], added to the number by each event.
     ``initial``: int64[groups], the numbers before the batch.
 
     >>> group, change = np.array([0, 0, 0, 1, 1]), np.array([1, 0, -1, 0, 1])

@@ -42,8 +42,9 @@ class Points:
     """
 
     def standing(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return the row that stood at a time, among the versions that arrived before ``arrival``:
-        a reference, or ABSENT.
+        """Return for each query the row that stood at ``time_us``, among versions that arrived
+        before ``arrival``: a reference, or ABSENT. A version at the time itself counts; one that is
+        no longer known does not.
         """
         version = self._last(group, time_us, arrival)
         in_history = self._known(version, group, time_us, arrival)
@@ -67,21 +68,28 @@ class Points:
         return query[in_history], at[in_history]
 
     def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return the time of the first later version that had arrived, ``LATEST`` for none."""
+        """Return for each query the time of the first version after ``time_us`` that arrived before
+        ``arrival``, ``LATEST`` for none.
+        """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
         next_version = first_below(self.arrival, first, end, arrival)
         return np.append(self.time_us, LATEST)[next_version]
 
     def _last(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return the last version up to a time that had arrived, or -1."""
+        """Return for each query the last version at or before ``time_us`` that arrived before
+        ``arrival``, or -1.
+        """
         first = self.start[group]
         end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)
         return last_below(self.arrival, first, end, arrival)
 
     def _known(self, version: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
-        """Find the versions that lie within the history or are the latest row: bool[n]. A tombstone
-        before the history means the same as no version, so it is not known.
+        """Find the versions that are known at ``arrival``: bool[n]. They lie within the history, or
+        are the latest version and a row.
+
+        ``time_us``: the time asked for. A tombstone before the history means the same as no
+        version, so it is not known.
         """
         latest = self._last(group, np.full(len(group), LATEST), arrival)
         row = np.append(self.reference, ABSENT)[version] != ABSENT

@@ -53,8 +53,8 @@ class Window:
         return max(self.before_us, 0) + max(self.after_us, 0) + self.grace_us
 
     def of_other(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
-        """Return the least and the greatest time, both inclusive, at which the other side joins a
-        row of ``side``.
+        """Return the least and the greatest time, both inclusive, of rows of the other side that
+        may join a row of ``side``.
         """
         before, after = self._reach(side)
         return time_us - before, time_us + after
@@ -139,8 +139,11 @@ class Reach:
         stream_us: Ints,
         window: Window,
     ) -> Reach:
-        """Find the rows of the other side within the windows of records of ``side`` that are still
-        kept at their arrival. ``others`` may be in any order.
+        """Find for each record of ``side`` the range of other rows that lie in its window and are
+        still kept at its arrival.
+
+        ``others`` may be in any order; ``other_row`` is the caller's number of each. ``stream_us``:
+        stream time by arrival.
         """
         order = np.lexsort((others.arrival, others.time_us, others.group))
         others = Arrivals(others.group[order], others.time_us[order], others.arrival[order])
@@ -157,7 +160,9 @@ class Reach:
         )
 
     def pairs(self, row: Ints) -> Pairs:
-        """Return the pairs of the records ``row``."""
+        """Return the pairs that the records ``row``, indices into ``own``, make with rows that
+        arrived before them.
+        """
         which, other_index = expand(self.first[row], self.end[row])
         row = row[which]
         pairs = Pairs(row, self.number[other_index], self.other.time_us[other_index])
@@ -165,9 +170,11 @@ class Reach:
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
-    """Return the arrival at which rows with these limits close, ``NEVER`` if they stay open in this
-    batch. It is the first arrival with stream time past the limit; the last index of ``stream_us``
-    means the end of the batch. A row that arrives after that closes at once.
+    """Return the first arrival at which stream time is past each limit: int64[n], ``NEVER`` if rows
+    with it stay open in this batch.
+
+    ``stream_us``: as ``stream_times`` returns it, so its last index means the end of the batch. A
+    row that arrives after the returned arrival closes at once.
     """
     due = np.searchsorted(stream_us, limit_us, side="right")
     return np.where(due < len(stream_us), due, NEVER)

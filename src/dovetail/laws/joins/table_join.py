@@ -109,7 +109,7 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 
 def preserved(how: How) -> tuple[bool, bool]:
-    """Say for the left and the right side whether its rows appear without a match."""
+    """Return for the left and the right side whether its rows appear without a match."""
     return how in ("left", "outer"), how in ("right", "outer")
 
 
@@ -172,7 +172,9 @@ def lookup(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int,
 
 
 def _found(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
-    """Return a mask of the records that are emitted, and the references of each leaf."""
+    """Return a mask of the records that are emitted, bool[m], and the row of each leaf that they
+    find, int64[m] each. A record is left out if an inner join of ``tree`` has no right row for it.
+    """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
         return np.ones(len(refs), dtype=np.bool_), (refs,)
@@ -221,7 +223,12 @@ class _Trail:
     times: Mapping[int, Ints]
 
     def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Subtree, Mask]:
-        """Return what leaf number ``occurrence`` makes ``tree`` emit: (emitted, row, had a row)."""
+        """Return what a change of leaf number ``occurrence`` makes ``tree`` emit: (emitted, row,
+        had a row), an element per event.
+
+        ``emitted``: the tree has a result. ``row``: the tree's row after the event. ``had a row``:
+        it had one before.
+        """
         if isinstance(tree, TreeLeaf):
             side = _state(tree, self.now, self.times)
             old = self.before[tree.source] != ABSENT
@@ -251,8 +258,10 @@ class _Trail:
 
 
 def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Subtree:
-    """Return the row of a subtree as its tables stand. Its time is ``NO_TIME`` without a row or
-    without ``times``.
+    """Return the row of a subtree for n references to each table. ``reference``: int64[n] per
+    source. ``times``: per source, the time of each reference.
+
+    The row's time is ``NO_TIME`` if there is no row, or without ``times``.
     """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
@@ -269,7 +278,11 @@ def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] 
 
 
 def _combine(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subtree:
-    """Return the joined row: nulls for a missing side, ABSENT throughout where there is no row."""
+    """Return the joined row of two sides at each event, with the larger time of both. A side that
+    is missing is ABSENT, and so are all leaves where there is no row.
+
+    ``keeps``: the left and the right side are preserved.
+    """
     present = (
         (left.present & right.present) | (left.present & keeps[0]) | (right.present & keeps[1])
     )

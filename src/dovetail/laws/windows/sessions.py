@@ -111,8 +111,9 @@ class _Line:
         return np.flatnonzero(self.bridged == _NEVER)
 
     def around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-        """Return the first and the last place of the stretch that is bridged around each place at
-        an arrival.
+        """Return the first and the last place, both inclusive, of the stretch that is bridged
+        around each place ``index`` at ``arrival``. Bridges made at that arrival count. ``group``:
+        the group of each place.
         """
         ends, closed = self.ends, -self.bridged
         # Usually everything before the place that is ever bridged is bridged, and nothing after it.
@@ -140,10 +141,12 @@ def forest(
     stored: Sessions,
     gap_us: int,
 ) -> Forest:
-    """Return the sessions of events, which lie by (group, arrival).
+    """Return the sessions that events make, and the open stored ones that they may replace. Events
+    lie by (group, arrival).
 
     ``closing_us``: int64[events], non-decreasing by arrival. A session that ends before it is
-    closed when the event arrives.
+    closed when the event arrives. ``stored``: the stored sessions; those that are closed at their
+    group's first event are left out.
     """
     groups = int(group.max(initial=-1)) + 1
     behind = time_us < closing_us
@@ -195,8 +198,10 @@ def forest(
 def _line(
     group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
 ) -> tuple[_Line, Ints]:
-    """Build the line of some records, then the starts and the ends of stored sessions, and return
-    the place of each. ``closing_us`` belongs to the records, which come first.
+    """Build the line of n records, then the starts and then the ends of stored sessions. Return it
+    with the place of each of these entries, in the order given.
+
+    ``closing_us``: int64[n]; entries from n on are the stored bounds, with the arrival ``STORED``.
     """
     order = np.lexsort((arrival, time_us, group))
     index = np.empty(len(order), np.int64)
@@ -225,8 +230,8 @@ def _line(
 
 
 def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
-    """Return the last place before each whose arrival is before its own, -1 for none. Usually that
-    is its neighbour.
+    """Return for each record the last place of its group before ``index`` that has an earlier
+    arrival, -1 for none. ``first``: the first place of the record's group.
     """
     earlier = index - 1
     far = np.flatnonzero((earlier < first) | (arrival[earlier] >= record_arrival))
@@ -237,8 +242,8 @@ def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> I
 def _behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
-    """Find the records that come behind and join the first session open at their arrival. Returns a
-    mask, and the first and last place of that session.
+    """Find the records that come behind and join the first session open at their arrival. Return a
+    mask, and the first and the last place of that session; both are 0 where none is open.
 
     A round handles a stretch of each session's records, by arrival: those that join, up to the
     first that does not, then those that do not, up to the first that does. Rounds work on blocks of
@@ -294,7 +299,9 @@ def _lowest(values: Ints, segment: Ints) -> Ints:
 
 
 def _first(flags: Mask, begins: Ints, ends: Ints) -> Ints:
-    """Return the first place in each range whose flag is set, or the range's end."""
+    """Return the first place from ``begins`` to before ``ends`` whose flag is set, per range; its
+    end for none.
+    """
     at = np.flatnonzero(flags)
     next_flagged: Ints = np.append(at, len(flags))[np.searchsorted(at, begins)]
     return np.minimum(next_flagged, ends)

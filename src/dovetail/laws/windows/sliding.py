@@ -60,7 +60,9 @@ class SlidingRecords:
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
 
     def within(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
-        """Return the records in each window: (first, exclusive end)."""
+        """Return the range of records of each window: (first, exclusive end). A window lasts from
+        ``start_us`` to ``start_us + size_us``, both inclusive.
+        """
         first, end = self.bounds[group], self.bounds[group + 1]
         low = bisect(self.time_us, first, end, start_us, right=False)
         return low, bisect(self.time_us, low, end, start_us + size_us, right=True)
@@ -124,7 +126,12 @@ class ChangedWindows:
         return np.maximum(latest, self.since)
 
     def members(self, window: Ints) -> tuple[Ints, Ints]:
-        """List the records that are added to the windows: (window, record), by window and order."""
+        """List the records that are added to each of these windows: (window, record), by window,
+        then by the records' order.
+
+        A window of an earlier batch gets only the batch's records. A record for which the window
+        was closed is not among them.
+        """
         records, since = self.records, self.since[window]
         low, high = records.within(self.group[window], self.start_us[window], self.size_us)
         fresh = np.flatnonzero(records.arrival != STORED)
@@ -158,9 +165,11 @@ class ChangedWindows:
         return list(pieces(count, self.pairs_max))
 
     def updates(self, start: int, stop: int) -> WindowUpdates:
-        """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make. A record
-        pairs with the existing windows that hold it. A window that a record brings into existence
-        pairs with earlier records.
+        """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make.
+
+        A record pairs with the existing windows that hold it. A window that a record brings into
+        existence pairs with that record and all earlier ones in it. Only the arriving record's
+        pairs are emitted, and the last earlier one of a window that is apart.
         """
         arrival = self.records.arrival
         record_arrival = arrival[self.record]
@@ -184,8 +193,8 @@ class ChangedWindows:
         return WindowUpdates(window, record, emitted[order], moment[order])
 
     def emitted(self, start: int, stop: int) -> int:
-        """Count the emissions of the pairs that arrivals from ``start`` to the exclusive ``stop``
-        make.
+        """Return the number of results that ``updates(start, stop)`` would emit, without making the
+        pairs.
         """
         record_arrival = self.records.arrival[self.record]
         record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
@@ -277,9 +286,12 @@ def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedW
 def _ranges(
     records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the windows that each record is added to: (record, first window, exclusive end).
-    Windows from earlier batches come first, then new ones, each kind by (group, start). ``group``
-    and ``start_us`` are in that order.
+    """Return the windows that each record is added to: (record, first window, exclusive end). The
+    range may be empty.
+
+    A record of the batch comes twice: first all of them with windows of earlier batches, then all
+    records with new windows. Windows lie in that order too, each kind by (group, start). A window
+    that was closed for a record is not in its range.
     """
     groups = len(records.bounds) - 1
     kind = group + groups * (since != STORED)
