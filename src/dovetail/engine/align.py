@@ -62,7 +62,7 @@ def align(
 ) -> Aligned:
     """Let through the rows that need not wait, and store the others.
 
-    ``incoming``: for each source the batch's rows, from ``pieces``; ``before``: the manifest before
+    ``incoming``: for each source the batch's rows, from ``pieces``. ``before``: the manifest before
     the batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the
     times at which sources last brought something. ``now_us``: the batch's wall-clock time.
     """
@@ -125,7 +125,9 @@ def align(
 
 
 def _logs(logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int) -> Logs:
-    """Return for each log of a source the largest timestamp read and when it was last heard."""
+    """Return for each log of a source (largest timestamp read, wall-clock time when it was last
+    heard), this batch included. Logs of which nothing came keep their entry.
+    """
     logs = dict(logs_before)
     for piece in pieces:
         if piece.source != source_index or piece.runs is None:
@@ -158,8 +160,8 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
 
 
 def _high_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
-    """Return the largest timestamp in ``logs`` of each row's log: int64[rows], ``NO_TIME`` for
-    none. If the source has no logs of its own, return ``read_us``, that of the source.
+    """Return for each row the largest timestamp of its log in ``logs``: int64[rows], ``NO_TIME``
+    for an unknown log. If the source has no logs of its own, return ``read_us`` alone.
     """
     if not source.arrival.by_own_logs:
         return read_us
@@ -171,9 +173,10 @@ def _high_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints
 def _let_through(
     source: SourceSpec, waited: pa.Table, incoming: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
-    """Return the rows that waited, in the order of their due times, then those that need not wait.
+    """Return the rows that waited, by due time, then the passing rows of the batch. Rows of a
+    source with logs of its own lie by log and position instead.
 
-    ``passing``: bool[rows that came]; ``due_us``: int64[rows that came].
+    ``passing``: bool[rows of the batch]; ``due_us``: int64[rows of the batch].
     """
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)

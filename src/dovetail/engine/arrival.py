@@ -96,7 +96,10 @@ def arranged(
 
 
 def _brought(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Arrived:
-    """Return the arrival of rows of another stage, by the columns that they bring."""
+    """Return the arrival of rows of another stage, from the columns that they bring. Rows without
+    stream time count by their event time. ``counted``: bool[rows], those that advance stream time,
+    None for all.
+    """
     has_stream_time = STREAM_TIME in arrival.carries
     time_us = rows.column(STREAM_TIME if has_stream_time else EVENT_TIME).to_numpy()
     if counted is not None:
@@ -109,10 +112,10 @@ def _brought(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Arriv
 
 
 def stairs_of(changes: pa.Table) -> pa.Table | None:
-    """Return the steps of stream time over the changes of a stage (``STAIRS``).
+    """Return the steps of stream time over the changes of a stage (``STAIRS``), or None.
 
-    None unless the changes have both a place in a shared log and a stream time. Only then are the
-    steps not known otherwise.
+    It is None unless the changes have both a place in a shared log and a stream time. Only then are
+    the steps not known otherwise.
     """
     if not {SEQUENCE, STREAM_TIME} <= {*changes.schema.names}:
         return None
@@ -144,7 +147,13 @@ def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
 # | 3 | 1 | 2 | 2, begins with another log |
 # | 4 | 1 | 3 | 2 |
 def _logs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
-    """Return the run of each row, int64[rows], and the first row of each run, int64[runs]."""
+    """Return the run of each row, int64[rows], and the first row of each run, int64[runs], for one
+    row or more.
+
+    A run begins where the file or its block (``by_file``) or the log (``by_own_logs``) changes.
+    With own logs, it also begins after gaps in the sequence, the ``_GAPS_MAX`` widest at most.
+    Other sources have one run.
+    """
     begins = np.zeros(len(rows), np.bool_)
     begins[0] = True
     names = (FILE_PATH, FILE_BLOCK) if arrival.by_file else (LOG_PARTITION,)
@@ -164,9 +173,11 @@ def _logs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
-    """Return the runs (``RUNS``).
+    """Return a row per run (``RUNS``), with the columns that the source's kind of log needs; other
+    numbers are 0, other paths null.
 
-    ``first``, ``last``: their first and last rows; ``high_us``: int64[runs].
+    ``first``, ``last``: int64[runs], the first and the last row of each run, inclusive.
+    ``high_us``: int64[runs].
     """
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}

@@ -27,10 +27,10 @@ from dovetail.state.segment import SegmentCache
 
 @contextmanager
 def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
-    """Raise any exception of the block as a ``DovetailError`` that says where it happened.
+    """Raise any exception of the block as a ``DovetailError`` with the text of where it happened. A
+    ``DovetailError`` that has such a text stays as it is.
 
-    ``describe_place`` returns the text with the tables and all else that is known. It is called
-    only on failure.
+    ``describe_place``: returns the text for an exception. It is called only on failure.
     """
     try:
         yield
@@ -48,7 +48,9 @@ def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterato
 
 
 def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
-    """Describe the place of a failure in a fragment. ``share``: the rows of one key, if known."""
+    """Return a text with the tables, the key and the bucket of a failure in a fragment. ``share``:
+    the rows of the one key on which it fails, None if it is not known.
+    """
     read = [
         source.title
         for source_index, source in enumerate(fragment.sources)
@@ -62,9 +64,11 @@ def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str
 
 
 def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
-    """Return the part of the share with the one key on which it fails with the same type of error.
+    """Return the share of one key on which ``run`` fails with the type of ``error``, found by
+    halving.
 
-    None if no single key does, or if it fails without any rows.
+    It is None if no single key fails so, or if the share fails without any rows. Trials change no
+    state.
     """
 
     def fails(part: Share) -> bool:

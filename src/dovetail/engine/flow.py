@@ -74,7 +74,9 @@ def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
 
 
 def _leaving(step: RouteStep, flow: Flow[R, P]) -> P:
-    """Run a step and everything before it, and return the rows that leave it."""
+    """Run a step and everything before it. Return the packed rows that leave it, with those that
+    pass it.
+    """
     if not isinstance(step.origin, Stage | Relay):
         return flow.read(step)
     if isinstance(step.origin, Relay):

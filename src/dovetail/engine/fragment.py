@@ -75,9 +75,9 @@ def process(
 ) -> Processed:
     """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
 
-    ``now_us``: the batch's wall-clock time, for sources that are waited for; ``bucket``: its
-    number; ``idle``: the rules for when nothing comes, if any. Errors name their place
-    (``engine.error_context``).
+    ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time, for
+    sources that are waited for; ``bucket``: its number; ``idle``: the rules for when nothing comes,
+    if any. Errors name their place (``engine.error_context``).
     """
     with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
         return _process(fragment, pieces, blobs, cache, now_us, bucket, idle)
@@ -148,9 +148,10 @@ def _worked(
     bucket: int,
 ) -> Iterator[pa.Table]:
     """Yield the changes of shares in turn, each computed on the state that the one before left.
+    After the last share's operators, store the manifest.
 
     ``after``: the manifest at the end but for the operators' stores; ``waiting_stores``: its other
-    stores.
+    stores. Unused rows are added to ``counts``.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -184,9 +185,8 @@ def _place(share: Share, bucket: int, error: Exception) -> str:
 
 
 def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
-    """Return the pieces with their rows in memory.
-
-    With a ``stock``, only the columns that order rows are.
+    """Return the pieces with their rows in memory; heartbeats stay as they are. With a ``stock``,
+    only the columns that order rows are, beside the rows' numbers in it.
     """
     piece_index, loaded = 0, []
     for piece in pieces:
@@ -206,7 +206,9 @@ def _later(*times: Times) -> Times:
 
 
 def _advance(read_us: Times, pieces: Sequence[Piece]) -> Times:
-    """Return for each input the largest timestamp read, after these pieces."""
+    """Return for each input the largest timestamp read, these pieces included; None for an input
+    that has had none.
+    """
     highest: list[int | None] = list(read_us)
     for piece in pieces:
         if piece.high_time_us == NO_TIME:

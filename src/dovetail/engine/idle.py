@@ -59,7 +59,7 @@ class Idle:
 def idle_us(operator: str, span: Span, plan: Plan) -> int:
     """Return the span of ``idle=`` in microseconds.
 
-    Raises ``PlanError`` if nothing in the plan waits for stream time.
+    Raises ``PlanError`` for a span that is none, and if nothing in the plan waits for stream time.
     """
     if not any(stage.fragment.holds_us or stage.node.expires for stage in plan.stages):
         raise PlanError(
@@ -83,10 +83,12 @@ class Pause:
 
 
 def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]) -> Times:
-    """Return for each input the wall-clock time at which it last brought something.
+    """Return for each input the wall-clock time at which it last brought something, this
+    micro-batch included.
 
     For an input that never has, it is the time at which it was first waited for. ``known_us``: the
-    times before the micro-batch, whose pieces these are.
+    times before the micro-batch, whose pieces these are. ``hears``: the inputs whose heartbeats say
+    such a time themselves.
     """
     times = [*known_us]
     for piece in pieces:
@@ -120,7 +122,8 @@ def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
 
 
 def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
-    """Return the stream time of each input once it goes on. It never goes back.
+    """Return the stream time of each input while nothing comes, None for an input that has had
+    none. It never goes back.
 
     It is the largest timestamp read plus the wall-clock time since the last record. For an input
     that hears heartbeats, it is the time that they say.
@@ -137,7 +140,12 @@ def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
 
 
 def time_of(fragment: Fragment, times: Times) -> int:
-    """Return the stream time of a fragment's results, less the longest that one is held back."""
+    """Return the stream time of a fragment's results, less the longest that one is held back;
+    ``NO_TIME`` before any.
+
+    ``times``: of each input. The time is the least of the inputs that are clocks; else the largest
+    of streams, or of all inputs if there are none.
+    """
     known_us = [NO_TIME if time is None else time for time in times]
     if fragment.last.clocks:
         time_us = min(known_us[input_index] for input_index in fragment.last.clocks)

@@ -118,9 +118,11 @@ class Buckets:
     def process(
         self, pieces: Pieces, now_us: int, idle: Idle | None
     ) -> Iterator[tuple[int, pa.Table | Time]]:
-        """Run one micro-batch. Yield each table of changes with its bucket.
+        """Run one micro-batch of all buckets in turn. Yield (bucket, table of changes); last of
+        each bucket its heartbeat, if it sends one.
 
-        After the changes of a bucket comes its heartbeat, if it sends one.
+        ``pieces``: the stage's input. A bucket without any does nothing, unless it must run on its
+        own.
         """
         for bucket, blobs in enumerate(self.blobs):
             bucket_pieces = [piece for target, piece in pieces if target == bucket]
@@ -149,10 +151,11 @@ class Local:
     """
 
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
-        """Build the stages of ``plan``.
+        """Build the stages of ``plan`` with empty state.
 
         ``key_hash``: the function that hashes keys to place them; ``expressions``: the evaluator of
-        the topology's Spark expressions. Raises ``PlanError`` for a topology that cannot run here.
+        the topology's Spark expressions, None for none. Raises ``PlanError`` for a topology that
+        cannot run here.
         """
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.idle: Idle | None = None
@@ -188,9 +191,10 @@ class Local:
         return counts
 
     def accept(self, source: Source, rows: pa.Table, partition: int = 0) -> None:
-        """Take rows of a source, of an input partition, for the next micro-batch.
+        """Pack rows of a source, as those of input partition ``partition``, for the next
+        micro-batch.
 
-        Raises ``DataError`` for rows that cannot be placed in time, and takes none.
+        Raises ``DataError`` for rows without a timestamp, and then accepts none of them.
         """
         offers = [
             (self.given[reading.port], *self.pieces(reading, [rows], partition))
@@ -230,6 +234,7 @@ class Local:
         """Return a stage's changes (``Fragment.output_schema``) under the columns of its node.
 
         ``_event_time``, ``_deleted``, ``_position`` and the columns that feed other stages follow.
+        Selections that compute are evaluated.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -243,9 +248,10 @@ class Local:
         return rows
 
     def _viewed(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
-        """Apply a view to rows and keep their other columns.
+        """Return rows after a view, with their columns that are not of the viewed node. Rows may be
+        dropped, repeated or become tombstones.
 
-        ``reports``: True counts and keeps the rows that the view leaves out.
+        ``reports``: count the rows on which the view fails, and keep them as dead letters.
         """
         if isinstance(view, Lookup):
             return self._looked_up(rows, view, reports=reports)
@@ -277,7 +283,9 @@ class Local:
         return _beside(view_rows, rows.drop_columns(view.node.row.names))
 
     def _looked_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
-        """Return a stream's records, with their other columns, beside a store's rows for them."""
+        """Return each record beside each row that the store has for it. Columns that are not of the
+        viewed node stay. ``reports``: count the records that are left out.
+        """
         law = store_lookup(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
         live = pc.invert(rows.column(DELETED)).to_numpy()
@@ -299,10 +307,11 @@ class Local:
         return [result for result in self.results(batch, now_us, beat_us) if len(result.rows)]
 
     def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[ResultRows]:
-        """Run one micro-batch on the accepted rows. Yield the rows of its results on demand.
+        """Run one micro-batch on the accepted rows, and yield the rows of its results on demand;
+        dead letters come last.
 
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
-        inputs count as read, if any.
+        inputs count as read, if any. Results may be empty.
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -355,7 +364,8 @@ class Local:
             self.letters += [pa.Table.from_batches([letter_rows])] if letter_rows.num_rows else []
 
     def _wire_rows(self, reading: InputEdge, rows: pa.Table) -> pa.Table:
-        """Return an input's rows in the columns in which they travel.
+        """Return an input's rows in the columns in which they travel: views applied, keys canonical
+        and hashed. If the foreign key may fail, a last column ``failed`` follows.
 
         On Spark ``spark.execution.wire`` does this.
         """
@@ -412,7 +422,9 @@ class _MicroBatch(Flow[Made, Packed]):
                 yield Parcel(reading.reader, bucket, piece)
 
     def packed(self, step: RouteStep, rows: Made) -> Packed:
-        """Yield the changes of a stage, packed for all its readers."""
+        """Yield what passed the stage, then its changes: packed for all stages that read them, as
+        tables for relays and for a result.
+        """
         tables = [*rows.changes]
         yield from rows.passing
         for reading in step.readings:
@@ -424,7 +436,9 @@ class _MicroBatch(Flow[Made, Packed]):
                 yield from (Parcel(to, 0, table) for table in tables)
 
     def partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Yield the changes of all buckets, as a piece for every bucket, as they are asked for."""
+        """Yield the changes of all buckets on demand: each table becomes a piece for every bucket
+        of the only reader. What passes the stage comes last.
+        """
         stage, reading = step.stage, step.moves
         assert reading is not None
         assert reading.port.hash_column is not None
@@ -439,7 +453,9 @@ class _MicroBatch(Flow[Made, Packed]):
         yield from passing
 
     def emitted(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Yield the changes as they are asked for."""
+        """Yield the step's changes as parcels of bucket 0 for its result, then the parcels that
+        pass the step.
+        """
         output = self.changes(step, inputs)
         assert step.result is not None
         for table in output.changes:
@@ -447,7 +463,9 @@ class _MicroBatch(Flow[Made, Packed]):
         yield from output.passing
 
     def changes(self, step: RouteStep, inputs: list[Packed]) -> Made:
-        """Return the changes, bucket by bucket."""
+        """Return the changes, bucket by bucket, computed on demand. A stage without state merges
+        the tables that its input brings.
+        """
         stage, last = step.stage, step.stage.fragment.last
         contents, passing = self._own(step, inputs)
         if stage.fragment.stateful:
@@ -467,7 +485,9 @@ class _MicroBatch(Flow[Made, Packed]):
     def _own(
         self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
-        """Separate the (bucket, content) pairs for this step from the parcels that pass it."""
+        """Separate the (bucket, content) pairs for this step from the parcels that pass it. If
+        nothing passes, all are its own, read lazily.
+        """
         parcels = chain(*inputs)
         if not step.passes:
             return ((parcel.bucket, parcel.content) for parcel in parcels), []
@@ -501,7 +521,9 @@ class _MicroBatch(Flow[Made, Packed]):
 
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
-    """Raise ``PlanError`` for a delta join, or for expressions that nothing evaluates."""
+    """Raise ``PlanError`` for a delta join, or for Spark expressions if nothing ``evaluates`` them.
+    ``views``: those between the stage and its results.
+    """
     if isinstance(stage.fragment.last.law, DeltaJoinLaw):
         raise PlanError(
             stage.node.name,

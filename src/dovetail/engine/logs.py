@@ -83,7 +83,9 @@ class _Known(TableState):
         self._forgotten_us = NO_TIME if now_us == NO_TIME else now_us - FORGOTTEN_US
 
     def logs(self, located: Located, which: Ints) -> Ints:
-        """Return the logs of the queries ``which``, all of them found."""
+        """Return the stored log of each of the queries ``which``: int64[which]. All of them must be
+        found.
+        """
         column = len(self.schema) - 1
         log: Ints = located.fetch(which, [column]).column(0).to_numpy()
         return log
@@ -98,7 +100,9 @@ class _Known(TableState):
 
 
 def _has_several(rows: pa.Table) -> bool:
-    """Say whether rows with equal hashes come from several logs."""
+    """Say whether two rows with equal hashes come from different logs. ``rows`` has one row at
+    least.
+    """
     log = rows.column(LOG_PARTITION).to_numpy()
     if not (log != log[0]).any():
         return False

@@ -44,7 +44,9 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run(share: Share) -> Done:
-    """Run a fragment's operators. Return the last one's changes, and the stores of all."""
+    """Run a fragment's operators on one bucket. Return the last one's changes, and the stores of
+    all under the manifest's names.
+    """
     fragment = share.fragment
     if not fragment.last.reads:
         done = operate(
@@ -64,7 +66,9 @@ def run(share: Share) -> Done:
 
 
 def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
-    """Return an operator's stores before the batch, by its own names for them."""
+    """Return an operator's stores before the batch, by its own names for them. A store without
+    anything is missing.
+    """
     stores_by_name = share.manifest.stores
     names = {
         local_name: share.fragment.stored(operator_index, local_name)
@@ -96,7 +100,9 @@ def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
 #
 # ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
 def _run_all(share: Share) -> Done:
-    """Run several operators on rows that are numbered in the order of arrival."""
+    """Run several operators in turn, on rows that are numbered in the order of arrival. Return as
+    ``run`` does.
+    """
     operators = share.fragment.operators
     sources = [share.rows(index) for index in range(len(share.sources))]
     order = arrival_order(sources)
@@ -152,7 +158,11 @@ def _run_all(share: Share) -> Done:
 def _numbered_on(
     share: Share, tables: Iterable[pa.Table], order: Ints, clock: _Clock
 ) -> Iterator[pa.Table]:
-    """Yield the last operator's changes as the fragment's, with their positions."""
+    """Yield the last operator's changes as the fragment's, with positions from the manifest's on.
+    Empty tables are left out.
+
+    ``order``: the rows of all inputs in order of arrival. ``clock``: that of the last operator.
+    """
     position = share.manifest.position
     for emitted in tables:
         if len(emitted):
@@ -187,7 +197,11 @@ class _Clock:
 
 
 def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
-    """Return changes with ``Fragment.feeds``, the columns on the records that caused them."""
+    """Return changes with ``Fragment.feeds`` for ``_sequence``: facts on the record that caused
+    each. Windows that close are caused by the moment at which they are due.
+
+    ``order``: the rows of all inputs in order of arrival. ``clock``: that of the last operator.
+    """
     fragment, last, rank = share.fragment, share.fragment.last, emitted.column(SEQUENCE).to_numpy()
     emitted = emitted.drop_columns([SEQUENCE])
     if not fragment.feeds:
@@ -213,7 +227,9 @@ def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.T
 
 
 def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
-    """Return an input's rows in order of arrival, with their ranks as ``_sequence``."""
+    """Return an input's rows in order of arrival, with their ranks as ``_sequence`` in place of
+    what they brought on their arrival. ``rank``: int64[rows], among the rows of all inputs.
+    """
     arranged = np.argsort(rank)
     brought = [name for name in _BROUGHT if name in rows.schema.names]
     rows = rows.drop_columns(brought)
@@ -225,7 +241,11 @@ def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
 def _job(
     share: Share, operator_index: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
-    """Return the job of operator ``operator_index`` on the rows that it is fed."""
+    """Return the job of operator ``operator_index``. ``fed``: the rows of each of its sources.
+    ``ranks``: the ranks of each input's rows. ``clock``: that by which its windows close.
+
+    A versioned source has the clock of its own input instead.
+    """
     operator = share.fragment.operators[operator_index]
     batches, clocks = [], []
     for table, feed, source in zip(fed, operator.reads, operator.sources, strict=True):
@@ -261,9 +281,11 @@ def _fed(
     clock: _Clock,
     counts: Counts,
 ) -> pa.Table:
-    """Return an operator's input (``SourceSpec.wire_schema``) from the rows that feed it.
+    """Return an operator's input (``SourceSpec.wire_schema``) from the rows that feed it; an empty
+    table for None.
 
-    ``rows``: None if there are none. Rows that look in no window are counted.
+    Times are shifted, and hashes computed anew, as ``feed`` says. A row that looks in no window
+    keeps its place with a null window; it is counted, unless it is a tombstone.
     """
     if rows is None:
         return source.wire_schema.empty_table()
@@ -296,9 +318,8 @@ def _fed(
 
 
 def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
-    """Say for each start whether it is null, begins no window, or begins one no longer kept.
-
-    ``clock_us``: int64[n], the stream time as each row comes. Returns bool[n].
+    """Find the starts that are null, begin no window, or begin one no longer kept: bool[n].
+    ``clock_us``: int64[n], the stream time as each row comes, ``NO_TIME`` for none.
     """
     start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
     retained = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)

@@ -58,7 +58,9 @@ class Packing(ABC):
     """The number of a column that is null in the reader's rows; None if it has all rows."""
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows and columns of ``batch`` that are for this reader."""
+        """Return the rows of ``batch`` that are for this reader, with its columns in the order of
+        ``places``.
+        """
         rows = batch if self.places is None else batch.select(self.places)
         out = None if self.out is None else batch.column(self.out)
         if out is None or out.null_count == len(out):
@@ -85,7 +87,9 @@ class Pack(ABC):
 def pack(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield an input partition's rows, read once, packed for all their readers."""
+    """Yield the rows of an input partition, read once, packed for all readers: rows of
+    ``PACKED``.
+    """
     begun = [(packing, packing.of(partition)) for packing in packings]
     for batch in batches:
         for packing, open_pack in begun:
@@ -129,9 +133,8 @@ class Packer(Packing):
         return _Buckets(self, partition)
 
     def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows whose foreign key did not fail, under their own names.
-
-        Count the others.
+        """Return the rows whose foreign key did not fail, under the source's own names and without
+        the column of failures. Count the others as failed.
         """
         if not self.source.shape.fallible:
             return self._named(batch)
@@ -143,9 +146,8 @@ class Packer(Packing):
         return batch
 
     def of_use(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows that a join can use, or that advance its stream time.
-
-        Count those of no use.
+        """Return the rows that a join can use. Count the others as dropped; they stay if the
+        source's ``keeps_time`` is set.
         """
         usable = self._usable(batch)
         if usable is None or usable.true_count == len(usable):
@@ -159,7 +161,9 @@ class Packer(Packing):
         counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
 
     def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Say for each row whether a join can use it: bool[rows], None for all."""
+        """Return for each row whether a join can use it: bool[rows], None if all can. The class's
+        table lists the rows of no use.
+        """
         usable = []
         needs_value = self.source.meaning.stream and not self.source.meaning.valueless
         if needs_value and DELETED in batch.schema.names:
@@ -178,9 +182,8 @@ class Packer(Packing):
         return reduce(pc.and_, usable) if usable else None
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch under its own names.
-
-        It travels under others (``spark.execution.wire``).
+        """Return the batch under the names of ``travel_schema``, without ``_deleted`` if that
+        column is missing. It travels under others (``spark.execution.wire``).
         """
         names = self.source.travel_schema.names
         if batch.num_columns < len(names):
@@ -215,7 +218,9 @@ class Packer(Packing):
         return [field.name for field in self.source.shape.key_fields]
 
     def packed(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
-        """Return the rows of ``PACKED`` for some batches of input, possibly none."""
+        """Return the rows of ``PACKED`` for batches of input, one for each bucket, all with the
+        ``tag``. Without a batch they are heartbeats, which bring the counts.
+        """
         if not batches:
             return packed(None, self.labels, tag)
         schema = self.source.travel_schema
@@ -239,9 +244,8 @@ class Packer(Packing):
         return packed(table, self.labels, tag, by=PLACE)
 
     def _counted(self, table: pa.Table) -> Mask | None:
-        """Say for each row whether it advances stream time: bool[rows], None for all.
-
-        A row with a null in the key does so only under ``keeps_time``.
+        """Return for each row whether it advances stream time: bool[rows], None if all do. A row
+        with a null in the key does so only under ``keeps_time``.
         """
         keys = [table.column(name) for name in self._key_names]
         if self.source.meaning.keeps_time or not any(key.null_count for key in keys):
@@ -264,7 +268,9 @@ class _Buckets(Pack):
         self._bytes, self._counts = 0, Counts()
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take some rows; yield what is full."""
+        """Add the rows of use; yield rows of ``PACKED`` once they are about ``_FLUSH_BYTES``.
+        Raises ``DataError`` for a null timestamp.
+        """
         packer = self._packer
         taken = packer.of_use(packer.sound(batch, self._counts), self._counts)
         if taken.num_rows:
@@ -275,7 +281,9 @@ class _Buckets(Pack):
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left, with the counts."""
+        """Yield the rows of ``PACKED`` for all rows and counts not yet yielded, if there are any,
+        and begin anew.
+        """
         if self._held or self._counts.number:
             packer = self._packer
             tag = Tag(packer.reader, packer.number, self._partition, self._number)
@@ -334,7 +342,9 @@ class Letters(Carrier):
     """The problem."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the letters among some incoming rows."""
+        """Return a dead letter for each incoming row whose text is not null. The first column is
+        the event time, the second the text.
+        """
         time, row = batch.filter(batch.column(1).is_valid()).columns
         text_columns = (
             pa.array([text] * len(row), pa.string()) for text in (self.operator, self.problem)
@@ -352,7 +362,9 @@ class _Whole(Pack):
         self._number = self._bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take some rows; yield what is full."""
+        """Add the rows that are carried; yield a row of ``PACKED`` once they are about
+        ``_FLUSH_BYTES``.
+        """
         rows = self._carrier.rows(batch)
         if rows.num_rows:
             self._held.append(rows)
@@ -391,7 +403,9 @@ class Tag:
     heard_us: int = NO_TIME
 
     def counting(self, counts: Counts, metrics: Sequence[str]) -> Tag:
-        """Return the tag with the counts of these metrics."""
+        """Return the tag with the counts and examples of ``metrics``, in their order: 0 and None
+        for a metric without rows.
+        """
         count_by_metric, examples = counts.number, counts.examples
         return replace(
             self,
@@ -403,9 +417,11 @@ class Tag:
 def packed(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
-    """Return the rows of ``PACKED``, one for each bucket, for ``table``.
+    """Return the rows of ``PACKED``, one for each bucket, with the rows of ``table`` that belong
+    there.
 
-    Rows are partitioned by the hash in column ``by``. None for a table makes heartbeats.
+    ``labels``: the number under which each bucket is shuffled. ``by``: the column with the hash
+    that chooses the bucket. None for a table makes heartbeats.
     """
     buckets = len(labels)
     payloads = pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by)
@@ -436,8 +452,7 @@ def _beating(reader: int, beat: Piece) -> Tag:
 
 
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
-    """Return the rows of ``PACKED`` for these payloads, one for each label.
-
+    """Return n rows of ``PACKED`` for n labels and payloads, with the facts of ``tag`` in each.
     Only the first row has the counts, so that they are counted once.
     """
     rows = len(labels)
@@ -467,9 +482,8 @@ def _to_all(table: pa.Table | None, buckets: int) -> pa.Array:
 # | edges | 0 2 2 3 |
 # | streams | rows 0 and 1, null, row 2 |
 def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
-    """Return one Arrow IPC stream for each bucket, null if it gets no rows.
-
-    Rows keep their order.
+    """Return one Arrow IPC stream for each bucket, null if it gets no rows: binary[buckets]. Rows
+    keep their order. ``by``: the int64 column with the hash that chooses the bucket.
     """
     schema = table.schema
     bucket = bucket_of(table.column(by).to_numpy(), buckets)

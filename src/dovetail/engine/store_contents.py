@@ -40,7 +40,8 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def schema_of(store: Store) -> pa.Schema:
-    """Return the columns that ``rows`` gives: the input's own, then ``_timestamp``.
+    """Return the schema of the rows that ``rows`` and ``found`` give: the input's own columns, then
+    ``_timestamp``.
 
     Versions have ``_change`` besides, and records that wait have ``_due``.
     """
@@ -53,9 +54,8 @@ def schema_of(store: Store) -> pa.Schema:
 
 
 def horizon_us(store: Store, manifest: Manifest) -> int:
-    """Return the time before which a bucket's rows of a store are no longer of use, or were taken.
-
-    ``NO_TIME`` if the store keeps rows for good, or before the first record.
+    """Return the time before which a bucket's rows of a store are of no use, or have left its
+    queue. It is ``NO_TIME`` if the store keeps rows for good, or before the first record.
     """
     if store.span_us is None or not store.clocks:
         return NO_TIME
@@ -74,7 +74,7 @@ def rows(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> Iterator[pa.Table]:
-    """Yield a store's rows (``schema_of``), some at a time.
+    """Yield a store's rows (``schema_of``), some at a time; nothing for a store without segments.
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
     kept, or those that wait. ``beside``: the runs of the stores that are read with it
@@ -103,7 +103,8 @@ def found(
     cache: SegmentCache,
     asked: Asked,
 ) -> pa.Table:
-    """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue.
+    """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
+    key without any gives none; rows lie by hash, not in the order asked.
 
     | store | rows of a key |
     |---|---|
@@ -148,7 +149,9 @@ class Asked:
 
 
 def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
-    """Return stored rows as readers see them (``schema_of``)."""
+    """Return stored rows as readers see them (``schema_of``), accumulators as results. ``lists``:
+    the stores of long lists by result column.
+    """
     if store.results:
         columns = [*map(table.column, store.key), *_results(store, table, lists)]
     else:
@@ -171,7 +174,7 @@ class _Groups(NamedTuple):
 def _lists(
     store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
-    """Return the long lists of the result columns that may have them, by column number."""
+    """Open the stores of long lists of the result columns that may have them, by column number."""
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
     lists = {}
     for result_index, result in enumerate(store.results):
@@ -183,7 +186,9 @@ def _lists(
 
 
 def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
-    """Yield the columns of results, computed from accumulators."""
+    """Yield the result columns of stored groups in turn, computed from their accumulators, a row
+    per group. ``lists``: as ``_lists`` returns them.
+    """
     groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
     for result_index, result in enumerate(store.results):
         parts = range(len(result.kernel.state))
@@ -206,7 +211,9 @@ def _opened(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> RunState:
-    """Open the store as its operator does."""
+    """Open the store as its operator does, by its kind. ``schema``: the stored columns.
+    ``horizon_us``: as the function returns it.
+    """
     if store.kind == "rows":
         keys, expiry = len(store.key), store.time
         return TableState(schema, keys, runs, blobs, cache, horizon_us=horizon_us, expiry=expiry)

@@ -89,7 +89,8 @@ class Piece:
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> Batch:
-    """Return the rows of source ``source_index`` in the order of reading.
+    """Return the rows of source ``source_index`` in the order of reading, with their clocks.
+    Without rows, the batch is empty.
 
     Each column is in one chunk, because rows are taken from it again and again.
     """
@@ -115,7 +116,9 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> 
 
 
 def _brought(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batch:
-    """Return rows of another stage, which bring the columns on their arrival."""
+    """Return a batch of rows of another stage, with clock, stream time, order and tie from the
+    columns that they bring. A missing clock is 0; a missing stream time is the clock.
+    """
     columns = {n: rows.column(n).to_numpy() for n in arrival.carries}
     clock_us = columns.get(CLOCK, np.zeros(len(rows), np.int64))
     stream_us = columns.get(STREAM_TIME, clock_us)
@@ -165,7 +168,9 @@ def _in_runs(
 
 
 def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
-    """Return the runs of all pieces, and the number of each piece's first run: int64[pieces]."""
+    """Return the runs of all pieces, piece by piece, and the number of each piece's first run:
+    int64[pieces]. A piece without a run has the first number of the next.
+    """
     if not (arrival.by_file or arrival.by_own_logs):
         # Each piece is a run, each input partition a log.
         partition = np.array([piece.partition for piece in heard], np.int64)
@@ -214,9 +219,10 @@ def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
 #
 # The runs begin at rows [0, 2, 3], so the last run that begins at or before a row is its own.
 def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: Ints) -> Ints:
-    """Return the run of each row: int64[rows]. Rows and runs lie by piece, log and position.
+    """Return the run of each row, an index into ``runs``: int64[rows]. Rows and runs lie by piece,
+    log and position.
 
-    ``piece``: the piece of each run; ``counts``: the number of rows of each piece; ``log``,
+    ``piece``: the piece of each run. ``counts``: the number of rows of each piece. ``log``,
     ``position``: the place of each row.
     """
     end = np.cumsum(counts)[piece]

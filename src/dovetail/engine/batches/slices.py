@@ -47,9 +47,11 @@ class Slices:
     """About the size of a slice."""
 
     def shares(self) -> Iterator[tuple[Share, bool]]:
-        """Yield the share of each slice, and True for the last one.
+        """Yield the share of each slice, and True for the last one only.
 
-        A share has the manifest before the batch, not that of the slice before it.
+        A share has the manifest before the batch, not that of the slice before it. Slices by
+        arrival end at the stream time of their last row; slices by key leave it as it was, but for
+        the last.
         """
         by_key = _by_key(self.share.fragment)
         parts = self._by_key() if by_key else self._by_arrival()
@@ -67,7 +69,8 @@ class Slices:
             yield share, last
 
     def _by_arrival(self) -> list[list[Ints]]:
-        """Return for each slice and source the rows in it, cut in order of arrival.
+        """Return for each slice and source the indices of its rows, ascending, cut in order of
+        arrival.
 
         All rows that one record causes of one row stay together, for it may leave a group and enter
         it again.
@@ -82,7 +85,9 @@ class Slices:
         return self._cut(order, np.append(0, np.cumsum(differs)))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:
-        """Return for each source its stream time as the last row of a slice comes."""
+        """Return for each source its stream time when the last row of a slice arrives, at most that
+        at the end of the batch. ``part``: the slice's rows by source.
+        """
         reached_us = []
         for source, (initial_us, final_us) in enumerate(
             zip(self.share.initial_us, self.share.final_us, strict=True)
@@ -116,8 +121,10 @@ class Slices:
     #
     # Rows with equal ``together`` go with the first of them.
     def _cut(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
-        """Cut the rows of all sources, in this order. Return the rows by slice and source.
+        """Cut the rows of all sources into slices of about ``size_bytes``. Return the indices of
+        rows by slice and source, ascending.
 
+        ``order``: the rows of all sources, concatenated, in the order in which to cut them.
         ``together``: int64[rows] in this order; neighbours with equal values stay in one slice.
         None cuts anywhere.
         """
@@ -146,7 +153,9 @@ class Slices:
     #
     # 70 and 71 have moved. Messages of 72 are in one slice, whose order is that of the key.
     def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
-        """Return, ascending, the hashes of primary keys that have messages in several slices."""
+        """Return the hashes of primary keys that have messages in several slices, distinct and
+        ascending. ``parts``: the rows by slice and source.
+        """
         key_hash = self.share.batches[0].rows.column(PLACE).to_numpy()
         slices = np.empty(len(key_hash), np.int64)
         for slice_index, part in enumerate(parts):
@@ -157,7 +166,9 @@ class Slices:
         return np.unique(key_hash[1:][several])
 
     def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
-        """Return the rows ``which`` of a source, and mark messages of ``moved`` keys as moved."""
+        """Return the rows ``which`` of a source, read from the stock. Messages whose primary key's
+        hash is in ``moved`` are marked as moved; None marks none.
+        """
         batch = self.share.batches[source]
         schema = self.share.sources[source].wire_schema
         rows = self.stock.fetch(_numbers(batch)[which], schema)

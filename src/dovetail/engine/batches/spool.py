@@ -32,9 +32,11 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def add(self, piece: Piece, payload: bytes | None) -> None:
-        """Take a piece. ``payload``: its rows as an Arrow IPC stream, None for a heartbeat.
+        """Add a piece to ``pieces``. Once all rows take more than ``size_bytes``, move them to the
+        file.
 
-        Raises ``StorageError`` if rows do not fit into memory and cannot be written.
+        ``payload``: the piece's rows as an Arrow IPC stream, None for a heartbeat. Raises
+        ``StorageError`` if the file cannot be written.
         """
         self.pieces.append(piece)
         if payload is not None:
@@ -45,7 +47,9 @@ class Spool:
                 self._spill()
 
     def _spill(self) -> None:
-        """Move all rows to the file. Raises ``StorageError`` if it cannot be written."""
+        """Move all rows in memory to the file. Raises ``StorageError`` if it cannot be written, and
+        closes it.
+        """
         try:
             self._write()
         except OSError as error:
@@ -61,7 +65,9 @@ class Spool:
             ) from error
 
     def _write(self) -> None:
-        """Append the rows in memory to the file, created on first use."""
+        """Append the rows in memory to the file, created on first use, and replace them in
+        ``pieces`` by their place there.
+        """
         if self._file is None:
             local_files.own(self._directory)
             self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- kept open
