@@ -47,7 +47,11 @@ def _moved(
     *,
     instruction: tuple[str, ...],
 ) -> SourceSpec:
-    """Return an input with the rows of ``source`` under its foreign key, which becomes the key."""
+    """Return an input with the rows of ``source`` under its foreign key, which becomes the key.
+
+    ``values``: the value columns. ``carries``: the arrival columns that the rows bring.
+    ``instruction``: the columns that say what a row is for.
+    """
     row_fields = [source.shape.schema.field(name) for name in ROW_COLUMNS]
     key = source.shape.foreign_fields[1:]
     arrival = RowArrival(
@@ -82,8 +86,8 @@ def foreign_key(
 ) -> Operator:
     """Return the operator that joins subscriptions with the table that they refer to.
 
-    ``left``: the input of ``Subscribe``; ``carries``: as in ``subscriptions``; ``right``: the
-    table.
+    ``left``: the input of ``Subscribe``, whose output the operator reads; ``carries``: as in
+    ``subscriptions``; ``right``: the table. Other arguments are fields of ``Operator``.
     """
     return Operator(
         law=ops.ForeignKeyJoinLaw(left.shape.keys, how),
@@ -96,8 +100,7 @@ def foreign_key(
 
 
 def in_order(answering: Operator, name: str) -> Operator:
-    """Return the operator that puts the results of a foreign-key join in order.
-
+    """Return the operator that puts the results of ``answering``, a foreign-key join, in order.
     ``name``: the name of its input.
     """
     numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
@@ -113,7 +116,9 @@ def in_order(answering: Operator, name: str) -> Operator:
 
 
 def aggregation(node: Aggregation) -> groups.AggregationLaw:
-    """Return the law of an aggregation node. Value columns are numbered as in ``node.used``."""
+    """Return the law of an aggregation node. Value columns are numbered by their position in
+    ``node.used``.
+    """
     return groups.AggregationLaw(
         node.name,
         tuple(

@@ -9,7 +9,8 @@ from dovetail.plan.nodes import Derived, Node
 
 
 def explain(*nodes: Node) -> str:
-    """Describe the nodes, then the stages in the order in which they run.
+    """Return the topology of these nodes as text: each as a tree, then the stages in the order in
+    which they run.
 
     For each stage: what is shuffled and by which key, what is stored under which name, and what is
     looked up. With several results, a stage that computes one also names it. Then come the

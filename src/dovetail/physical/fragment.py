@@ -195,7 +195,9 @@ class Fragment:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """The columns of its changes."""
+        """The columns of the fragment's changes: those of its last operator. If that reads another
+        operator, the fragment's ``feeds`` replace its own.
+        """
         schema = self.last.output_schema
         if not self.last.reads:
             return schema

@@ -150,9 +150,11 @@ class Arrival:
         return (STREAM_TIME,) if needed else ()
 
     def _order(self, source: Entry) -> tuple[str, ...]:
-        """Return the columns that order an input's changes, without ``_sequence``.
+        """Return the columns that order an input's changes, without ``_sequence``: ``_clock`` and
+        ``_order``, or none in a shared log.
 
-        In a shared log a row that expires comes before the record that makes it expire.
+        In a shared log with expiring rows it is ``_order``: a row that expires comes before the
+        record that makes it expire.
         """
         if self.shared_log(source):
             return (ORDER,) if self.expires else ()
@@ -170,7 +172,9 @@ class Arrival:
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
-    """Return all sources in an order that agrees with each list; by first use if lists disagree."""
+    """Return all sources, each once, in an order that agrees with each list. If lists disagree,
+    return them by first use.
+    """
     first_use = dict.fromkeys(chain.from_iterable(orders))
     sorter: TopologicalSorter[Source] = TopologicalSorter(dict.fromkeys(first_use, ()))
     for before, after in chain.from_iterable(map(pairwise, orders)):
@@ -193,7 +197,8 @@ def source_spec(
     stairs: bool = False,
     aligned: bool = False,
 ) -> SourceSpec:
-    """Return the layout of an input's rows under ``name``.
+    """Return the layout of an input's rows under ``name``, from what its source and ``arrival``
+    say.
 
     ``alone``: True for a stream whose records are emitted even if nothing matches them.
     ``aligned``: True if the inputs wait for each other. The other flags are as in ``RowMeaning``
@@ -250,9 +255,11 @@ def _ordered_by(source: Entry, arrival: Arrival) -> OrderedBy | None:
 
 
 def table_key(node: Node) -> tuple[str, ...]:
-    """Name the columns of a stream that are the key of the table whose changes it has.
+    """Return the names of a node's columns that are the key of a table, for rows that may not have
+    nulls there.
 
-    Empty for other streams, and where the table itself may have nulls in its key.
+    For a stream it is the key of the table whose changes it has; other streams have none. It is
+    empty if the table itself may have nulls in its key.
     """
     if not node.stream:
         return () if node.null_keys else tuple(node.key.names)

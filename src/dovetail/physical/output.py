@@ -46,7 +46,9 @@ class Output:
         return arrow_schema(self.columns)
 
     def rows(self, changes: pa.Table) -> pa.Table:
-        """Return the rows of ``schema`` for a stage's changes (``Fragment.output_schema``)."""
+        """Return a stage's changes (``Fragment.output_schema``) as rows of ``schema``, one for
+        each. If a projection follows, they stay as they are.
+        """
         if self.held is None:
             return changes
         change = pa.array([UPSERT, DELETE]).take(changes.column(DELETED).cast(pa.int8()))
@@ -64,7 +66,9 @@ def changelog_columns(stage: Stage) -> StructType:
 
 
 def output_of(stage: Stage) -> Output:
-    """Return the description of the rows that a stage emits."""
+    """Return the description of the rows that a stage emits: the changelog's, or its own columns if
+    a selection computes.
+    """
     if not stage.fragment.last.visible:
         return Output(changelog_columns(stage), held_columns(stage))
     keys = stage.node.key.fields if stage.node.has_own_key else stage.leaves[0].key_fields
@@ -106,7 +110,9 @@ def windowed(node: Unwindowed) -> Node:
 
 
 def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
-    """Map each column of a leaf to the stage column that holds it."""
+    """Map each key and value column of a leaf's input to the stage column that holds it. ``leaf``:
+    an index into ``stage.leaves``.
+    """
     input_ = stage.leaves[leaf]
     keys = {
         field.name: key_name(column_index) for column_index, field in enumerate(input_.key_fields)
@@ -126,7 +132,9 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    """Map each column of ``node`` to its stage column; ``first_leaf``: that of its first input."""
+    """Map each column of ``node`` to its stage column, through all joins below it. ``first_leaf``:
+    the index of the leaf of its first input.
+    """
     if not isinstance(node, JoinNode):
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)

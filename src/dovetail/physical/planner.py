@@ -60,10 +60,12 @@ def plan_of(
     arrival: Arrival | None = None,
     dead_letters: bool = False,
 ) -> Plan:
-    """Plan the stages that compute these nodes. Stages that several nodes need are planned once.
+    """Return the plan of the stages that compute these nodes. Stages that several nodes need are
+    planned once.
 
-    ``emit``: ``"change"`` for each change, ``"batch"`` for the last change of a key in a micro-
-    batch. Raises ``PlanError`` for a node that cannot be computed or emitted so.
+    ``emit``: ``"change"`` for each change, ``"batch"`` for the last change of a key in a
+    micro-batch. ``arrival``: the order of rows, by default that of these nodes. Raises
+    ``PlanError`` for a node that cannot be computed or emitted so.
     """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
@@ -117,6 +119,7 @@ class _Planner:
 
         A node has a second stage only if a view needs each of its changes and other readers do not.
         ``feeds``: as in ``Fragment``; ``entry``: the view through which the caller reads the node.
+        Raises ``PlanError`` if other readers need another emission.
         """
         if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
@@ -127,7 +130,13 @@ class _Planner:
     def _port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
-        """Return the port of an input that is read by key, planning the stage behind it if any."""
+        """Return the port of an input that is read by key. If the input is a node, plan the stage
+        behind it.
+
+        ``emit``: the emission of the reader. The stage behind has it too if the node is current, no
+        delta join or union, and its views keep all rows. Else it emits each change. ``by``: the
+        columns that partition rows, the key if empty.
+        """
         base = input_.source.base
         if isinstance(base, Source):
             return Port(source, base, input_, by)
@@ -153,7 +162,7 @@ class _Planner:
         key_names: tuple[str, ...] = (),
         align_us: int | None = None,
     ) -> Fragment:
-        """Return a fragment of one operator."""
+        """Return a fragment of one operator, titled with the node's name."""
         return Fragment(
             topology=topology,
             buckets=self.buckets,
@@ -172,6 +181,8 @@ class _Planner:
 
         By default the stage is one operator, with each input once in the order of first use. It
         covers tables by key, streams, and a stream with tables. ``feeds``: as in ``Fragment``.
+        Raises ``PlanError`` for ``emit="batch"`` without current rows, and if only some inputs
+        share a log.
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
@@ -276,7 +287,8 @@ class _Planner:
     def _aggregation(self, node: Aggregation, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan an aggregation: one stage by group.
 
-        Before it, a table has a stage by its own key, which knows the group that each row leaves.
+        Before it, a table has a stage by its own key, which knows the group that each row leaves. A
+        stream has none.
         """
         entry = node.input
         topology = fingerprint(node)

@@ -202,7 +202,11 @@ class Plan:
 
     @cached_property
     def line(self) -> tuple[Stage | Relay, ...]:
-        """The stages in the order in which they run, each followed by its relays."""
+        """The stages in the order in which they run, each followed by its relays.
+
+        A stage has a relay per view that reads it if it is a result's, or if several entries read
+        it.
+        """
         read: dict[Stage, dict[Entry, None]] = defaultdict(dict)
         for port in (port for stage in self.stages for port in stage.ports):
             if isinstance(port.origin, Stage) and port.input is not None:
@@ -234,7 +238,9 @@ class Plan:
 # 5 is the address of the result: the length of the line plus C's number. If A is a result as well,
 # its rows are also for (3, 0). Then B and C pass them on to the end.
 def _steps(plan: Plan) -> tuple[RouteStep, ...]:
-    """Build the steps of all lines and return the last step of each."""
+    """Build the steps of all lines, and return the last step of each. The steps before it are in
+    its ``before``.
+    """
     readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)
     reported: set[View] = set()
     computed: set[tuple[Node, Entry | None]] = set()
@@ -301,7 +307,7 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
 
 
 def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Find where the rows of an input come from: a source, a view of it, a stage or a relay.
+    """Return where the rows of an input come from: a source, a view of it, a stage or a relay.
 
     A source is read once for all its row-by-row views. A view that makes several rows of one, or
     asks a store, reads it separately.
@@ -317,9 +323,11 @@ def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | 
 def _beats(
     readings: Mapping[Entry | Stage | Relay, Sequence[InputEdge]],
 ) -> dict[Stage, tuple[InputEdge, ...]]:
-    """Find the inputs that get the heartbeats of each stage with state.
+    """Return for each stage with state the inputs that get its heartbeats; stages without any are
+    left out.
 
-    They belong to the stages with state that read it, directly or through stages without state.
+    The inputs belong to the stages with state that read it, directly or through stages without
+    state.
     """
     reading: dict[Stage, list[InputEdge]] = defaultdict(list)
     for origin, edges in readings.items():

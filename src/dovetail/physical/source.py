@@ -129,7 +129,7 @@ class RowMeaning:
 
     @property
     def kept(self) -> str:
-        """The rows that a stage stores of it, in words."""
+        """The rows of the input that a stage stores, in words."""
         if self.retention_us is not None:
             return f"rows per key and window, for {written(self.retention_us)}"
         if self.versioned_us is not None:
@@ -228,7 +228,9 @@ class SourceSpec:
 
     @property
     def travel_schema(self) -> pa.Schema:
-        """The columns of rows on their way to pack, with the file and block that they come from."""
+        """The columns of rows on their way to pack. Rows read by file also have the file's time and
+        path, and their block.
+        """
         schema = self.shape.schema_with(self.arrival.brought)
         if not self.arrival.by_file:
             return schema

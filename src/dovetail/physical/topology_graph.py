@@ -74,7 +74,7 @@ class TopologyGraph:
 
 
 def topology_graph(*nodes: Node) -> TopologyGraph:
-    """Return the graph of a topology with these results.
+    """Return the graph of a topology with these results, planned with changes emitted one by one.
 
     A stream that nothing reads is an input without a stage.
     """
@@ -141,7 +141,8 @@ class _GraphBuilder:
         return node.id
 
     def entry(self, entry: Node, origin: Source | Stage | None) -> str:
-        """Return the id of an input of a stage, with all views below it; add what is new.
+        """Return the id of an input of a stage; add it and all views below it, unless they are in
+        the graph.
 
         ``origin``: the source or the stage that the rows come from; None for a lone source.
         """
@@ -159,7 +160,9 @@ class _GraphBuilder:
         return self.ids[None, entry]
 
     def add_stage(self, number: int, stage: Stage, *, is_result: bool) -> None:
-        """Add a stage with its operators and with all inputs that are new."""
+        """Add stage ``number`` with its operators, and with all inputs that are new. ``is_result``:
+        it computes one of several results.
+        """
         described = _described(number, stage, is_result=is_result)
         self.stages.append(described)
         self.planned[stage.node] += 1
@@ -181,9 +184,11 @@ class _GraphBuilder:
         self.last[stage] = self.add("operator", title, (*details, *state), before + sources, number)
 
     def _sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
-        """Return the ids of what a node of a stage reads, adding other nodes of the stage.
+        """Return the ids of the nodes whose rows a node of stage ``number`` reads; add those that
+        are new.
 
-        Inputs that an earlier stage of the same node reads are left out.
+        ``ports``: the stage's inputs. Inputs that an earlier stage of the same node reads are left
+        out.
         """
         sources: list[str] = []
         for child in (node,) if node in ports else node.inputs:
@@ -218,7 +223,9 @@ def _sort_of(node: Node) -> str:
 
 
 def _described(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
-    """Return the description of one stage."""
+    """Return the description of stage ``number``: its inputs, stores and lookups, and its node's
+    name if it ``is_result``.
+    """
     lookups_of_views = (store_lookup(view).summary for view in lookups(stage))
     return GraphStage(
         number,

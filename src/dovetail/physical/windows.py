@@ -90,7 +90,8 @@ def windowed(
     emit: Emit,
     feeds: tuple[str, ...],
 ) -> WindowedFragment:
-    """Plan the fragment of a node that reads windows.
+    """Plan the fragment of a node that reads windows: all operators below it that compute or join
+    windows.
 
     Raises ``PlanError`` for ``emit="batch"`` on a stream, and for computing selections that other
     operators would have to read.
@@ -186,7 +187,9 @@ class _Made:
         rehashed: bool = True,
         looks: Windows | None = None,
     ) -> Feed:
-        """Return the feed of these columns; a pair adds microseconds to its column."""
+        """Return the feed of the node's columns ``names``; a pair (name, microseconds) shifts a
+        column of times. Other arguments are fields of ``Feed``.
+        """
         pairs = ((name, 0) if isinstance(name, str) else name for name in names)
         columns = tuple((self.columns[name], by_us) for name, by_us in pairs)
         return Feed(self.number, self.operator, columns, rehashed, looks)
@@ -227,7 +230,9 @@ class _Builder:
         )
 
     def sides(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
-        """Return the inputs that name the output of a node's last operator."""
+        """Return the inputs that name the output of a node's last operator: an aggregation's
+        result, or a join's left and right side. Only a join by key names the right key.
+        """
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)
         left = Input(node.left, tuple(node.left.key.names))
@@ -236,7 +241,9 @@ class _Builder:
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def made(self, node: Aggregation | WindowJoin, emit: Emit) -> _Made:
-        """Plan the operators that compute ``node`` on first use, and return its rows."""
+        """Return the rows of ``node``. On first use, plan its operators with the emission
+        ``emit``.
+        """
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
                 rows = self._aggregated(node, emit)
@@ -246,7 +253,9 @@ class _Builder:
         return self._known[id(node)]
 
     def final(self, node: Aggregation | WindowJoin, rows: _Made) -> _Made:
-        """Add the operator that emits each window's last row."""
+        """Add the operator that emits each window's last row once it is closed, and return its
+        rows. ``rows``: those of ``node``, which it reads.
+        """
         windows = node.windows
         assert windows is not None
         source = SourceSpec(
@@ -267,7 +276,11 @@ class _Builder:
         foreign: tuple[tuple[str | Column, DataType], ...] = (),
         used: tuple[str, ...] | None = None,
     ) -> _Made:
-        """Return the rows of an input, shared by all operators that read it by the same keys."""
+        """Return the rows of an input. All operators that read it by the same keys share it.
+
+        ``key``: the columns by which rows are found. ``foreign``: as in ``Input``. ``used``: the
+        columns to read besides, None for all.
+        """
         alike = (source, key, foreign, used is None)
         read_keys = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
         read_index = read_keys.index(alike) if alike in read_keys else len(read_keys)
@@ -310,7 +323,7 @@ class _Builder:
         return _Made(len(self.operators) - 1, True, columns, clocks)
 
     def _aggregated(self, node: Aggregation, emit: Emit) -> _Made:
-        """Add the operator of an aggregation."""
+        """Add the operator of an aggregation with its input, and return the operator's rows."""
         used = node.used
         read = self._read(node.input, node.by, used=used)
         input_fields = node.input.fields
@@ -338,7 +351,9 @@ class _Builder:
         return self._on_same_window(node, emit)
 
     def _side(self, entry: Entry, emit: Emit) -> _Made:
-        """Return the rows of one side of a join: an input, or the operators of a windowed node."""
+        """Return the rows of one side of a join: those of an input, or of a windowed node that is
+        planned on first use. Raises ``PlanError`` if that node's selection computes.
+        """
         if entry.windows is None:
             return self._read(entry, tuple(entry.key.names))
         assert isinstance(entry, Derived)
@@ -354,7 +369,9 @@ class _Builder:
         return rows
 
     def _on_same_window(self, node: WindowJoin, emit: Emit) -> _Made:
-        """Add a join of two sides by their whole key, the window included."""
+        """Add the operator that joins both sides by their whole key, the window included, and
+        return its rows. A table joined with itself is read once.
+        """
         sides = [self._side(entry, emit) for entry in (node.left, node.right)]
         entries = [node.left, node.right]
         if sides[0] == sides[1]:
@@ -367,7 +384,11 @@ class _Builder:
         return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
 
     def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
-        """Add a join by foreign key: the left row's key with another window, or without its own."""
+        """Add the three operators of a join by foreign key, and return the last one's rows.
+
+        The foreign key is the left row's key with another window, or without a window if the right
+        side has none.
+        """
         windows = node.right.windows
         left_key, base = list(node.left.key), list(node.left.base_key.names)
         names: list[str | tuple[str, int]] = [*base]
@@ -409,7 +430,9 @@ class _Builder:
         return self._added(ordering, (answered.as_it_is(),), clocks, self._selected(node))
 
     def _looked_up(self, node: WindowJoin, emit: Emit) -> _Made:
-        """Add a join of a stream with the window that ``window_of`` names for each record."""
+        """Add the operator that joins a stream with the window that ``window_of`` names for each
+        record, and return its rows.
+        """
         windows = node.right.windows
         assert windows is not None
         left, column = self._window_of(node)
@@ -436,7 +459,9 @@ class _Builder:
         )
 
     def _window_of(self, node: WindowJoin) -> tuple[_Made, str]:
-        """Return the left side without windows, and its column with the start of the window."""
+        """Return the rows of the left side, which has no windows, and the name of a column. That
+        column has the start of the window that each row looks in.
+        """
         looks = node.window_of
         assert looks is not None
         key = tuple(node.left.key.names)
@@ -445,7 +470,9 @@ class _Builder:
         return self._read(node.left, key, ((looks, TimestampType()),)), foreign_name(0)
 
     def _selected(self, node: WindowJoin) -> Mapping[str, str]:
-        """Map each column of a join to the output column behind it."""
+        """Map each column of a join to the output column behind it. Selections that compute are
+        left out.
+        """
         left, right = self.sides(node)
         columns_by_side = {
             side: {f.name: key_name(n) for n, f in enumerate(input_.key_fields)}
@@ -461,7 +488,9 @@ class _Builder:
 def _source(
     entry: Entry, columns: Iterable[StructField], keys: int, *, foreign: int = 0
 ) -> SourceSpec:
-    """Return the input of an operator within the fragment, for an entry with these columns."""
+    """Return the input of an operator within the fragment, for an entry with these columns:
+    ``keys`` key columns, then ``foreign`` ones behind their hash, then values.
+    """
     windows = entry.windows
     return SourceSpec(
         entry.name,

@@ -76,7 +76,9 @@ class StreamTableJoinLaw(Law):
         return stores
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records older than a history, both of tables and of the stream."""
+        """List the metrics of records older than a history, first of the stream, then of tables;
+        none if no table is versioned.
+        """
         old = too_old(sources)
         return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
@@ -109,7 +111,9 @@ class StreamJoinLaw(Law):
 
     @property
     def holds_us(self) -> int:
-        """The longest, in stream time, that an unmatched record is held back."""
+        """The longest, in stream time, that an unmatched record is held back; 0 unless
+        ``unmatched`` is ``"on_close"``.
+        """
         if self.unmatched != "on_close":
             return 0
         preserved_sides = preserved(self.how)
@@ -154,7 +158,9 @@ class StreamJoinLaw(Law):
         return sorted({*self.sides} - preserved_sources)
 
     def too_late(self, sources: Sources) -> str | None:
-        """Return the metric of pairs not made because a row was already emitted alone, or None."""
+        """Return the metric of pairs not made because a row was already emitted alone. It is None
+        for inner joins, and unless ``unmatched`` is ``"on_close"``: they lose no such pairs.
+        """
         if self.how == "inner" or self.unmatched != "on_close":
             return None
         left, right = (sources[side].name for side in self.sides)
@@ -430,7 +436,8 @@ class Explode(Law):
         return types
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records without effect, and of elements that cannot be keys.
+        """List the metrics of records without effect and, unless positions are keys, of elements
+        that cannot be keys.
 
         Records without effect change no latest version. Elements that cannot be keys are nulls and
         repetitions within their array.

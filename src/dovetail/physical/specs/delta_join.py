@@ -79,7 +79,9 @@ class DeltaJoinLaw(Law):
         return (0, 1)
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """Return the left primary key, then the right one if the left does not identify results."""
+        """Return the left primary key columns, then the right ones if they are part of the result's
+        key.
+        """
         sides = self.sides if self.right_key else self.sides[:1]
         return [
             source.shape.user_fields[column]
@@ -93,7 +95,9 @@ class DeltaJoinLaw(Law):
         return [fields[column].type for column in self.sides[leaf].values]
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """Describe for each side the store, the index, the columns and the size of the cache."""
+        """Describe the store, the index, the columns read and the size of the cache: a line per
+        side, left first.
+        """
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
             fields = source.shape.user_fields
@@ -114,7 +118,9 @@ def by_join_key(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
 
 
 def settled(source: SourceSpec) -> SourceSpec:
-    """Return the input that reads the output of ``Settle``. Its rows bring their clocks."""
+    """Return the input that reads the output of ``Settle`` on ``source``. Its rows bring their
+    clocks, so pack adds none.
+    """
     arrival = replace(
         source.arrival,
         ordered_by="shared log" if source.arrival.by_shared_log else None,

@@ -31,7 +31,9 @@ class Retract(Law):
     """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of each key's last row, with the columns that are aggregated."""
+        """Describe the store of each key's last row, with the grouping and aggregated columns under
+        the users' names.
+        """
         (source,) = sources
         stored = [*source.shape.foreign_fields[1:], *source.shape.value_fields]
         columns = {field.name: field for field in source.shape.key_fields}
@@ -115,7 +117,9 @@ class AggregationLaw(Law):
         return f"{name}: index", f"{name}: parts"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: accumulators, parts of long lists, records of sliding windows."""
+        """Describe the stores: accumulators; for each column with long lists, their index and
+        parts; with sliding windows, the records.
+        """
         window = "" if self.windows is None else " and window, until it is closed"
         stores = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
         for column in self.listed:
@@ -129,8 +133,8 @@ class AggregationLaw(Law):
     def _groups(self, sources: Sources, holds: str) -> Store:
         """Describe the store of accumulators; ``holds``: its content in words.
 
-        User-defined aggregates cannot be read back, for their state means something to the topology
-        only.
+        With a user-defined aggregate it has no kind, so it is not read back: the state means
+        something to the topology only.
         """
         key, listed = self.key(sources), self.listed
         fields = [pa.field(c.name, c.kernel.result) for c in self.columns]

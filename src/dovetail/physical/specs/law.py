@@ -132,9 +132,11 @@ def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
 
 
 def table_of(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
-    """Return the store of the table that is source ``source_index``.
+    """Describe the store of the table that is source ``source_index``: its last rows or, if it is
+    versioned, its versions.
 
-    ``key``: the number of columns that make its key, if the table is partitioned by fewer.
+    ``key``: the number of columns that make its key, if rows are stored by a longer key than the
+    source's. Such a store has last rows only.
     """
     source = sources[source_index]
     versioned, windowed = source.meaning.versioned_us, source.meaning.retention_us

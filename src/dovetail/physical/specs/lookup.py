@@ -66,7 +66,9 @@ def lookups(stage: Stage) -> Iterator[Lookup]:
 
 
 def store_lookup(node: Lookup) -> StoreLookup:
-    """Return the lookup of a plan node as data for the workers."""
+    """Return the lookup of a plan node as data for the workers, with only the columns that results
+    need. An index must cover the lookup.
+    """
     on, store_columns = zip(*node.on, strict=True)
     whole = {side for side, column in node.refs if column is None}
     left_columns = [column for side, column in node.refs if side == "left" and column is not None]
