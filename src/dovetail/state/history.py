@@ -150,12 +150,18 @@ class HistoryState(RunState):
                     yield table, low + hit, first[hit], end
 
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
-        """Say for each pair whether stored row ``row[i]`` has the key of query ``query[i]``."""
+        """Find the pairs whose stored row ``row[i]`` has the key of query ``query[i]``:
+        bool[pairs].
+        """
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the rows that are not older than the horizon, or the versions still asked for."""
+        """Return the rows that a merge keeps, by hash, then time.
+
+        They are a stream's rows that are not older than the horizon, or the versions that anyone
+        can still ask for.
+        """
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:
             return rows

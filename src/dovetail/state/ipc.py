@@ -26,7 +26,9 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
-    """Return the table of one stream, but for the columns ``without``, which are not unpacked."""
+    """Return the table of one stream without the columns named in ``without``, which are not
+    unpacked.
+    """
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
         field_indices = [n for n, name in enumerate(reader.schema.names) if name not in without]

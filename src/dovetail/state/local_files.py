@@ -17,7 +17,8 @@ _OWNER_ONLY = 0o700
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
-    """Write a file by ``fill`` and say whether it exists now. Its directory is created if missing.
+    """Write a file by ``fill``, and return True if it exists now, False on any ``OSError``. Its
+    directory is created if missing.
 
     The file appears under its name only once it is complete.
     """
@@ -43,7 +44,9 @@ def remove(path: Path) -> None:
 
 
 def remove_older(directory: Path, than_s: float) -> None:
-    """Remove the directory's files last written or touched before the epoch second ``than_s``."""
+    """Remove the directory's files last written or touched before the epoch second ``than_s``. A
+    missing directory has none.
+    """
     try:
         paths = list(directory.iterdir())
     except OSError:

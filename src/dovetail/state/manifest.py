@@ -74,7 +74,7 @@ def load(
     sources: int,
     stored_pages: Pages = MappingProxyType({}),
 ) -> Manifest:
-    """Return the bucket's manifest, or an empty one before its first batch.
+    """Return the bucket's manifest, or an empty one for ``sources`` sources before its first batch.
 
     ``stored_pages``: pages that need not be read. Raises ``CheckpointError`` if the manifest
     belongs to another topology or number of buckets.

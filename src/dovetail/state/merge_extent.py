@@ -70,9 +70,10 @@ class MergeInput:
         )
 
     def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
-        """Find the first row, from ``row`` on, that is not below ``values``.
+        """Return the first row, from ``row`` on, that is not below ``values`` in the order. With
+        ``after``, it must be above them.
 
-        With ``after``, it must be above them. The number of all rows is returned if there is none.
+        The number of all rows is returned if there is none.
         """
         for segment_index in range(self._segment(row), len(self.run.segments)):
             first = int(self.rows[segment_index])
@@ -88,7 +89,9 @@ class MergeInput:
         return int(self.rows[-1])
 
     def slice(self, start: int, end: int) -> list[pa.Table]:
-        """Return the rows from ``start`` up to an exclusive ``end``, a table for each segment."""
+        """Return the rows from ``start`` up to an exclusive ``end``, a table for each segment; none
+        if ``start`` is ``end``.
+        """
         parts = []
         while start < end:
             segment_index = self._segment(start)
@@ -136,9 +139,11 @@ def step_end(
 def _before_last_value(
     inputs: Sequence[MergeInput], read: Sequence[int], now: list[int], ends: list[int], order: Order
 ) -> list[int]:
-    """Move the ends back to where the first unread value of the leading column begins.
+    """Return the ends ``now``, moved back to where the first unread value of the leading column
+    begins. Rows with that value are then read together.
 
-    So rows with that value are read together, if possible. With one order column the ends stay.
+    The result may be before or at ``read``. With one order column, or if nothing is unread, the
+    ends stay.
     """
     unread = [
         i.values(row, order) for i, row, end in zip(inputs, now, ends, strict=True) if row < end
@@ -169,9 +174,11 @@ def _bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
 def _advanced(
     inputs: Sequence[MergeInput], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
-    """Advance by about ``share`` bytes in the input whose share ends first, others up to there.
+    """Return the rows of each input read after another bit of a step: int for each input.
 
-    So no input is read further than its share.
+    Each unfinished input could be read by about ``share`` bytes. The input whose share ends first
+    in the order is read so far, all others up to the same row. So no input is read further than its
+    share. ``now``, ``ends``: the rows read so far, and all rows.
     """
     reach = {
         input_index: input_.some(now[input_index], share)

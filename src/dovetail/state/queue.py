@@ -28,7 +28,9 @@ class QueueState(RunState):
         self._taken_us = taken_us
 
     def take(self, upto_us: int) -> pa.Table:
-        """Remove and return the rows due at or before ``upto_us``, by due time, then arrival."""
+        """Remove and return the rows due after the last time taken and at or before ``upto_us``, by
+        due time, then arrival. The table may be empty.
+        """
         parts = [self.schema.empty_table()]
         for run in self.runs.runs:
             for segment in run.segments:
@@ -43,7 +45,7 @@ class QueueState(RunState):
         return rows.take(pa.array(np.argsort(rows.column(DUE).to_numpy(), kind="stable")))
 
     def expire_due(self) -> None:
-        """Drop the runs of which every row has been taken. Runs that are being merged stay."""
+        """Drop the runs of which every row has been taken; runs that a merge reads stay."""
         dropped = tuple(
             run
             for run in self.runs.idle()

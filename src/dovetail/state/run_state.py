@@ -153,7 +153,7 @@ class RunState(ABC):
     def append(self, rows: pa.Table) -> int:
         """Store a batch's rows, which are in the store's order, as a run.
 
-        Returns the bytes written.
+        Return the bytes written, 0 for no rows, which make no run.
         """
         if rows.num_rows == 0:
             return 0
@@ -162,9 +162,10 @@ class RunState(ABC):
         return sum(segment.size_bytes for segment in segments)
 
     def compact(self, budget_bytes: int) -> None:
-        """Carry merges on until about ``budget_bytes`` of input are read.
+        """Start merges that are due, and carry merges on until about ``budget_bytes`` of input are
+        read. Each merge that the budget reaches makes at least one step.
 
-        Each merge that the budget reaches makes at least one step.
+        A complete merge replaces its inputs, whose segments are deleted.
         """
         self.runs = self.runs.due()
         size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
@@ -197,9 +198,9 @@ class RunState(ABC):
                 yield merged
 
     def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
-        """Merge the next slice, of about ``size_bytes``.
+        """Merge the next slice, of about ``size_bytes`` of input, into at most one new segment.
 
-        Return the merge after it and the bytes read.
+        Return the merge after it, and the bytes read, at least 1.
         """
         read, pieces = self._slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
@@ -212,7 +213,9 @@ class RunState(ABC):
     def _slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
-        """Return for each input how many rows are read after the next slice, and the slice."""
+        """Return for each input of a merge, oldest first, the number of its rows read after the
+        next slice, and its rows in the slice.
+        """
         inputs = [MergeInput(run, self._open) for run in self.runs.inputs(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
         pieces = [

@@ -126,7 +126,9 @@ class Runs:
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
     def due(self) -> Runs:
-        """Return the runs with a new merge in every tier that is full and has none."""
+        """Return the runs with a new merge in every tier that has ``FANOUT`` runs or more and no
+        merge.
+        """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
             Merge(tier, (0,) * len(self.of_tier(tier)))

@@ -129,9 +129,9 @@ class SegmentCache:
         return frozenset(self._open)
 
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
-        """Return the segment's rows.
+        """Return the segment's rows, from memory or its local copy if there is one.
 
-        ``fetch`` is asked for the stored form only if there is no copy.
+        Else ``fetch`` is asked for the stored form by the segment's id, and must have it.
         """
         table = self._open.get(segment.id)
         if table is not None:
@@ -145,7 +145,9 @@ class SegmentCache:
         return self.add(segment, decode(blob))
 
     def add(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Keep a copy of a segment and return its rows. ``table`` has one chunk a column."""
+        """Keep a segment's rows in a local copy or, if there is none, in memory. Return the rows to
+        use. ``table`` has one chunk a column.
+        """
         path = self._path(segment.id)
         mapped = None
         if path is not None and local_files.write(path, _named(segment, table)):
@@ -163,7 +165,9 @@ class SegmentCache:
             local_files.remove(path)
 
     def see(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
-        """Remember pages of a manifest, which never change."""
+        """Remember pages of a manifest, which never change. Above ``_PAGES_MAX``, forget those seen
+        longest ago.
+        """
         for name, page in pages.items():
             self.pages[name] = page
             self.pages.move_to_end(name)
@@ -171,10 +175,11 @@ class SegmentCache:
             self.pages.popitem(last=False)
 
     def settle(self, segments: Iterable[Segment], now_s: float) -> None:
-        """Clean up at the end of a bucket's batch.
+        """Clean up at the end of a bucket's batch. Without a directory, do nothing.
 
-        ``segments``: all segments of the bucket; ``now_s``: the time in epoch seconds, by the clock
-        that dates files.
+        Copies of the bucket's segments are marked as used, and copies unused for ``_UNUSED_S_MAX``
+        deleted. Open segments whose copy another process deleted are closed. ``segments``: all
+        segments of the bucket; ``now_s``: the time in epoch seconds, by the clock that dates files.
         """
         if self._directory is None:
             return
@@ -193,7 +198,7 @@ class SegmentCache:
             local_files.remove_older(self._directory, now_s - _UNUSED_S_MAX)
 
     def _present(self) -> set[str]:
-        """Return the names of the files in the directory."""
+        """Return the names of the files in the directory; none if it cannot be read."""
         assert self._directory is not None
         try:
             return {path.name for path in self._directory.iterdir()}
@@ -205,7 +210,9 @@ class SegmentCache:
         return None if self._directory is None else self._directory / name
 
     def _map(self, segment: Segment) -> pa.Table | None:
-        """Return the segment's rows from its local copy, or None if that is missing or invalid."""
+        """Return the segment's rows from its local copy, or None if there is none. An invalid copy
+        is removed.
+        """
         path = self._path(segment.id)
         if path is None:
             return None
@@ -223,7 +230,9 @@ class SegmentCache:
         return table.replace_schema_metadata(None)
 
     def _keep(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Add rows to the open segments, and close the oldest ones above the limits."""
+        """Add a segment's rows to the open ones, and close the oldest above the limits. Return
+        ``table``.
+        """
         self._open[segment.id] = table
         if len(self._open) > _OPEN_SEGMENTS_MAX:
             self._close(next(iter(self._open)))

@@ -76,7 +76,9 @@ class TableState(RunState):
         self.expire(self.horizon_us)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the newest row of each key. A merge of the oldest tier drops tombstones."""
+        """Return the newest row of each key, without those behind the horizon. A merge of the
+        oldest tier drops tombstones.
+        """
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:
             time = merged.column(self._expiry).cast(pa.int64())
@@ -88,7 +90,7 @@ class TableState(RunState):
         """Find the current row of each key.
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys. A tombstone is found, but
-        not present.
+        not present. A key without any row has segment -1 and time 0.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -145,9 +147,10 @@ class TableState(RunState):
     def _current(
         self, tables: Sequence[pa.Table], parts: Sequence[tuple[Ints, Ints, Ints, Ints]]
     ) -> Scan:
-        """Return the rows that no newer row replaces, without tombstones.
+        """Return the rows of a scan that no newer row replaces, without tombstones.
 
-        ``parts``: for each of ``tables``, newest run first, arrays of query, table, row and hash.
+        ``parts``: for each of ``tables``, newest run first, arrays of query, table, row and hash,
+        one element per row.
         """
         none = np.zeros(0, np.int64)
         query, segment, row, order = (
@@ -175,7 +178,10 @@ class TableState(RunState):
         keys: Sequence[pa.Array],
         located: Located,
     ) -> None:
-        """Enter into ``located`` the ``wanted`` keys that the segment ``table_index`` holds."""
+        """Enter into ``located`` the keys among ``wanted`` that ``table`` holds. ``wanted``:
+        indices of keys not yet found. ``table_index``: the number of the segment in
+        ``located.tables``.
+        """
         stored_hash = numbers(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]
