@@ -30,7 +30,8 @@ from dovetail.plan.views import View, seen_by
 def as_began(
     nodes: Sequence[Node], topology: str, then: Mapping[str, Any]
 ) -> tuple[dict[Node, Node], list[str]]:
-    """Return for each result the same result without new columns, and the names of these columns.
+    """Return for each result the same result without new columns, and the names ``source.column``
+    of these columns.
 
     ``topology``, ``then``: fingerprint and description of the checkpoint's topology. If removing
     columns does not yield that topology, the results are returned unchanged, with no names.
@@ -68,8 +69,8 @@ def _ordered(nodes: Any) -> str:
 
 
 def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
-    """Return the columns as they were. None if the present columns are not the former ones and
-    more.
+    """Return the columns as they were, in their former order, or None. It is None if a former
+    column is gone, or if its type is not the former one with fields added.
 
     ``then``: names and types of the former columns.
     """
@@ -130,7 +131,9 @@ def _source(source: Source, values: StructType) -> Source:
 
 
 def _narrowed(value: Column, now: DataType, then: DataType) -> Column:
-    """Return a value without the fields that its former type lacks."""
+    """Return a value of type ``now`` without the fields that the type ``then`` lacks, at any depth.
+    A null stays null.
+    """
     if isinstance(now, StructType) and isinstance(then, StructType):
         parts = (_narrowed(value[f.name], now[f.name].dataType, f.dataType) for f in then)
         named = (field.alias(name) for field, name in zip(parts, then.names, strict=True))
@@ -159,6 +162,9 @@ class _Narrowing:
         return self._made[id(node)]
 
     def _narrowed(self, node: Node) -> Node:
+        """Return a node over narrowed inputs, without the columns that are gone; the node itself if
+        its inputs are unchanged. Raises ``PlanError`` if it needs a column that is gone.
+        """
         parts = {field.name: self._part(getattr(node, field.name)) for field in fields(node)}
         changed = {
             name: part
@@ -179,7 +185,9 @@ class _Narrowing:
         return over
 
     def _part(self, value: Any) -> Any:
-        """Return a field of a node, with nodes in it rebuilt over narrowed sources."""
+        """Return the value of a node's field, with the nodes in it rebuilt over narrowed sources. A
+        value without nodes is returned as it is.
+        """
         if isinstance(value, Node):
             return self(value)
         if isinstance(value, tuple) and any(isinstance(item, Node) for item in value):
@@ -188,7 +196,10 @@ class _Narrowing:
 
 
 def _refuse_changed(before: Node, over: Aggregation) -> None:
-    """Refuse an aggregation that reads a new column, or one with new fields."""
+    """Raise ``PlanError`` for an aggregation that reads a new column, or one of another type.
+
+    ``before``: the aggregation over the unnarrowed input; ``over``: over the narrowed one.
+    """
     names, was = [*over.by, *over.used], before.inputs[0].fields
     _refuse_missing(over, names)
     if any(over.input.fields[name].dataType != was[name].dataType for name in names):
@@ -196,7 +207,7 @@ def _refuse_changed(before: Node, over: Aggregation) -> None:
 
 
 def _refuse_missing(node: Node, names: Sequence[str]) -> None:
-    """Refuse names that the node's input no longer has."""
+    """Raise ``PlanError`` for a name that is no column of the node's narrowed input: it is new."""
     row = node.inputs[0].row.names
     for name in names:
         if name not in row:
@@ -204,8 +215,11 @@ def _refuse_missing(node: Node, names: Sequence[str]) -> None:
 
 
 def _columns(before: Node, over: Any) -> Node:
-    """Return a view without the columns that are gone. Only columns passed on unchanged may be
-    gone.
+    """Return a view or unwindowed table without the columns that are gone, with the present types
+    of others.
+
+    ``before``: the node over the unnarrowed input; ``over``: the same over the narrowed one. Raises
+    ``PlanError`` if a gone column was a key, renamed or chosen by name.
     """
     source, was = over.inputs[0], before.inputs[0].row
     keys = len(over.key)
@@ -242,7 +256,7 @@ def _columns(before: Node, over: Any) -> Node:
 
 
 def _lookup(over: Lookup) -> Lookup:
-    """Return a lookup without the columns of the stream that are gone."""
+    """Return a lookup without the value columns that come from gone columns of the stream."""
     columns = [
         (StructField(field.name, _side_type(over, field, ref)), ref)
         for field, ref in zip(over.values, over.refs, strict=True)
@@ -264,7 +278,8 @@ def _side_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) ->
 
 
 def _join(before: Any, over: Any) -> Node:
-    """Return a join without the columns that are gone.
+    """Return a join without the columns that are gone. ``before``: the join over unnarrowed inputs;
+    ``over``: the same over narrowed ones.
 
     Columns may only be gone if the join selects all value columns. Raises ``PlanError`` otherwise.
     """

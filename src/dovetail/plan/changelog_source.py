@@ -164,7 +164,9 @@ class _Columns:
         self._frame = frame
 
     def require(self, name: str, argument: str) -> None:
-        """Refuse a name that the frame lacks or has twice."""
+        """Raise ``PlanError`` for a name that the frame lacks or has twice. ``argument``: where the
+        name was given.
+        """
         if self._frame.columns.count(name) > 1:
             raise PlanError(
                 self._operator, f"column {name!r} occurs twice", "Drop or rename one of them"

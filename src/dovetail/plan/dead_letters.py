@@ -26,8 +26,8 @@ class DeadLetters(Node):
 
 
 def leaving_out(node: Node) -> Iterator[View | ForeignKeyJoin]:
-    """Yield each node below ``node`` that leaves out rows on which an expression
-    fails, each once.
+    """Yield each node that leaves out rows on which an expression fails, once, inputs first:
+    ``node`` and those below it.
     """
     for part in dict.fromkeys(node.walk()):
         if isinstance(part, View):

@@ -69,7 +69,9 @@ def identity(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the sources within a description that ``describe`` returned."""
+    """Yield the descriptions of sources within a description that ``describe`` returned, outer ones
+    first. A source that is read twice comes twice.
+    """
     if isinstance(described, dict):
         if "input" in described:
             yield described
@@ -95,8 +97,8 @@ def in_one_order(nodes: Sequence[Node]) -> list[Node]:
 def refuse_other(
     nodes: Sequence[Node], title: str, fingerprint_then: str, then: Mapping[str, Any]
 ) -> None:
-    """Refuse a checkpoint that belongs to another topology, by ``CheckpointError`` with the
-    differences.
+    """Raise ``CheckpointError`` with the differences if a checkpoint belongs to another topology
+    than these nodes.
 
     ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
     ``title``: the subject of the error.
@@ -126,9 +128,9 @@ def refuse_other(
 
 
 def refuse_none_of(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
-    """Refuse a result that is none of the checkpoint's results, by ``CheckpointError``.
+    """Raise ``CheckpointError`` if a node is none of the results of a checkpoint's topology.
 
-    ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
+    ``fingerprint_then``, ``then``: fingerprint and description of that topology.
     """
     results = then.get("results")
     if results is None:
@@ -160,7 +162,8 @@ def _numbered_anew(described: Mapping[str, Any]) -> Any:
 
 
 def refuse_alike(*nodes: Node) -> None:
-    """Refuse inputs that a checkpoint could not tell apart, by ``PlanError``.
+    """Raise ``PlanError`` if two inputs have the same name and columns, so a checkpoint could not
+    tell them apart.
 
     If two such inputs were exchanged, each would continue with the state of the other.
     """
@@ -288,7 +291,9 @@ def _columns(fields: StructType) -> list[list[str]]:
 
 
 def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
-    """Yield the places where two descriptions differ, each with the former and the present part."""
+    """Yield a text for each place where two descriptions differ, with the former and the present
+    part; nothing if they are equal.
+    """
     if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
         for part in then:
             yield from _differences(then[part], now[part], f"{where}.{part}")
@@ -302,7 +307,7 @@ _MADE["transacted"] = "{} with transactions=True"
 
 
 def _short(part: Any) -> str:
-    """Return a part of a description in a few words."""
+    """Return a part of a description in a few words, as JSON if no words exist for it."""
     if not isinstance(part, dict):
         return json.dumps(part)
     if "join" in part:

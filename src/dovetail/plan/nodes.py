@@ -365,6 +365,9 @@ class Source(Entry):
         return self.versioned_us is not None
 
     def __post_init__(self) -> None:
+        """Raise ``PlanError`` without a key column, for names that occur twice or are reserved, and
+        for types that cannot be kept.
+        """
         operator = self.title
         if not self.key.fields:
             raise PlanError(operator, "no key column is given", "Name at least one in key=")

@@ -14,10 +14,10 @@ from dovetail.plan.views import at_rest, views_of
 
 
 def refuse_random_state(result: Node) -> None:
-    """Refuse random values such as ``rand()`` that are stored, or that are keys of the result.
+    """Raise ``PlanError`` for random values such as ``rand()`` that are stored, or that are keys of
+    the result.
 
     Values computed after all state may be random, since each emission of a row writes them anew.
-    Raises ``PlanError``.
     """
     computed, views = at_rest(result)
     last = set(_after_state(computed))

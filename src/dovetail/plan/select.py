@@ -98,7 +98,9 @@ def resolve(
 
 
 def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
-    """Say whether a selected column is a key column, which the result has anyway."""
+    """Say whether a selected column is a key column, which the result has anyway: a left key or,
+    with ``one_key``, its right counterpart under the left name.
+    """
     if selected.ref is None or selected.name not in left.key.names:
         return False
     side, column = selected.ref
@@ -111,7 +113,8 @@ def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bo
 def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
     """Return the schema of the joined row, and the side and column behind each of its plain names.
 
-    A plain name is a value column that only one side has, and that no key column has.
+    The row has the key, a struct for each side, then the plain names. A plain name is a value
+    column that only one side has, and that no key column has.
     """
     plain: dict[str, tuple[str, str]] = {}
     taken = {name.lower() for name in (*left.key.names, *SIDES)}
@@ -130,8 +133,11 @@ def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[st
 def _named(
     operator: str, left: Node, right: Node, how: How, name: str | None, text: str
 ) -> Selected:
-    """Resolve a name such as ``"left.x"`` or ``"x"``. ``name``: the result column, or None for the
-    same.
+    """Return the result column for a text such as ``"left.x"`` or ``"x"``. ``name``: the result's
+    name, None for the column's.
+
+    A key column of a side that may be missing becomes an expression. Raises ``PlanError`` for an
+    unknown column, and for one that is on both sides.
     """
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
@@ -228,6 +234,9 @@ def _field(left: Node, right: Node, selected: Selected) -> StructField:
 
 
 def _refuse_key_name(operator: str, name: str, left: Node) -> None:
+    """Raise ``PlanError`` if a value column has the name of a key column of the left side, whatever
+    the case.
+    """
     if name.lower() in (key.lower() for key in left.key.names):
         raise PlanError(
             operator,
@@ -237,6 +246,9 @@ def _refuse_key_name(operator: str, name: str, left: Node) -> None:
 
 
 def _unknown(operator: str, text: str, columns: Sequence[str]) -> PlanError:
+    """Return the error for a column in ``select=`` that is not among ``columns``, with the nearest
+    name.
+    """
     return PlanError(
         operator,
         f"select= names an unknown column {text!r}",

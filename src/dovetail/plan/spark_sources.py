@@ -40,7 +40,9 @@ class SparkSource:
 
 
 def leaves_of(frame: DataFrame) -> list[SparkSource]:
-    """Return the streaming sources of a frame, in the order of its plan."""
+    """Return the streaming sources of a frame, in the order of its plan; none for a frame that does
+    not stream.
+    """
     if is_remote(frame.sparkSession):
         untyped_frame: Any = frame
         return [*_of_remote(untyped_frame._plan)]  # noqa: SLF001 -- no public face
@@ -78,7 +80,9 @@ def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
 
 
 def _of_classic(relation: Any) -> SparkSource:
-    """Return the leaf of a relation in the plan of a classic session."""
+    """Return the source of a relation in the plan of a classic session. Names of options are in
+    lower case.
+    """
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
         options, name = source.options(), str(source.className())
@@ -99,7 +103,9 @@ def _short(name: str) -> str:
 
 
 def _of_remote(plan: Any) -> Iterator[SparkSource]:
-    """Yield the streaming sources in a plan of Spark Connect."""
+    """Yield the streaming sources in a plan of Spark Connect, in its order. Names of options are in
+    lower case.
+    """
     if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001
         for path in plan._paths or ():  # noqa: SLF001

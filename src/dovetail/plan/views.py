@@ -90,7 +90,7 @@ class View(Entry):
 
     @property
     def _made(self) -> str:
-        """The view's operation in words."""
+        """The view's operation in words, for ``explain``."""
         if self.condition is not None:
             return f"where {said(self.condition)}"
         if self.exploded is not None:
@@ -192,7 +192,7 @@ def _text(describe: Describe, view: View, item: Made) -> str:
 
 
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
-    """Return the rows that meet a condition.
+    """Return the rows that meet a condition as a view; a table's other rows are deleted.
 
     ``condition``: a boolean column, an expression, or SQL. Raises ``PlanError`` if the condition is
     random or not boolean.
@@ -223,7 +223,7 @@ def selected(
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
 ) -> View:
-    """Return a view with the key and the given value columns.
+    """Return a view with the key and the given value columns, in that order.
 
     ``columns``: names or expressions. ``named``: new names and their columns or expressions. Key
     columns named as such are not repeated.
@@ -244,9 +244,9 @@ def with_columns(
     *,
     call: str = "with_columns",
 ) -> View:
-    """Return all columns, with those in ``named`` added or replaced.
+    """Return a view of all columns, with those in ``named`` added at the end or replaced.
 
-    Raises ``PlanError`` if a key column would be replaced.
+    ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be replaced.
     """
     name = f"{call} of {node.name}"
     source = _viewed(name, node)
@@ -262,7 +262,9 @@ def with_columns(
 
 
 def dropped(node: Node, names: Sequence[str]) -> View:
-    """Return all columns but ``names``. Raises ``PlanError`` for key columns and unknown names."""
+    """Return a view of all columns but ``names``. Raises ``PlanError`` for key columns and unknown
+    names.
+    """
     name = f"drop of {node.name}"
     source = _viewed(name, node)
     for column in names:
@@ -275,7 +277,9 @@ def dropped(node: Node, names: Sequence[str]) -> View:
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> View:
-    """Return all columns, key columns included, with old names mapped to new ones by ``names``."""
+    """Return a view of all columns, key columns included, with new names by the mapping ``names``
+    from old ones. Raises ``PlanError`` for unknown names.
+    """
     name = f"rename of {node.name}"
     source = _viewed(name, node)
     for column in names:
@@ -293,7 +297,7 @@ def keyed_by(
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
 ) -> View:
-    """Return the rows under another key; unused columns of the former key become values.
+    """Return a view of the rows under another key; unused columns of the former key become values.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
     Raises ``PlanError`` if no column is named, or one twice.
@@ -325,8 +329,7 @@ def as_rows(node: Node) -> View:
 
 
 def exploded(node: Node, column: str) -> View:
-    """Return a record for each element of the array ``column``, with the element in place of the
-    array.
+    """Return a view with a record for each element of the array ``column``, in the array's place.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array.
     """
@@ -361,10 +364,11 @@ def _viewed(name: str, node: Node) -> Entry:
 
 
 def of_join(join: JoinNode, errors: Errors) -> Node:
-    """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``.
+    """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``: the join
+    returns its whole joined row, and a view of it computes the selection.
 
-    The join returns its whole joined row then, and a view of it computes the selection. A join that
-    selects by names only cannot fail and is returned unchanged.
+    With ``"fail"``, or if it selects by names only, which cannot fail, the join is returned
+    unchanged.
     """
     if errors == "fail" or all(item.column is None for item in join.select):
         return join
@@ -407,7 +411,7 @@ def _computed(selected: Selected) -> Column:
 
 
 def labelled(node: Node, column: str) -> View:
-    """Return a table with its own name in a new last key column, ``column``."""
+    """Return a view of a table with the table's name in a new last key column, ``column``."""
     name = f"union of {node.name}"
     source = _viewed(name, node)
     label = (StructField(column, StringType(), True), Constant(node.name))
@@ -416,7 +420,9 @@ def labelled(node: Node, column: str) -> View:
 
 
 def fields_of(name: str, node: Node, struct: str) -> View:
-    """Return the key and, as values, the fields of the struct column ``struct``."""
+    """Return a view of the key and, as values, the fields of the struct column ``struct``.
+    ``name``: the operator in errors.
+    """
     source = _viewed(name, node)
     row = source.values[struct].dataType
     assert isinstance(row, StructType)
@@ -435,7 +441,9 @@ def _in_text(name: str, text: str) -> bool:
 def _same(
     source: Entry, *, stream: bool | None = None, condition: str | Column | None = None
 ) -> View:
-    """Return a view with all columns unchanged."""
+    """Return a view with all columns unchanged. ``stream``: None for what the source is.
+    ``condition``: the rows to keep, None for all.
+    """
     return View(
         node=source,
         key=source.key,
@@ -449,8 +457,8 @@ def _same(
 def _view(
     name: str, source: Entry, key: _Fields, values: _Fields, *, exploded: int | None = None
 ) -> View:
-    """Return a view with the given key and values. Raises ``PlanError`` for unusable names and key
-    types.
+    """Return a view of ``source`` with the given key and values. Raises ``PlanError`` for unusable
+    names, and for key columns that are random or of an unsuitable type.
     """
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")

@@ -76,10 +76,10 @@ class DeltaJoin(JoinNode):
 
 
 def lookup_of(entry: Entry) -> LookupSource | None:
-    """Return the store in which a side's rows are looked up, or None without one.
+    """Return the store in which a side's rows are looked up, or None if it has none.
 
     For a table it is the table's own source. For a delta join's result it is a chain of the sources
-    of both tables.
+    of both tables, if the join selects by names only. Other nodes have none.
     """
     if isinstance(entry, Source):
         return entry.lookup

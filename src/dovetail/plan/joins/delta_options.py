@@ -181,8 +181,8 @@ def delta_join(
 
 
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
-    """Return the table with ``lookup``, a store of the same rows. ``changes``: the changes it may
-    have.
+    """Return the table with ``lookup``, a store of the same rows, whose filters then restrict the
+    table. ``changes``: the changes it may have, None if not declared.
 
     Raises ``PlanError`` for the result of a join, for another key, and for unknown columns. It also
     refuses filters by columns outside the key, unless rows never change.
@@ -219,7 +219,9 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
 
 
 def _restricted(table: Source, lookup: LookupSource) -> Any:
-    """Return the table's frame with the filters of its lookup source."""
+    """Return the table's frame with the filters of its lookup source, one after the other. Without
+    filters it is the frame itself.
+    """
     frame = table.frame
     for column, constants in lookup.filters:
         assert frame is not None
@@ -269,7 +271,9 @@ def tables_joined(
 def _delta_join(
     call: Call, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
 ) -> DeltaJoin:
-    """Return the delta join of two tables that meet all limitations."""
+    """Return the delta join of two tables that meet all limitations. Raises ``PlanError`` for
+    column names that occur twice.
+    """
     form = form_of(left, right, on)
     same = {b for a, b in on if a == b}
     if call.select is None and same & set(right.values.names):
@@ -315,7 +319,9 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
 
 
 def _index(side: Entry, columns: Sequence[str]) -> Verdict:
-    """Return the verdict on an index by which a side's rows are found."""
+    """Return the verdict on an index that finds a side's rows by ``columns``: broken without a
+    store or a covering index.
+    """
     limit, shown = f"index of {side.name}", ", ".join(columns)
     source = lookup_of(side)
     if source is None:
@@ -332,7 +338,7 @@ def _index(side: Entry, columns: Sequence[str]) -> Verdict:
 
 
 def _source(side: Entry) -> Verdict:
-    """Return the verdict on a side's lookup source."""
+    """Return the verdict on a side's lookup source: broken if the side has none."""
     limit = f"lookup source of {side.name}"
     source = lookup_of(side)
     if source is None:
@@ -351,8 +357,8 @@ def _source(side: Entry) -> Verdict:
 
 
 def _steps(side: Entry) -> Verdict:
-    """Return the verdict on the steps between a side's changelog and the join. A lookup skips
-    them.
+    """Return the verdict on the steps between a side's changelog and the join, which a lookup
+    skips: broken if any step drops or changes rows, or keeps state.
     """
     limit = f"only stateless steps before {side.name}"
     if side.versioned_us is not None:
@@ -380,7 +386,9 @@ def _steps(side: Entry) -> Verdict:
 
 
 def _offending_step(source: Source) -> str | None:
-    """Return the first step of a source's frame that may drop or change rows, or None."""
+    """Return the first step of a source's frame that may drop or change rows, in words, or None.
+    Filters by columns of the lookup source's own filters are allowed.
+    """
     allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
     assert source.frame is not None
     for name, columns in steps_of(source.frame):
@@ -394,7 +402,8 @@ def _offending_step(source: Source) -> str | None:
 
 
 def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_index: int) -> Verdict:
-    """Return the verdict on updates of a side: a row's former join key must be known or not needed.
+    """Return the verdict on updates of a side, whose join key is ``columns``: broken if a row's
+    former join key is needed and not known.
 
     ``side_index``: 0 for the left side, 1 for the right.
     """
@@ -415,7 +424,9 @@ def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_ind
 
 
 def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
-    """Return the verdict on deletions from both sides."""
+    """Return the verdict on deletions: broken if both sides delete rows and results have
+    both keys.
+    """
     limit = "deletes"
     deleting = [side.name for side in (left, right) if changes_of(side) == "all"]
     if not deleting:
@@ -438,7 +449,9 @@ _COMPUTED = Verdict(
 
 
 def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
-    """Yield a broken verdict if options of the join need state."""
+    """Yield one broken verdict if ``late=`` or ``align=`` are given, because they need state; else
+    nothing.
+    """
     arguments = [
         *(["late="] if late != "ignore" else []),
         *(["align="] if align is not None else []),

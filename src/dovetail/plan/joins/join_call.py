@@ -98,12 +98,13 @@ class Call:
     def refuse(
         self, arguments: Mapping[str, object], problem: str, remedy: str = "Leave it out"
     ) -> None:
-        """Refuse each of ``arguments`` that is not None."""
+        """Raise ``PlanError`` for the first of ``arguments`` that is not None."""
         refuse_given(self.label or "join", problem, remedy, **arguments)
 
 
 def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
-    """Return a side as an input of the join's own stage.
+    """Return a side as an input of the join's own stage: an entry as it is, another node as the
+    result of its stage.
 
     ``exact``: True to exclude tombstones of keys that had no row, by a stage of its own. Raises
     ``PlanError`` for a stream that takes records back.
@@ -144,7 +145,9 @@ def table_side(side: Node) -> Node:
 
 
 def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
-    """Refuse a kind of join that is not among ``kinds``. ``what``: the sides, in words."""
+    """Raise ``PlanError`` for a kind of join that is not among ``kinds``. ``what``: the sides, in
+    words.
+    """
     if how not in kinds:
         options = f"{', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}"
         swap = (
@@ -156,7 +159,7 @@ def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
 
 
 def refuse_corrected(name: str, side: Node) -> None:
-    """Refuse a join of histories as an input. Its result is a history, not a
+    """Raise ``PlanError`` if an input is a join of histories. Its result is a history, not a
     table's current rows.
     """
     if side.corrects:

@@ -37,10 +37,12 @@ Pairs: TypeAlias = tuple[tuple[str | Column, str], ...]
 def pairs_of(
     name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None, *, whole: bool = True
 ) -> Pairs:
-    """Return the equal columns of both sides, in the order of the right side's key.
+    """Return the pairs (left column or expression, right column) that are equal, in the order of
+    the right side's key.
 
-    ``whole``: True if a mapping must name exactly the columns of that key. Raises ``PlanError`` for
-    unknown columns, different types and a wrong number of columns.
+    ``on``: None pairs keys of the same names. ``whole``: True if a mapping must name exactly the
+    columns of that key. Raises ``PlanError`` for unknown columns, different types and a wrong
+    number of columns.
     """
     key = right.key.names
     if on is None:
@@ -92,8 +94,8 @@ def pairs_of(
 
 
 def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
-    """Refuse sides whose keys are not paired by ``on`` in the same order. The join partitions both
-    by key.
+    """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order. The
+    join partitions both by key.
     """
     alike = len(left.key) == len(right.key)
     pairs = pairs_of(name, left, right, on) if alike else ()
@@ -130,7 +132,9 @@ def _keys(left: KeyedNode, right: KeyedNode) -> str:
 
 
 def _to_write(left: KeyedNode, right: KeyedNode) -> str:
-    """Return advice on what to write in ``on=``."""
+    """Return advice on what to write in ``on=``: a mapping if the keys' types fit, else
+    words only.
+    """
     left_key, right_key = left.key, right.key
     names = right_key.names if {*left_key.names} == {*right_key.names} else left_key.names
     pairs = dict(zip(names, right_key.names, strict=False))

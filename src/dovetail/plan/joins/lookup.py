@@ -159,10 +159,11 @@ def lookup(
     cached: LookupCache | None,
     label: str | None,
 ) -> View:
-    """Look up a stream's records in a store.
+    """Return a view of a stream's records, each with the rows of a store that match it.
 
-    ``columns``: the store's columns. Returns a view of the joined row if the selection has
-    expressions. Raises ``PlanError`` if no index of the store covers the columns in ``on``.
+    ``columns``: the store's columns. ``cached``: None for no cache. If the selection has
+    expressions, a second view computes it from the joined row. Raises ``PlanError`` if no index of
+    the store covers the columns in ``on``.
     """
     name = label or f"lookup of {node.name}"
     source, row = as_entry(name, node), _row(name, lookup, columns)
@@ -202,7 +203,9 @@ def lookup(
 
 
 def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
-    """Return the store's columns. Raises ``PlanError`` if they lack a column of the store's key."""
+    """Return the store's columns as a schema. Raises ``PlanError`` for unusable names, and if the
+    store's key is not among them.
+    """
     row = schema_of(name, "columns=", columns)
     refuse_names(name, row.names, "Give the store a view that has it under another name")
     refuse_duplicates(name, row.names, "Name it once in columns=")
@@ -223,7 +226,9 @@ def _store(name: str, lookup: LookupSource, row: StructType, key: Sequence[str])
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:
-    """Refuse a lookup by columns that no index of the store covers."""
+    """Raise ``PlanError`` for a lookup by columns that no index of the store covers, or by a column
+    named twice.
+    """
     refuse_duplicates(name, by, "Name each of the store's columns once in on=")
     if covering(lookup, by) is None:
         columns = ", ".join(map(repr, by))

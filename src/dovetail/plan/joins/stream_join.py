@@ -155,7 +155,7 @@ class StreamJoin(JoinNode):
 
 
 def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> StreamJoin:
-    """Join two streams, or one with itself, within a window of time.
+    """Return the join of two streams, or of one with itself, within a window of time.
 
     Raises ``PlanError`` without a window, for other keys, and for joins other than inner, left and
     outer.

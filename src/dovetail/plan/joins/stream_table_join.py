@@ -48,7 +48,8 @@ class StreamTableJoin(JoinNode):
 
 
 def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
-    """Join a stream with a table. ``grace``: the stream time for which a record waits, or None.
+    """Return the join of a stream with a table. ``grace``: the stream time for which a record
+    waits, None for no waiting.
 
     Raises ``PlanError`` for outer joins, for other keys, and if the table's history is shorter than
     ``grace``.
@@ -83,7 +84,7 @@ def _same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
 
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
-    """Refuse a table without a history, or with one shorter than the grace period."""
+    """Raise ``PlanError`` if a table has no history, or one shorter than the grace period."""
     for source in right.entries:
         if source.versioned_us is None:
             raise PlanError(

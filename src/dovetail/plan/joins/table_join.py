@@ -37,7 +37,7 @@ class HistoryJoin(TableJoin):
 
 
 def table_join(call: Call, late: Late) -> TableJoin:
-    """Join two tables by key. ``late``: ``"history"`` joins all of their history.
+    """Return the join of two tables by key. ``late``: ``"history"`` joins all of their history.
 
     Raises ``PlanError`` for unknown kinds of joins and, with ``"history"``, for tables without one.
     """
@@ -52,7 +52,7 @@ def table_join(call: Call, late: Late) -> TableJoin:
 
 
 def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
-    """Refuse sides without a history, and a table joined with itself."""
+    """Raise ``PlanError`` if a side keeps no history, or if both sides are the same table."""
     for side in (left, right):
         if side.versioned_us is None:
             raise PlanError(

@@ -72,7 +72,7 @@ class WindowJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words on how the sides match, for ``explain``."""
+        """The way in which the sides match, in a few words for ``explain``."""
         if self.left.windows is None:
             looks = self.window_of if isinstance(self.window_of, str) else "an expression"
             return f"of the window that begins at {looks}"
@@ -106,7 +106,7 @@ def window_join(
     window_of: str | Column | None = None,
     others: Mapping[str, object] | None = None,
 ) -> WindowJoin:
-    """Join two sides of which at least one has windows.
+    """Return the join of two sides of which at least one has windows.
 
     Without a requested kind, windowed tables on the same window join inner, all others left.
 
@@ -150,8 +150,8 @@ def window_join(
 
 
 def _refuse_how(name: str, how: How, *, both: bool) -> None:
-    """Refuse a kind of join that these sides do not have. ``both``: True for the same window on
-    both sides.
+    """Raise ``PlanError`` for a kind of join that these sides do not have. ``both``: True for the
+    same window on both sides; other joins are left joins.
     """
     kinds = ("inner", "left", "outer") if both else ("left",)
     if how not in kinds:
@@ -165,7 +165,7 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
 
 
 def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: int) -> None:
-    """Refuse windows of different kinds or sizes, shifts between windows, and too
+    """Raise ``PlanError`` for windows of different kinds or sizes, shifts between windows, and too
     short retentions.
     """
     if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
@@ -203,7 +203,9 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
 def _refuse_no_window(
     name: str, left: Node, windows: Windows, window_of: str | Column | None
 ) -> None:
-    """Refuse a left side that does not name the start of a fixed window of the right side."""
+    """Raise ``PlanError`` unless ``window_of`` is a timestamp of the left side, and the right
+    side's windows are fixed.
+    """
     if not windows.fixed:
         raise PlanError(
             name,

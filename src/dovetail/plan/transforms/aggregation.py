@@ -105,7 +105,8 @@ def aggregation(
     windows: Windows | None,
     label: str | None = None,
 ) -> Aggregation:
-    """Group the rows of ``node`` by the columns ``by`` and, if given, by ``windows``.
+    """Return the node that groups the rows of ``node`` by the columns ``by`` and, if given, by
+    ``windows``.
 
     ``calls``: the aggregates by result name. Raises ``PlanError`` for no group, no aggregate,
     unusable names and unsuitable types.

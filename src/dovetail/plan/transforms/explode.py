@@ -69,10 +69,11 @@ class Exploded(RowsNode):
 
 
 def exploded(node: Node, column: str, position: str | None) -> Exploded:
-    """Return a table with a row for each element of the array ``column``.
+    """Return a table with a row for each element of the array ``column``. Its key is the table's
+    and the element or, if given, the ``position``.
 
     Raises ``PlanError`` if the column is no array, or if elements cannot be keys and there is no
-    ``position``.
+    ``position``. Raises it for names that occur twice, and for joins of histories.
     """
     name = f"explode of {node.name}"
     refuse_corrected(name, node)
@@ -92,7 +93,9 @@ def exploded(node: Node, column: str, position: str | None) -> Exploded:
 
 
 def _refuse_element(name: str, element: StructField) -> None:
-    """Refuse elements that cannot be a key."""
+    """Raise ``PlanError`` if elements of this type cannot be a key, with advice to use
+    positions.
+    """
     try:
         refuse_key_type(name, element)
     except PlanError as error:

@@ -25,11 +25,11 @@ def table_under_key(
     duplicates: Duplicates,
     errors: Errors = "fail",
 ) -> View:
-    """Return the rows of a table under other key columns.
+    """Return the rows of a table under other key columns, one row for each new key.
 
-    ``columns``, ``named``: the new key, as in ``views.keyed_by``. ``duplicates``: treatment of
-    several rows with one new key. It is applied to the rows at the end of each micro-batch, not in
-    between.
+    ``columns``, ``named``: the new key, as in ``views.keyed_by``. ``duplicates``: of several rows
+    with one new key, keep the last or fail. This goes by the rows at the end of each micro-batch,
+    not in between.
     """
     name = f"key_by of {node.name}"
     view = keyed_by(node, columns, named)

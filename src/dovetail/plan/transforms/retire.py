@@ -70,7 +70,7 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
 def _begun(moments: Column) -> Column:
     """Return the moment at which the latest complete snapshot began, or null if there is none.
 
-    ``moments``: an array of moments, each doubled, plus 1 for the end of a snapshot.
+    ``moments``: an array of moments in any order, each doubled, plus 1 for the end of a snapshot.
     """
     none = F.lit(None).cast("long")
     start = F.struct(none.alias("open"), none.alias("whole"))

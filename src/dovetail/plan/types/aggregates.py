@@ -941,7 +941,7 @@ class _Context:
         return self.refused(f"column {field.name!r} is of type {type_}, not {needs}", remedy)
 
     def refuse_to_retract(self, instead: str) -> None:
-        """Refuse the call if rows may leave their groups. ``instead``: what to use then."""
+        """Raise ``PlanError`` if rows may leave their groups. ``instead``: what to use then."""
         if self.retracts:
             raise self.refused(
                 "a table's rows change and leave their groups, and "
@@ -950,7 +950,7 @@ class _Context:
             )
 
     def refuse_without_order(self) -> None:
-        """Refuse the call if values of the first column have no order."""
+        """Raise ``PlanError`` if values of the first column have no order."""
         if not is_ordered(self.spark):
             raise self.unfit(
                 "one with an order by value or bytes",
@@ -958,7 +958,7 @@ class _Context:
             )
 
     def refuse_without_equality(self) -> None:
-        """Refuse the call if equal values of the first column may differ in their bytes."""
+        """Raise ``PlanError`` if equal values of the first column may differ in their bytes."""
         if has_no_equality(self.spark):
             raise self.unfit(
                 "one whose values can be compared by their bytes",
@@ -1000,8 +1000,8 @@ def _extreme(context: _Context) -> _Resolved:
 
 
 def _top(context: _Context) -> _Resolved:
-    """Return the type and the kernel of ``top``. The columns shown need an order, which breaks
-    ties.
+    """Return the type and the kernel of ``top``. Raises ``PlanError`` if a column shown has no
+    order, which breaks ties.
     """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
@@ -1042,7 +1042,9 @@ def _collect_list(context: _Context) -> _Resolved:
 
 
 def _last_row(context: _Context) -> _Resolved:
-    """Return the type and the kernel of ``last_row``. The columns need exact equality."""
+    """Return the type and the kernel of ``last_row``. Raises ``PlanError`` for a column whose equal
+    values may differ in their bytes.
+    """
     for column_index, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
             raise context.unfit(
@@ -1073,6 +1075,9 @@ def _approximate(context: _Context) -> _Resolved:
 
 
 def _user_defined(context: _Context) -> _Resolved:
+    """Return the type and the kernel of a user-defined aggregate. Raises ``PlanError`` if rows may
+    leave their groups and it has no ``retract``.
+    """
     functions, returns = context.call.functions, context.call.returns
     assert functions is not None
     assert returns is not None

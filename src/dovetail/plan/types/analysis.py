@@ -121,6 +121,9 @@ class _PlannedAnalysis(Analysis):
 
     @property
     def text(self) -> str:
+        """The expression as SQL without seeds. Where SQL does not tell all, Spark's own text
+        follows, without column numbers.
+        """
         expression = self._plan.expressions().head()
         while expression.getClass().getSimpleName() == "Alias":
             expression = expression.child()
@@ -137,7 +140,9 @@ _REPEATED = re.compile(r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode
 
 
 def _random(expression: Any) -> str | None:
-    """Return the part of an expression that makes another value each time, as SQL, or None."""
+    """Return the part of an expression that makes another value each time, as SQL without seeds, or
+    None. Parts that Spark repeats for one row, such as file names, do not count.
+    """
     if expression.deterministic() or _OF_ITS_OWN.fullmatch(str(expression.sql()).strip("()")):
         return None
     within = [child for child in jvm.items(expression.children()) if not child.deterministic()]
@@ -148,7 +153,9 @@ def _random(expression: Any) -> str | None:
 
 
 def _random_within(plan: Any) -> str | None:
-    """Return the part of a plan that makes other rows each time, as SQL, or None."""
+    """Return the first part of a plan, its inputs included, that makes other rows each time, as
+    SQL, or None.
+    """
     if plan.deterministic():
         return None
     random_parts = (
@@ -159,7 +166,7 @@ def _random_within(plan: Any) -> str | None:
 
 
 def _planned_steps(frame: DataFrame) -> Iterator[FrameStep]:
-    """Yield the steps of a frame's plan in a classic session, the last one first."""
+    """Yield the steps of a frame's plan in a classic session, each before its inputs."""
     waiting = [jvm.analyzed_plan(frame)]
     while waiting:
         step = waiting.pop()
@@ -209,6 +216,9 @@ class _Shown(Analysis):
 
     @property
     def random(self) -> str | None:
+        """The part of the expression that makes another value each time, or None. If its name is
+        not known, it is described in words.
+        """
         if self._deterministic:
             return None
         match = _RANDOM.search(self.text)
@@ -218,6 +228,9 @@ class _Shown(Analysis):
 
     @cached_property
     def _deterministic(self) -> bool:
+        """True if Spark takes the expression within an aggregate, which it refuses for a random
+        one.
+        """
         try:
             _ = self._frame.agg(F.count(self._column)).schema
         except AnalysisException as error:
@@ -248,7 +261,7 @@ def _analysed_lines(frame: DataFrame) -> Iterator[str]:
 
 @contextmanager
 def _all_fields(session: SparkSession) -> Iterator[None]:
-    """Let Spark show all columns of a plan within the block.
+    """Let Spark show all columns of a plan within the block, and restore the setting after it.
 
     Raises ``ConfigurationError`` in a declarative pipeline, whose session has fixed settings.
     """
@@ -294,9 +307,9 @@ def _without_numbers(text: str) -> str:
 
 
 def file_metadata(frame: DataFrame, *names: str) -> list[DataType] | None:
-    """Return the types of the named fields of Spark's file metadata.
+    """Return the types of the named fields of Spark's file metadata, in their order.
 
-    None if Spark does not know the file of each row. PySpark would log that as an error.
+    It is None if Spark does not know the file of each row. PySpark would log that as an error.
     """
     logger = PySparkLogger.getLogger(_UNRESOLVED)
     disabled, logger.disabled = logger.disabled, True

@@ -42,7 +42,9 @@ def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
 
 
 def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
-    """Return a type with its zoned timestamps, nested ones too, labelled with ``timezone``."""
+    """Return a type with its zoned timestamps, nested ones too, labelled with ``timezone``. Their
+    instants stay; other types stay as they are.
+    """
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         return pa.timestamp(type_.unit, timezone)
     if pa.types.is_struct(type_):

@@ -58,8 +58,8 @@ class KeyedNode(Protocol):
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Refuse a name that occurs twice. Spark ignores case in names: ``ID`` and
-    ``id`` are one name.
+    """Raise ``PlanError`` if a name occurs twice. Spark ignores case in names: ``ID`` and ``id``
+    are one name.
     """
     seen: set[str] = set()
     for name in names:
@@ -69,7 +69,9 @@ def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
 
 
 def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Refuse empty names and the reserved names that changelogs and stages use."""
+    """Raise ``PlanError`` for an empty name, and for a reserved one that changelogs and
+    stages use.
+    """
     for name in names:
         if not name or is_reserved(name):
             why = "has a name that changelogs use themselves" if name else "has no name"
@@ -106,7 +108,9 @@ _TAKES_EXPRESSIONS = ("timestamp=", "select=", "deleted=", "sequence=", "window_
 
 def meant(where: str, name: object, names: Sequence[str]) -> str:
     """Return advice on an unknown name: the nearest known name, or how to write an expression.
-    Empty if there is none. The text begins with ``;``.
+
+    The text begins with ``;``, and is empty if there is no advice. ``where``: the argument with the
+    name.
     """
     if not isinstance(name, str):
         return ""
@@ -136,7 +140,7 @@ def keyed(
 
 
 def refuse_key_type(operator: str, key: StructField) -> None:
-    """Refuse a key column with a type whose equality differs from equality of bytes.
+    """Raise ``PlanError`` if a key column has a type whose equality differs from equality of bytes.
 
     Such types are maps, variants, calendar intervals and collated strings, at any depth.
     """
@@ -152,8 +156,8 @@ def refuse_key_type(operator: str, key: StructField) -> None:
 
 
 def refuse_value_type(operator: str, value: StructField) -> None:
-    """Refuse a column with calendar intervals at any depth. Values travel as Arrow columns, which
-    have no such type.
+    """Raise ``PlanError`` if a column has calendar intervals at any depth. Values travel as Arrow
+    columns, which have no such type.
     """
     offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
     if offending is not None:
@@ -166,7 +170,7 @@ def refuse_value_type(operator: str, value: StructField) -> None:
 
 
 def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) -> None:
-    """Refuse each of ``arguments`` that is not None. The first one is named in the error."""
+    """Raise ``PlanError`` for the first of ``arguments`` that is not None."""
     for argument, value in arguments.items():
         if value is not None:
             raise PlanError(operator, f"{argument}= {problem}", remedy)
@@ -186,7 +190,7 @@ def _is_no_key(type_: DataType) -> bool:
 
 
 def _within(type_: DataType) -> Iterator[DataType]:
-    """Yield a type and all types nested in it."""
+    """Yield a type and all types nested in it, outer ones first, fields in order."""
     yield type_
     if isinstance(type_, ArrayType):
         yield from _within(type_.elementType)

@@ -83,7 +83,9 @@ def field_of(
 
 
 def refuse_random(operator: str, what: str, field: StructField) -> None:
-    """Refuse a column that ``field_of`` marked as random. ``what``: the column in words."""
+    """Raise ``PlanError`` for a column that ``field_of`` marked as random. ``what``: the column in
+    words.
+    """
     if field.metadata and RANDOM in field.metadata:
         raise PlanError(operator, f"{what} has {field.metadata[RANDOM]}, {AGAIN}", REMEDY)
 

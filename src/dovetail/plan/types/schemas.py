@@ -62,8 +62,8 @@ def parsed(operator: str, argument: str, text: str) -> StructType:
 
 
 def _field(operator: str, argument: str, name: str, type_: pa.DataType | DataType) -> StructField:
-    """Return a column of a Spark type or an Arrow type. Raises ``PlanError`` if Spark has no such
-    type.
+    """Return the nullable column ``name`` of a Spark type or an Arrow type. Raises ``PlanError`` if
+    Spark has no such type.
     """
     if isinstance(type_, DataType):
         return StructField(name, type_)

@@ -379,7 +379,9 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
 
 
 def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None) -> Windows:
-    """Return windows of a kind, with all spans checked."""
+    """Return windows of a kind, by default kept for their size and grace period. Raises
+    ``PlanError`` for spans that do not fit together.
+    """
     size_us = microseconds(kind, "gap=" if kind == "session" else "size=", size)
     advance_us = microseconds(kind, "advance=", advance)
     grace_us = microseconds(kind, "grace=", grace)
