@@ -131,7 +131,9 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _has_huge_pages(spark: SparkSession) -> bool:
-    """Say whether a worker's environment has the settings for huge pages."""
+    """Return True if a worker's environment has the settings for huge pages. A job of one row asks
+    it.
+    """
     wanted = good.MEMORY
 
     def found() -> str:

@@ -157,7 +157,9 @@ def configure(
 
 
 def _refuse_remote(options: Mapping[str, str]) -> None:
-    """Raise ``ConfigurationError`` for a builder of Spark Connect."""
+    """Raise ``ConfigurationError`` for a builder of Spark Connect. ``options``: the builder's
+    settings.
+    """
     if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
         raise ConfigurationError(
             "configure",
@@ -173,7 +175,9 @@ def spark_jar(module: str) -> str:
 
 
 def workers_lack(spark: SparkSession) -> str | None:
-    """Return what is wrong with the workers' Python, None if nothing is; runs a job of one row."""
+    """Return what is wrong with the workers' Python, in words, or None if nothing is. It runs a job
+    of one row.
+    """
     own_version = import_module("dovetail").__version__
 
     def version() -> str:
@@ -210,7 +214,7 @@ def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
 
 
 def refuse_strange_workers(spark: SparkSession) -> None:
-    """Raise ``ConfigurationError`` for a query whose workers lack the library.
+    """Raise ``ConfigurationError`` if the workers lack this version of the library.
 
     They are asked once in a session, unless they clearly run the driver's own Python.
     """
@@ -223,7 +227,7 @@ def refuse_strange_workers(spark: SparkSession) -> None:
 
 
 def _is_own(context: SparkContext) -> bool:
-    """Say whether workers run on this machine, with the driver's Python."""
+    """Return True if workers run on this machine, with the driver's Python."""
     python = shutil.which(context.pythonExec)
     if python is None or not str(context.master).startswith("local["):
         return False
@@ -232,7 +236,9 @@ def _is_own(context: SparkContext) -> bool:
 
 
 def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
-    """Return the paths of the given jars; raise ``ConfigurationError`` for paths without one."""
+    """Return the absolute paths of the given jars, and of those in given folders; none for None.
+    Raises ``ConfigurationError`` for paths without one.
+    """
     if jars is None:
         return []
     resolved = []

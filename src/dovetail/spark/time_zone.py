@@ -27,9 +27,11 @@ def setting(session: SparkSession, zone: str) -> dict[str, str]:
 
 
 def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
-    """Return the time zone of a query: the one in which its checkpoint began.
+    """Return the time zone of a query: the one in which its checkpoint began, the session's for a
+    new one.
 
-    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone.
+    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone. Spark
+    Connect does not tell these.
     """
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
@@ -51,7 +53,7 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
 
 
 def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield the expressions of a frame that depend on a time zone, each with its zone."""
+    """Yield (SQL, zone) of each expression of a frame that depends on a time zone."""
     plan = jvm.analyzed_plan(frame)
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
     waiting = [plan]
@@ -62,7 +64,9 @@ def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
-    """Yield the zone-dependent ones of expressions and their children, each with its zone."""
+    """Yield (SQL, zone) of each of these expressions and their children that depends on a time
+    zone. Expressions whose options name a zone do not.
+    """
     waiting = [*expressions]
     while waiting:
         expression = waiting.pop()

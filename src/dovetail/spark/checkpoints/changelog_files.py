@@ -61,7 +61,9 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
 
 
 def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
-    """Return the bytes with a length in front at ``at``, and the position behind them."""
+    """Return the bytes whose length stands at ``at``, and the position behind them. A length of -1
+    gives no bytes. Raises ``Unknown`` if they reach beyond the data.
+    """
     (size,) = struct.unpack_from(">i", data, at)
     end = at + 4 + max(size, 0)  # a deleted key has the value length -1
     if end > len(data):
@@ -70,7 +72,9 @@ def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
 
 
 def _named(key: memoryview) -> tuple[int, str | None]:
-    """Return a blob's bucket and name; None for the name if the key is another state variable's."""
+    """Return a blob's bucket label and name. If the key is another state variable's, the name is
+    None.
+    """
     if len(key) < _NAME_AT or struct.unpack_from("<i", key, _LABEL_LENGTH)[0] != _LABEL_ROW_BYTES:
         return 0, None
     (label,) = struct.unpack_from("<i", key, _LABEL)
@@ -80,7 +84,9 @@ def _named(key: memoryview) -> tuple[int, str | None]:
 
 
 def _blob(value: memoryview) -> bytes:
-    """Return the bytes of a blob in a value's row."""
+    """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another
+    shape.
+    """
     size, at = struct.unpack_from("<ii", value, _VALUE_LENGTH)
     blob = bytes(value[1 + at : 1 + at + size])
     if at != _VALUE_AT - 1 or len(blob) != size:
@@ -89,7 +95,9 @@ def _blob(value: memoryview) -> bytes:
 
 
 def _unpacked(file: bytes) -> memoryview:
-    """Return the decompressed file."""
+    """Return the content of a file of LZ4 blocks. Raises ``Unknown`` for another compression, and
+    for a file that is cut off.
+    """
     codec, parts, at = pa.Codec("lz4_raw"), [], 0
     while at < len(file):
         try:

@@ -63,10 +63,10 @@ _LOCAL_CHECKPOINT = {
 def binding_of(
     nodes: Sequence[Node], plan: Plan, *, partitions: int, **more: Any
 ) -> dict[str, Any]:
-    """Return the binding of a checkpoint to a query with the results ``nodes``, which runs as
-    ``plan``.
+    """Return the binding of a checkpoint, as JSON data, to a query with the results ``nodes``,
+    which runs as ``plan``.
 
-    ``more``: further entries.
+    ``partitions``: those of each stage. ``more``: further entries.
     """
     return {
         "version": FORMAT_VERSION,
@@ -84,11 +84,11 @@ def binding_of(
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
-    """Return the number of Spark's sources that each source reads, and the numbers of their
+    """Return for each source the number of Spark's sources that it reads, and the numbers of their
     folders.
 
-    Spark keeps in these folders what has been read. Both are None on Spark Connect, which does not
-    tell them.
+    Spark keeps in these folders what has been read. On Spark Connect, which does not tell them, all
+    are None, but for the number 1 of a static source.
     """
     remote = [not source.static and is_remote(_frame(source).sparkSession) for source in sources]
     if any(remote):
@@ -206,10 +206,10 @@ class CheckpointFile:
         )
 
     def in_its_place(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
-        """Return the binding, updated if the checkpoint was moved.
+        """Return the binding. If the checkpoint was moved, first correct its path there and in
+        Spark's metadata of the state.
 
-        Spark writes the folder's path into the state's metadata. This method replaces it by the
-        present path. Raises ``CheckpointError`` on Spark Connect, which cannot.
+        Raises ``CheckpointError`` for a moved one on Spark Connect, which cannot write there.
         """
         here, before = self._files.qualified(self._root), binding.get(AT)
         if before in (None, here):
@@ -252,7 +252,9 @@ class CheckpointFile:
         return binding
 
     def is_running(self) -> bool:
-        """Say whether the query runs in this application, or on Spark Connect in this session."""
+        """Return True if the query runs in this application, on Spark Connect in this session;
+        False if it has not begun.
+        """
         text = self._files.text(f"{self._root}/metadata")
         if text is None:
             return False

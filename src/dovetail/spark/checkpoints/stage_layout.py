@@ -75,7 +75,7 @@ def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
 
 
 def _store(store: Store) -> dict[str, Any]:
-    """Return a store as JSON data."""
+    """Return a store as JSON data; aggregates only if its rows can be read back."""
     readable = store.kind is not None
     attributes = {field.name: getattr(store, field.name) for field in fields(store)}
     results = [
@@ -87,7 +87,9 @@ def _store(store: Store) -> dict[str, Any]:
 
 
 def _read(store: Mapping[str, Any]) -> Store:
-    """Return the store of JSON data."""
+    """Return the store that ``_store`` has made JSON data of. Attributes that older data lacks have
+    their defaults.
+    """
     lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
         Accumulated(_kernel_of(result["kernel"]), tuple(result["lists"]))
@@ -108,7 +110,7 @@ def _kernel(kernel: Aggregate) -> dict[str, Any]:
 
 
 def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
-    """Return the aggregate of JSON data."""
+    """Return the aggregate from the JSON data of ``_kernel``."""
     parameters = {
         name: _columns_of(value)[0].type if isinstance(value, dict) else value
         for name, value in kernel["parameters"].items()

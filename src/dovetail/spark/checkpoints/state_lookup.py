@@ -153,7 +153,11 @@ class _Lookups:
         self._held: dict[str, Segment] = {}
 
     def rows(self, table: str, keys: Sequence[object], as_of: datetime | None) -> pa.Table:
-        """Return the rows for ``lookup_state``."""
+        """Return the rows of ``table`` with these keys for ``lookup_state``, after the last
+        committed micro-batch. ``as_of``: the time of a version, None for the latest.
+
+        If Spark has meanwhile deleted the files of a micro-batch, read those of the last one anew.
+        """
         with self._lock:
             stored = self._current()
             try:
@@ -168,7 +172,9 @@ class _Lookups:
     def _rows(
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
-        """Return the rows of a table, without the kind of change of a versioned one."""
+        """Return the rows of ``table`` with these keys, without the kind of change of a versioned
+        one. Keys without a row give none.
+        """
         stage_store = stored.named(table)
         if as_of is not None:
             refuse_other_times(_CALLER, table, stage_store, as_of)
@@ -179,9 +185,11 @@ class _Lookups:
     def _of(
         self, stored: CheckpointStores, stage_store: Kept, keys: Sequence[object], time_us: int
     ) -> pa.Table:
-        """Return the rows with these keys.
+        """Return the store's rows with these keys, as of ``time_us`` if it keeps versions. Keys
+        without a row give none.
 
-        If they are stored by another key, that key is taken from the store that has it.
+        If the rows are stored by another key, that key is taken from the store that has it. Raises
+        ``ConfigurationError`` if no store has it.
         """
         store = stage_store.store
         if store.hashed and store.kind != "queue":
@@ -216,7 +224,9 @@ class _Lookups:
     def _found(
         self, stored: CheckpointStores, stage_store: Kept, asked: Asked, route: Ints
     ) -> pa.Table:
-        """Return the rows for ``asked``, from the buckets to which the hashes ``route`` lead."""
+        """Return the rows for ``asked``, at most one per key, from the buckets to which the hashes
+        ``route`` lead. Segments that are not at hand are fetched.
+        """
         self._followed.add((stage_store.stage.number, stage_store.name))
         tables = [store_contents.schema_of(stage_store.store).empty_table()]
         for label, manifest in stage_store.buckets.items():
@@ -250,7 +260,7 @@ class _Lookups:
     def _fetch(
         self, stored: CheckpointStores, operator: StatefulOperator, segments: Sequence[Segment]
     ) -> None:
-        """Read the missing ones of these segments by Spark."""
+        """Read those of these segments that are not at hand from Spark's state, into the cache."""
         missing = {s.id: s for s in segments if s.id not in self._held}
         for row in (
             stored.blobs(operator).where(F.col("name").isin(list(missing))).toLocalIterator()
@@ -263,7 +273,11 @@ class _Lookups:
         self._held[segment.id] = segment
 
     def _current(self) -> CheckpointStores:
-        """Return the stores after the last committed micro-batch."""
+        """Return the stores after the last committed micro-batch.
+
+        They follow from the stores at hand by changelog files, up to ``_STEPS_MAX`` micro-batches
+        on. Else Spark reads them anew.
+        """
         if self._folder is None:
             self._folder = Folder(self._spark, self._checkpoint)
         stored, steps = self._stored, 0
@@ -283,8 +297,9 @@ class _Lookups:
         return stored
 
     def _advanced(self, stored: CheckpointStores, folder: Folder) -> CheckpointStores:
-        """Return the stores one micro-batch later, from its changelog files; raise ``Unknown`` if
-        they do not do.
+        """Return the stores one micro-batch later, from its changelog files, and cache the new
+        segments of the followed stores. Raises ``Unknown`` if a file is missing or in another
+        format.
         """
         batch = _next(stored)
         written: dict[str, bytes] = {}

@@ -199,7 +199,9 @@ def read_state(
 
 
 def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """Return these columns of a frame; raise ``ConfigurationError`` for unknown ones."""
+    """Return these columns of a frame, all for None. Raises ``ConfigurationError`` for unknown
+    ones.
+    """
     if columns is None:
         return frame
     unknown = [name for name in columns if name not in frame.columns]

@@ -25,10 +25,11 @@ from dovetail.spark.execution import static_frames
 def result_named(
     stored: CheckpointStores, results: Sequence[Node], name: str | None
 ) -> tuple[Node, Node] | None:
-    """Return the result with this name, and the query's result within which it is computed.
+    """Return the result with this name, and the query's result within which it is computed; None if
+    the name is an input's.
 
     A single result must be one of the query's, and stands for itself if ``name`` is None. Several
-    must be all of the query's results. None if the name is an input's.
+    must be all of the query's results. Raises ``ConfigurationError`` for an ambiguous name.
     """
     if len(results) == 1:
         refuse_none_of(results[0], *stored.topology)
@@ -91,7 +92,9 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
 
 
 def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
-    """Return an input as a static table of its stored rows."""
+    """Return an input as a static table of its stored rows. ``stages``: those that may store it.
+    Raises ``ConfigurationError`` if none does.
+    """
     names = {
         port.source.name
         for stage in stages

@@ -55,7 +55,7 @@ def rows(
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the rows of a store.
+    """Return the rows of a store as a frame. Its columns are those of ``store_contents.schema_of``.
 
     ``columns``: at least these are read; None for all. ``keys``: only the rows of these keys; None
     for all. Raises ``ConfigurationError`` for unknown columns.
@@ -95,7 +95,9 @@ def rows(
 
 
 def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
-    """Return the rows with one of these keys."""
+    """Return the rows of ``frame`` with one of the keys ``asked``, each once. ``asked``: the key
+    columns, one row per key.
+    """
     names = [key_name(index) for index in range(len(asked))]
     keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))
     same = (

@@ -95,7 +95,8 @@ class CheckpointStores:
     def of(
         cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None
     ) -> CheckpointStores:
-        """Read the manifests and the checkpoint's file.
+        """Return the stores after a micro-batch, with their manifests read. Before any state is
+        stored, there are none.
 
         ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
         batch.
@@ -137,7 +138,7 @@ class CheckpointStores:
 
     @cached_property
     def stores(self) -> Sequence[Kept]:
-        """All stores, in the order of their stages."""
+        """All stores, in the order of their stages; none if nothing is stored yet."""
         stage_stores = []
         for topology, (operator, buckets) in self._buckets.items():
             stage = self.stages[topology]
@@ -191,7 +192,9 @@ class CheckpointStores:
         return [None if offset == "-" else offset for offset in offsets]
 
     def blobs(self, operator: StatefulOperator) -> DataFrame:
-        """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``."""
+        """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``.
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
+        """
         reader = self.spark.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(self.batch))
         problem = f"Spark cannot read {self.checkpoint}"
@@ -204,8 +207,8 @@ class CheckpointStores:
 
 
 def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
-    """Return the checkpoint's own file; raise ``CheckpointError`` for a missing or unreadable
-    one.
+    """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
+    unreadable or of another version.
     """
     path = f"{checkpoint.rstrip('/')}/{binding.NAME}"
     try:
@@ -233,9 +236,8 @@ def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
 
 
 def refuse_unreadable(caller: str, checkpoint: str) -> None:
-    """Raise ``ConfigurationError`` for a path that Spark's readers of state mistake for another.
-
-    They quote it twice.
+    """Raise ``ConfigurationError`` for a path that Spark's readers of state would quote twice, and
+    so not find.
     """
     quoted = _QUOTED.search(checkpoint)
     if quoted is not None:

@@ -68,8 +68,8 @@ class StageWork:
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """Process one micro-batch of one bucket from its packed rows; yield the changes and the
-        passing rows.
+        """Process one micro-batch of one bucket from its packed rows. Yield the rows that pass,
+        then the changes; nothing is processed without rows of its own.
         """
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
         for frame in rows:

@@ -78,9 +78,10 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
 def by_primary_key(
     rows: DataFrame, step: RouteStep, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """Return the last change per primary key of a stage's input, packed by join key.
+    """Return the last change per primary key of a stage's input, as rows of ``PACKED`` by join key.
 
-    ``rows``: the input packed by primary key.
+    ``rows``: the input packed by primary key. ``labels``: the label of each bucket. ``partitions``:
+    the number of tasks.
     """
     fragment, reading = step.stage.fragment, step.moves
     assert reading is not None
@@ -130,7 +131,8 @@ def joined(
 
     ``schema``: ``output.schema`` in the session's time zone. Counts of join keys are observed under
     ``metric``. ``left_hits`` were in the cache and ``left_misses`` were looked up; ``left_unfit``
-    of the misses cannot be in the store. The right side has the same counts.
+    of the misses cannot be in the store. The right side has the same counts. Raises ``PlanError``
+    for a stream with ``emit="batch"``.
     """
     live, query = rows.isStreaming, uuid4().hex
     fragment, passes = step.stage.fragment, step.passes
@@ -249,7 +251,9 @@ def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
 
 
 def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
-    """Return one row that stands for no change; it carries the counts."""
+    """Return one row that stands for no change, which carries the counts: null, or zero where a
+    column may not be null.
+    """
     values = [
         pa.nulls(1, field.type)
         if declared.nullable

@@ -64,7 +64,9 @@ class FlatEmission(Emission):
         self.columns = StructType([*self.output.columns, *counted])
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield frames with pandas columns of Arrow types."""
+        """Yield the changes as frames with pandas columns of Arrow types. If any count is not 0, a
+        last row without a change has the counts as JSON.
+        """
         for rows in _parts(done.changes):
             table = self.output.rows(rows)
             if self.counts:
@@ -107,7 +109,9 @@ class BlobEmission(Emission):
         self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield rows of ``PACKED``, one per stream."""
+        """Yield rows of ``PACKED``, one per stream of changes. If there are metrics, a last row has
+        the counts alone.
+        """
         tag = Tag(self.reader, 0, bucket, 0)
         for piece_index, rows in enumerate(_parts(done.changes)):
             yield whole(
@@ -138,7 +142,9 @@ class ToBuckets(Emission):
         self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield rows of ``PACKED``."""
+        """Yield rows of ``PACKED``, one per bucket for each part of the changes. A last part has no
+        rows; it brings the time and the counts.
+        """
         bucket, piece = self.labels.index(bucket), 0
         tag = Tag(self.reader, self.number, bucket, 0, high_time_us)
         for rows in _parts(done.changes):

@@ -54,8 +54,8 @@ class Evaluator:
         return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return a stage's changes for ``engine.local.Local.changelog``, from its node's
-        changelog.
+        """Return a stage's changes as ``engine.local.Local.changelog`` does, with the selections
+        computed by Spark, in the same order.
         """
         frame = self._frame(changes, output_of(stage).columns)
         rows = _table(projection.changelog(frame, stage))

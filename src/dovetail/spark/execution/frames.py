@@ -117,7 +117,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         *,
         unread: bool,
     ) -> DataFrame:
-        """Return rows of ``PACKED`` from a source that is read as these entries."""
+        """Return rows of ``PACKED`` from a source that is read as these entries, in one pass.
+        ``unread``: add dead letters of its unreadable records.
+        """
         if len(readings) == 1:
             ((entry, edges),) = readings.items()
             read = read_of(
@@ -135,8 +137,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack(step, shared.frame, packings)
 
     def packed(self, step: RouteStep, rows: DataFrame) -> DataFrame:
-        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that
-        read it.
+        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that read,
+        relay or write it. Rows that pass the step are among them.
         """
         columns_by_reader = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
@@ -208,7 +210,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         return packed
 
     def _of(self, reading: InputEdge, wire: Wire, letters: int | None) -> Iterator[Packing]:
-        """Yield the packings of a stage's input, and of the rows that the input leaves out."""
+        """Yield the packing of a stage's input. If dead letters are wanted and the foreign key may
+        fail, also yield that of the failing rows.
+
+        ``letters``: the address of dead letters, None if they are not wanted.
+        """
         port, source = reading.port, reading.port.source
         assert port.input is not None
         places, out = wire.input(port.input, source, letters=letters is not None), wire.out()
@@ -238,7 +244,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._observed(rows, fragment.counts, reading.reader, reading.number)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED``: a result's changes, as ``query.results`` reads them."""
+        """Return rows of ``PACKED``: the changes of a stage that no stage reads, beside the rows
+        that pass it.
+        """
         fragment, result = step.stage.fragment, step.result
         assert result is not None
         if fragment.stateful:
@@ -256,7 +264,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._carrying(step, self._stateless(step, packed), passes=step.passes)
 
     def _carrying(self, step: RouteStep, rows: DataFrame, *, passes: bool) -> DataFrame:
-        """Return rows of ``PACKED`` from the flat rows of a result."""
+        """Return rows of ``PACKED`` that carry the flat rows of the step's result. ``passes``: one
+        more column, the last, holds the rows that pass the step.
+        """
         assert step.result is not None
         schema = output_of(step.stage).schema
         plain = rows.toDF(*(f"_c{column_index}" for column_index in range(len(rows.columns))))
@@ -267,7 +277,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog, and the passing rows in a column beside it."""
+        """Return the changelog of the step's node. If rows pass the step, they are in a column
+        beside it.
+        """
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
         rows = self._stateful(step, packed) if stateful else self._stateless(step, packed)
@@ -276,7 +288,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
 
     def _stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the rows that a fragment without state emits."""
+        """Return the rows that a fragment without state emits, a delta join's or those put in
+        order, beside the rows that pass.
+        """
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
         if isinstance(law, DeltaJoinLaw):
@@ -308,7 +322,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return unpacked(blobs, output, step)
 
     def _counted(self, rows: DataFrame, metrics: Sequence[str]) -> DataFrame:
-        """Return the changes in rows of ``FlatEmission``; make its counts observed metrics."""
+        """Return the changes among rows of ``FlatEmission``, and make the counts in the other rows
+        observed metrics. ``metrics``: their names, in order.
+        """
         if not metrics:
             return rows
         for metric_index, name in enumerate(metrics):
@@ -326,7 +342,9 @@ class Frames(Flow[DataFrame, DataFrame]):
     def _observed(
         self, rows: DataFrame, metrics: Sequence[str], reader: int, source_index: int
     ) -> DataFrame:
-        """Return the rows, with the counts in those for a reader's input as observed metrics."""
+        """Return the rows. Their counts for input ``source_index`` of ``reader``, one per name in
+        ``metrics``, become observed metrics, each with an example.
+        """
         for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
         for metric_index, name in enumerate(metrics):
             count, example = (
@@ -377,7 +395,9 @@ class Streaming(Frames):
         return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
 
     def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows of a stage with state, by ``transformWithState``."""
+        """Return the rows of a stage with state, by ``transformWithState``, in the form of
+        ``emission``.
+        """
         self.stateful += 1
         fragment = step.stage.fragment
         timers = self.timers and (self.timed or fragment.align_us is not None)
@@ -409,7 +429,8 @@ def packing(
 ) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that reads rows once and packs them for all readers.
 
-    ``passing_index``: the number of the column with passing rows, None if there is none.
+    ``passing_index``: the number of the column with passing rows, None if there is none. They come
+    out unchanged. ``title``: the place in errors.
     """
 
     @task.mapping
@@ -462,8 +483,8 @@ def _is_flat(output: Output) -> bool:
 
 
 def unpacked(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
-    """Return the rows of blobs; with ``step``, those that the step emits, beside the passing
-    rows.
+    """Return the rows of blobs as flat rows of ``output``. With ``step``, rows for other steps pass
+    in a column beside them.
     """
     schema = _in_session_timezone(packed, output)
 
@@ -479,7 +500,8 @@ def merging(
 ) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
 
-    The results of each primary key come out in order. ``leaving``: the form in which they leave.
+    The results of each primary key come out in order. ``leaving``: turns the merged tables into the
+    batches that leave.
     """
     fragment, output = step.stage.fragment, output_of(step.stage)
     title, columns = fragment.sources[0].title, fragment.output_schema.names
@@ -516,7 +538,9 @@ def _carried(
 def _mapped(
     packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
-    """Return the rows by a function of packed rows, beside the rows that pass the step."""
+    """Return the rows that a function makes of packed rows. If rows pass the step, they are in a
+    column beside them.
+    """
     columns = output.columns
     if step is not None and step.passes:
         schema = _in_session_timezone(packed, output)
@@ -531,7 +555,9 @@ def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
 
 
 def session_of(node: Node) -> SparkSession:
-    """Return the Spark session of a node's inputs; raise an error if it has stopped."""
+    """Return the Spark session of a node's first input. Raises ``ConfigurationError`` if it was
+    stopped.
+    """
     frame = node.origins[0].frame
     assert frame is not None
     session: SparkSession = frame.sparkSession

@@ -67,7 +67,9 @@ def parted(batch: pa.RecordBatch, passing_index: int) -> tuple[pa.RecordBatch, p
 
 
 def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """Yield the passing rows and clear the list."""
+    """Yield the passing rows, in a column beside nulls of ``schema`` or unchanged for None, and
+    clear the list.
+    """
     for rows in others:
         if schema is None:
             yield rows

@@ -78,7 +78,9 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Process a bucket without input, because its rows have waited as long as they may."""
+        """Process a bucket without input, because its rows have waited as long as they may. Yield
+        what it emits.
+        """
         from dovetail.spark.execution import buckets
 
         now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()

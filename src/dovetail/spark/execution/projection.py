@@ -53,7 +53,9 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
 
 
 def viewed(changes: DataFrame, view: View) -> DataFrame:
-    """Return the changelog of a view from that of its node."""
+    """Return the changelog of a view from that of its node (``plan.nodes.changelog_schema``). Rows
+    that the view leaves out are gone, or deletes of a table.
+    """
     read = wire.viewed(
         view,
         wire.InputRows(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
@@ -70,8 +72,8 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
 def _unwindowed(
     changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
 ) -> tuple[DataFrame, list[Column]]:
-    """Return the frame with a windowed table's columns by name, and the columns that are made of
-    them.
+    """Return the frame with a windowed table's columns by name, and the expressions of the node's
+    columns over it. Values are null in deleted rows.
     """
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
@@ -92,8 +94,11 @@ def _unwindowed(
 def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
-    """Return the frame with what the node's columns need, and the frame's column for each of
-    them.
+    """Return the frame with all columns that the node's columns are made of, and for each column of
+    the node that of the frame.
+
+    Selections that compute become new columns, null where the node has no row. ``first_leaf``: the
+    leaf of the node's first input.
     """
     if not isinstance(node, JoinNode):
         return frame, leaf_columns(stage, first_leaf)
@@ -130,7 +135,12 @@ def _joined_row(
     middle: int,
     sides: Mapping[str, Mapping[str, str]],
 ) -> DataFrame:
-    """Return the frame with the joined row as expressions see it (``plan.select.row_columns``)."""
+    """Return the frame with the joined row as expressions see it (``plan.select.row_columns``),
+    after its own columns. A side without a row is null.
+
+    ``first_leaf``, ``middle``: the first leaf of each side. ``sides``: the frame's column behind
+    each column of a side.
+    """
     added: dict[str, Column] = {}
     for name in node.left.key.names:
         added[name] = F.col(quoted(sides["left"][name]))

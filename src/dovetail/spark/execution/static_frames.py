@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """Return the changelog of a node with static inputs, as a static frame.
+    """Return the changelog of a node with static inputs, as a static frame. State is in memory, and
+    nothing waits at the end.
 
     ``buckets``: None for the session's number of shuffle partitions.
     """
@@ -53,8 +54,8 @@ class Static(Frames):
 
 
 def _bucket(fragment: Fragment, emission: Emission, stage_number: int) -> Any:
-    """Return the function for ``applyInPandas`` that processes one bucket, and lets other rows
-    pass.
+    """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
+    Rows for other stages come out unchanged.
     """
 
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:

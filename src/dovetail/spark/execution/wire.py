@@ -254,11 +254,11 @@ def read_of(
     reported: int = 0,
     metric: Metric | None = None,
 ) -> InputRows:
-    """Return the rows of an input.
+    """Return the rows of an input: of a source's frame, or of another stage's changelog
+    ``upstream``, after the input's views.
 
-    ``upstream``: the changelog, if another stage makes it. ``unread``: add the records that cannot
-    be read, beside the rows (``Source.with_unread``). ``reported``: as in ``InputEdge``.
-    ``metric``: names the observed metrics of lookups.
+    ``unread``: add the records that cannot be read, beside the rows (``Source.with_unread``).
+    ``reported``: as in ``InputEdge``. ``metric``: names the observed metrics of lookups.
     """
     base = source.base
     if isinstance(base, Source):
@@ -272,7 +272,9 @@ def read_of(
 
 
 def _from_outside(source: Source, *, unread: bool) -> InputRows:
-    """Return the rows of a source's frame."""
+    """Return the rows of a source's frame. ``unread``: with its unreadable records, which count as
+    deleted. Null counts as not deleted.
+    """
     assert source.frame is not None
     assert source.timestamp is not None
     positions = [p for p in (source.order.sequence, source.order.log_partition) if p is not None]
@@ -287,7 +289,11 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
 
 
 def _as_viewed(entry: Entry, read: InputRows, *, reported: int, metric: Metric | None) -> InputRows:
-    """Return the rows after an entry's views, applied one after the other."""
+    """Return the rows of an entry, from those of its base by its views, innermost first.
+
+    ``reported``: the number of innermost views whose dead letters another reading reports.
+    ``metric``: names the metrics of lookups.
+    """
     for view_index, view in enumerate(views_of(entry)):
         if isinstance(view, Lookup):
             read = looked_up(view, read, metric=metric)
@@ -376,10 +382,11 @@ def looked_up(view: Lookup, read: InputRows, *, metric: Metric | None = None) ->
 
 
 def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
-    """Return a frame of these columns, with ``_timestamp``, ``_deleted`` and what is carried along.
+    """Return a frame of the columns ``names``, with ``_timestamp``, ``_deleted``, the positions and
+    what is carried along.
 
     Also return the names of the columns that order the rows, and of those with something in place
-    of rows.
+    of rows, which count as deleted.
     """
     position_names = [*map(position_name, range(len(read.positions)))]
     beside = _beside(read.frame)
@@ -432,7 +439,9 @@ def _attempted(
 
 
 def _letter(view: View, problems: Sequence[Column]) -> Column:
-    """Return the dead letter of a row that a view leaves out."""
+    """Return the dead letter of a row that a view leaves out: a struct of the operator, all
+    problems, the row as JSON and its time.
+    """
     row = F.struct(*(F.col(quoted(name)) for name in view.node.row.names))
     return F.struct(
         F.lit(view.letters).alias(OPERATOR),
@@ -457,10 +466,11 @@ def fitted(column: Column, type_: DataType) -> Column:
 def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
 ) -> tuple[DataFrame, list[Column], Column]:
-    """Return the frame with the foreign key in a column ``name``, the key's parts, and whether it
-    fails.
+    """Return the frame with the foreign key in a struct column ``name``, the key's parts, and a
+    condition that it fails.
 
-    It never fails on a tombstone, which has none.
+    It never fails on a tombstone, which has no foreign key. ``deleted``: None if there are no
+    tombstones.
     """
     key = attempted(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()

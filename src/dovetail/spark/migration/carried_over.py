@@ -58,9 +58,8 @@ class CarriedOver:
         return [plan.stages[index] for index in self.stages]
 
     def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
-        """Return the blobs that are taken over, by the fingerprint of a stage.
-
-        ``operator``: the call, for errors.
+        """Return the blobs that are taken over, by the fingerprint of a stage; empty without a
+        checkpoint or stages to take over. ``operator``: the call, for errors.
         """
         if self.checkpoint is None or not self.stages:
             return {}
@@ -70,7 +69,7 @@ class CarriedOver:
 
 
 def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[Node]) -> CarriedOver:
-    """Return what a query carries over.
+    """Return what a query carries over; without ``stored``, sources alone that begin anew.
 
     ``stored``: the state of the other query, None without one. ``nodes``: the results of the plan.
     Raises ``CheckpointError`` for sources whose positions contradict each other.
@@ -95,8 +94,8 @@ def _offsets(
     """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
     one.
 
-    Also return pairs of the folder numbers of a source, in the old query and the new one. Raises
-    ``CheckpointError`` for sources whose positions contradict each other.
+    Also return (folder number in the old query, in the new one) for each source that goes on.
+    Raises ``CheckpointError`` for sources whose positions contradict each other.
     """
     old_inputs = _places(stored)
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
@@ -139,7 +138,9 @@ def _offsets(
 
 
 def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | None]]]]:
-    """Return the inputs of the old query, each with the folders and offsets of its sources."""
+    """Return the inputs of the old query, each with (folder, offset) of its sources; an offset is
+    None before the first rows. Raises ``CheckpointError`` for a query of Spark Connect.
+    """
     old_offsets = iter(enumerate(stored.offsets()))
     old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
     for source_id, leaves, numbers in stored.reads:
@@ -159,7 +160,8 @@ def _settle(
     folder: int,
     position: tuple[int | None, str | None],
 ) -> None:
-    """Record which source of the old query a source continues, and its offset.
+    """Enter into ``same`` the position (old folder, offset) at which the source in ``folder`` goes
+    on; (None, None) for a new one.
 
     Inputs that share a frame are one source to Spark, which reads on from one place. Raises
     ``CheckpointError`` if their places differ.

@@ -52,7 +52,9 @@ class FirstStages(Streaming):
         return changelog.unionByName(self._result(step.stage), allowMissingColumns=True)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED``, with those of a carried stage."""
+        """Return rows of ``PACKED`` as in any query. For a carried stage, the rows of its result
+        follow.
+        """
         packed = super().emitted(step, inputs)
         if step.stage not in self.results:
             return packed
@@ -61,8 +63,8 @@ class FirstStages(Streaming):
         return packed.union(self._carrying(step, rows, passes=False))
 
     def _result(self, stage: Stage) -> DataFrame:
-        """Return a stage's rows as changes before all others, each caused by a record of its
-        own.
+        """Return the rows of a carried stage's result as changes before all others, each caused by
+        a record of its own. Positions begin at -2**62.
         """
         rows, sequence = self.results[stage], F.col(SEQUENCE)
         time = F.unix_micros(TIMESTAMP)

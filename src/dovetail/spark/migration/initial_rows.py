@@ -92,9 +92,10 @@ def of_stores(
     *,
     results: bool,
 ) -> RowFrames:
-    """Return the rows from another checkpoint, static ones included.
+    """Return the rows from another checkpoint for the stages that are not carried over, static
+    tables included.
 
-    ``results``: whether the rows of results are wanted. Raises ``CheckpointError`` for a stage that
+    ``results``: True if the rows of results are wanted. Raises ``CheckpointError`` for a stage that
     needs what the checkpoint does not have.
     """
     carried_stages = carried.stages_of(plan)
@@ -108,7 +109,9 @@ def of_stores(
 
 
 def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry]) -> str:
-    """Return the way in which a stage begins, in words; ``tables``: the sources with rows."""
+    """Return the way in which a stage begins, in words: carried over, with rows of tables, or
+    empty. ``tables``: the sources with rows.
+    """
     if stage in carried:
         return "carried over"
     read = [table for table in stage.inputs.values() if not table.stream]
@@ -119,7 +122,9 @@ def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry
 
 
 def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames) -> InitialRows:
-    """Write the initial rows to files; inputs without rows get empty ones."""
+    """Write the initial rows to files, and return which file is whose. Inputs without rows get
+    empty ones.
+    """
     rows = frames.inputs
     parts_read = [
         next((p for p in parts_of(node) if p in rows), node.base) for node in plan.entries
@@ -176,8 +181,8 @@ def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
 
 
 def _rows(source: Source, frame: DataFrame) -> DataFrame:
-    """Return the frame's rows with a source's columns and ``_timestamp``; ``PlanError`` if they do
-    not fit.
+    """Return the frame's rows with a source's columns, then ``_timestamp``: the frame's own, or
+    that of ``timestamp=``. Raises ``PlanError`` if they do not fit.
     """
     if frame.isStreaming:
         raise PlanError(

@@ -139,7 +139,9 @@ def _descriptions(files: Files, root: str) -> Iterator[str]:
 
 
 def _versions(files: Files, folder: str) -> dict[int, list[str]]:
-    """Return the files of a partition's state, by the number of micro-batches before them."""
+    """Return the names of the files of a partition's state, by the number of micro-batches before
+    them. Other files are left out.
+    """
     names_by_version: dict[int, list[str]] = {}
     for name in files.names(folder):
         matched = _OF_VERSION.fullmatch(name)

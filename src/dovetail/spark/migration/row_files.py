@@ -40,9 +40,9 @@ def folder_of(checkpoint: str) -> str:
 
 
 def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
-    """Write the initial rows of entries to files, each by its number, in place of former files.
+    """Write rows to a folder each, named by their number, in place of former files.
 
-    Rows have ``_timestamp``, and ``_change`` if some are deletes.
+    Rows have ``_timestamp``, by which they are ordered, and ``_change`` if some are deletes.
     """
     remove(session, checkpoint)
     for frame_index, frame in enumerate(rows):
@@ -71,8 +71,8 @@ def _rows_of(checkpoint: str, frame_index: int) -> str:
 
 
 def _begun(entry: Entry, frame: DataFrame) -> Source:
-    """Return a source, or a view of one, that reads its initial rows from files, ordered by
-    time.
+    """Return a source that reads the initial rows of ``entry`` from files, ordered by time. It has
+    the entry's columns, so it stands for a view, too.
     """
     base = entry.base
     assert isinstance(base, Source)
@@ -117,7 +117,9 @@ def empty(session: SparkSession, entry: Entry) -> DataFrame:
 def unchanging(
     session: SparkSession, checkpoint: str, sources: Sequence[Source]
 ) -> dict[Entry, Source]:
-    """Return by static table the source that a begun query reads: a folder of one empty file."""
+    """Return for each static table the source that a begun query reads: a folder of one empty file.
+    Without static tables nothing is written.
+    """
     static = [source for source in sources if source.static]
     if not static:
         return {}

@@ -55,9 +55,9 @@ def rows_of_tables(
 ) -> tuple[dict[Entry, DataFrame], dict[Stage, DataFrame]]:
     """Return the initial rows of stages that are not carried over: by input, and by carried stage.
 
-    Sources without history are absent. The rows of a carried stage are its result, which other
-    stages read. ``nodes``: the results of the plan. ``results``: whether the rows of results are
-    wanted, also of carried stages.
+    Inputs that the other query did not have are absent. The rows of a carried stage are its result,
+    which other stages read. ``nodes``: the results of the plan. ``results``: True if the rows of
+    results are wanted, also of carried stages.
 
     Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
@@ -82,7 +82,9 @@ def _rows_by_input(
     nodes: Sequence[Node],
     wanted: Mapping[Entry, Sequence[Port]],
 ) -> dict[Entry, DataFrame]:
-    """Return the rows of inputs that the other query had."""
+    """Return the stored rows by entry for each wanted input that the other query had; other inputs
+    are absent. The entry is the input or a node below its views.
+    """
     old_identities = [identity(source) for source in sources_in(dict(stored.topology[1]))]
     rows_by_entry = {}
     for entry, ports in wanted.items():
@@ -95,7 +97,10 @@ def _rows_by_input(
 def _rows_by_stage(
     stored: CheckpointStores, plan: Plan, read: Sequence[Stage]
 ) -> dict[Stage, DataFrame]:
-    """Return the results of the carried stages in ``read``, as far as they are tables."""
+    """Return the stored result of each carried stage in ``read``; streams are absent.
+
+    Raises ``CheckpointError`` if no stage reads one and its columns are computed as it leaves.
+    """
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
@@ -109,8 +114,8 @@ def _rows_by_stage(
 
 
 def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
-    """Return the stages that store something or are in ``ends``, and all that feed them, in
-    order.
+    """Return the stages that store something, are in ``ends`` or feed such a stage, in the order of
+    the plan.
     """
     stages = list[Stage]()
     for stage in reversed(plan.stages):
@@ -129,7 +134,7 @@ def _result(stored: CheckpointStores, stage: Stage) -> DataFrame:
 
 
 def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
-    """Raise ``CheckpointError`` for a stage that would have kept something of a stream's
+    """Raise ``CheckpointError`` for a stage that would have stored something of a stream's
     records.
     """
     streams = [port.source.name for port in stage.ports if port.source.meaning.stream]
@@ -145,8 +150,8 @@ def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
 
 
 def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
-    """Return the descriptions of the parts of an input's rows that stores keep; empty if one keeps
-    all.
+    """Return what the new stores keep of an input's rows, in words (``Store.holds``). It is empty
+    if a store keeps all of them.
     """
     nodes = {
         (stage.node, port.source.name)
@@ -170,7 +175,8 @@ def _rows(
     ports: Sequence[Port],
     enough: Collection[str],
 ) -> tuple[Entry, DataFrame]:
-    """Return the rows of an input, or of the node below its views, with the entry that they are of.
+    """Return the stored rows of an input or, if none fit, of a node below its views, after the
+    entry that they are of.
 
     ``enough``: the descriptions of partial stores that suffice. Raises ``CheckpointError`` if no
     store fits.
@@ -195,7 +201,9 @@ def _rows(
 
 
 def _needed(port: Port) -> set[str]:
-    """Return the columns without which a stage cannot begin."""
+    """Return the names of the columns without which a stage cannot begin: those that it reads by
+    name, or all if it computes.
+    """
     input_ = port.input
     assert input_ is not None
     computed = any(not isinstance(item, str) for item, _ in input_.foreign)
@@ -243,7 +251,9 @@ def _refuse_waiting(stored: CheckpointStores, old_store: _Found) -> None:
 
 
 def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
-    """Return why a store does not have an input's columns; None if it has."""
+    """Return why a store's columns do not fit an input, in words, or None if they do. Columns that
+    are new and no key may be missing; types may be wider.
+    """
     stored = spark_schema(store_contents.schema_of(old_store.store))
     old_columns = {name for name, _ in _columns(old_store.then)}
     for field in part.row:
@@ -264,7 +274,9 @@ def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
 
 
 def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFrame:
-    """Return a store's rows with an input's columns, null for columns that it lacks."""
+    """Return a store's rows with an input's columns and types, then ``_timestamp`` and ``_change``
+    if it has them. Columns that it lacks are null.
+    """
     if old_store.kept is None:
         return row_files.empty(stored.spark, part)
     frame = rows(stored, old_store.kept)

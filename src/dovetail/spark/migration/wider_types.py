@@ -50,7 +50,9 @@ def _is_wider(was: DataType, is_: DataType) -> bool:
 
 
 def widened(column: Column, was: DataType, is_: DataType) -> Column:
-    """Return a value in a wider type (``widens``)."""
+    """Return a value in a wider type (``widens``). Nulls stay null, and fields that ``was`` lacks
+    become null.
+    """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (
             widened(column[f.name], was[f.name].dataType, f.dataType)

@@ -54,7 +54,9 @@ def dead_letters(node: Node) -> DataFrame:
 
 
 def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
-    """Return the dead letters in a column of structs, one a row."""
+    """Return the dead letters in a column of structs, one row each. Rows with null in that column
+    are left out.
+    """
     letter = F.col(column)
     return frame.where(letter.isNotNull()).select(
         letter[OPERATOR].alias(OPERATOR),
@@ -77,7 +79,7 @@ def _upstream(entry: Entry) -> DataFrame | None:
 
 
 def _of_join(join: ForeignKeyJoin) -> DataFrame:
-    """Return the rows on which a join's foreign key fails."""
+    """Return a dead letter for each left row on which a join's foreign key fails."""
     left = join.left
     read = read_of(left, _upstream(left))
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))

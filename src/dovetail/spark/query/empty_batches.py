@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
-    """Plan a micro-batch, with marks in its settings. Return False if none before it is
-    complete.
+    """Plan a micro-batch that reads nothing new, with marks in its settings, and return True.
+    Return False and do nothing if no micro-batch was begun, or if the last one is not complete.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)

@@ -28,7 +28,7 @@ MARK = "dovetail.closing"
 
 
 def refuse_remote(operator: str, session: SparkSession) -> None:
-    """Raise ``ConfigurationError`` for closing a query on Spark Connect."""
+    """Raise ``ConfigurationError`` on Spark Connect, which cannot close a query."""
     if is_remote(session):
         raise ConfigurationError(
             operator,
@@ -81,7 +81,9 @@ def plan_end(run: StartRequest) -> bool:
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
-    """Return the number of the last micro-batch; None if it is not planned, or not any more."""
+    """Return the number of the micro-batch that ends the input, or None if it is not planned, or no
+    longer the last one.
+    """
     if CLOSING not in bound:
         return None
     files, root = files_of(session), checkpoint.rstrip("/")

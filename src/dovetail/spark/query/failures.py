@@ -29,10 +29,10 @@ def explained(error: StreamingQueryException, title: str) -> StreamingQueryExcep
 
 
 def _cause(error: BaseException | None) -> str:
-    """Return the cause in one line.
+    """Return the cause of an error in one line.
 
-    It is the exception that Python raised, else the first cause with a condition of Spark's, else
-    the innermost cause.
+    It is the last exception that Python raised, else the first cause with a condition of Spark's,
+    else the innermost cause.
     """
     python = _PYTHON.findall(str(error))
     lines = []

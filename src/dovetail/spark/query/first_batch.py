@@ -158,7 +158,12 @@ def _has_letters(run: StartRequest) -> bool:
 
 
 def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the first micro-batch, if it is not done; return the binding that holds from then on."""
+    """Run the first micro-batch if it is not done, and remove the initial rows. Return the binding
+    that holds from then on, which is written.
+
+    Raises ``CheckpointError`` if the query is not that of the binding, and the failure of the
+    micro-batch.
+    """
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_unfit(bound, run.nodes, run.title, asked)
     first = FirstBatch.of_json(bound[BEGINNING])
@@ -199,7 +204,8 @@ def taken_over(run: StartRequest) -> dict[str, DataFrame]:
 def _opened(
     run: StartRequest, initial: Mapping[str, DataFrame] | str | PathLike[str], *, separate: bool
 ) -> tuple[RowFrames, CheckpointStores | None]:
-    """Return what ``initial=`` names: rows of frames, and the state of another checkpoint.
+    """Return the rows of frames and None, or no rows and the stored state of another checkpoint, as
+    ``initial=`` names them.
 
     Raises ``ConfigurationError`` for a checkpoint on Spark Connect, unless a separate query reads
     the rows.
@@ -255,7 +261,9 @@ def _bind(
 
 
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
-    """Run the first micro-batch as a query without sinks, in a checkpoint of its own."""
+    """Run the first micro-batch to its end as a query without sinks, with the folder of initial
+    rows as its checkpoint.
+    """
     folder = row_files.folder_of(run.checkpoint)
     separate_run = replace(run, outcomes=(), checkpoint=folder)
     stages = _stages(run, plan, partitions, first, timed=False)
@@ -266,7 +274,9 @@ def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: First
 def _stages(
     run: StartRequest, plan: Plan, partitions: int, first: FirstBatch, *, timed: bool
 ) -> FirstStages:
-    """Return the stages of the first micro-batch, reading the files."""
+    """Return the stages of the first micro-batch, which read the files of initial rows. ``timed``:
+    stages may be called again by the clock.
+    """
     session, inputs = run.session, first.rows.inputs_of(plan)
     results = enumerate(first.rows.results_of(plan), start=len(inputs))
     return FirstStages(
@@ -285,7 +295,7 @@ def _stages(
 
 
 def _complete(run: StartRequest, plan: Plan, stages: FirstStages) -> None:
-    """Run the query of the initial rows to its end."""
+    """Run the query of the initial rows to its end. Raises its failure."""
     used = settings(stages.partitions) | run.file.settings() | row_files.SETTINGS
     used |= TO_END if has_timers(plan, timed=stages.timed) else {}
     with STARTING, delta_tables.setting(run.session, used):

@@ -77,7 +77,7 @@ def refuse_overlaps(run: StartRequest) -> None:
 
 
 def overlap(folder: str, other: str) -> bool:
-    """Say whether one of two folders, which may be patterns, lies in the other, or is the same.
+    """Return True if one of two folders, which may be patterns, lies in the other, or is the same.
 
     Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
     pattern reads no files above its own depth. So a folder that matches only the pattern's first
@@ -121,10 +121,11 @@ def _sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
 
 
 def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
-    """Return the targets for a binding, each with the last micro-batch before it became one.
+    """Return the targets for a binding, each with the number of the last micro-batch before it
+    became one, -1 for none.
 
-    ``alone``: whether the query has one result and one sink. Raises ``TargetError`` for a target
-    that was written and is gone.
+    ``bound``: the binding before, None for a new checkpoint. ``alone``: True if the query has one
+    result and one sink. Raises ``TargetError`` for a target that was written and is gone.
     """
     earlier: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
     last = _last(run) if bound is not None else -1
@@ -225,8 +226,8 @@ def _span(session: SparkSession, folder: str) -> timedelta:
 
 
 def _times(folder: str) -> Iterator[float]:
-    """Yield the modification times of a local folder's files, in seconds; the folder may be a
-    pattern.
+    """Yield the modification times of a local folder's files at any depth, in epoch seconds. The
+    folder may be a pattern; hidden files are left out.
     """
     for path in glob(folder):  # noqa: PTH207 -- the pattern may be absolute
         if Path(path).is_file():

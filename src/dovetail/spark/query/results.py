@@ -263,7 +263,9 @@ class _End:
     """The views that are applied last, the innermost first."""
 
     def rows(self, batch_rows: DataFrame, batch_id: int) -> DataFrame:
-        """Return the result's changelog of a micro-batch, with a key's changes in order."""
+        """Return the result's changelog of a micro-batch, with a key's changes in order.
+        ``batch_rows``: the packed rows of all results.
+        """
         result_rows = batch_rows.where(F.col("reader") == self.number)
         rows = unpacked(result_rows.sortWithinPartitions("partition", "number"), self.output)
         names = changelog_schema(self.node).names
@@ -283,7 +285,9 @@ class _End:
 
 
 def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
-    """Return the results of a plan; ``nodes``: its results, the dead letters last if wanted."""
+    """Return the results of a plan in their order. ``nodes``: the nodes of its results, the dead
+    letters last if wanted.
+    """
     raw = {step.result for step in walk(plan.ends) if not step.is_read}
     ends = []
     for index, node in enumerate(nodes):
@@ -304,7 +308,9 @@ def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
 def writer(
     rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
 ) -> DataStreamWriter:
-    """Return the writer of a query that emits ``rows``, the union of all results of a plan."""
+    """Return the writer of a query that emits ``rows``, the union of all results. It computes each
+    micro-batch fully before any sink writes.
+    """
     session = rows.sparkSession
     ends = _ends(plan, [outcome.node for outcome in outcomes])
     pairs = [(e, sink) for e, o in zip(ends, outcomes, strict=True) for sink in o.sinks]
@@ -335,7 +341,9 @@ def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any
 
 
 def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint: str) -> _Write:
-    """Return the writer of sinks that are written together."""
+    """Return the writer of sinks that are written together: one sink, or several of one database,
+    in one call.
+    """
     ends, sinks = [end for end, _ in pairs], [sink for _, sink in pairs]
     title = ", ".join(sink.title for sink in sinks)
     if len(pairs) > 1:
@@ -355,6 +363,9 @@ class _Write:
     write: WriteBatches
 
     def __call__(self, batch_rows: DataFrame, batch_id: int) -> None:
+        """Write the micro-batch's rows to all sinks. Raises ``TargetError`` that names the results
+        for any other error than Dovetail's.
+        """
         try:
             self.write([end.rows(batch_rows, batch_id) for end in self.ends], batch_id)
         except DovetailError:
@@ -369,7 +380,7 @@ class _Write:
 
 
 def _write_all(writes: Sequence[_Write], batch_rows: DataFrame, batch_id: int) -> None:
-    """Run all writers at the same time; when all are done, raise the first failure."""
+    """Run all writers at the same time. When all are done, raise the first failure, if any."""
     failed: list[Exception] = []
 
     def attempt(write: _Write) -> None:

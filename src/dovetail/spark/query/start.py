@@ -128,9 +128,11 @@ def start(
     checkpoint: Path,
     options: QueryOptions,
 ) -> StreamingQuery:
-    """Start the query of these results, bound to its checkpoint.
+    """Start the query of these results, bound to its checkpoint, and return it. A checkpoint with
+    initial rows first runs its first micro-batch.
 
-    ``operator``: the call, for errors.
+    ``operator``: the call, for errors. Raises ``PlanError`` for options that do not fit together,
+    ``CheckpointError`` for a checkpoint of another query.
     """
     given = with_defaults(options)
     trigger = trigger_arguments(operator, given["trigger"])
@@ -183,7 +185,8 @@ def start(
 
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
-    """Return the run with the columns that its checkpoint began with.
+    """Return the run with the columns that its checkpoint began with; the run itself if there are
+    no new ones.
 
     Columns that a registry has got since are left out, with a warning.
     """
@@ -206,7 +209,7 @@ def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
 def _refuse_ends(
     operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
 ) -> None:
-    """Raise ``PlanError`` for arguments that contradict the end of the query."""
+    """Raise ``PlanError`` if ``close_at_end=`` or ``idle=`` do not fit the trigger."""
     if close_at_end and trigger != ALL:
         raise PlanError(
             operator,
@@ -229,10 +232,12 @@ def _started(
     *,
     closes: bool = False,
 ) -> StreamingQuery:
-    """Start the query and return it as Spark does.
+    """Start the query and return it as Spark does. The binding of a new checkpoint is written
+    first.
 
-    ``bound``: the binding of a checkpoint that has begun. ``closes``: whether to run the last
-    micro-batch, which is planned.
+    ``bound``: the binding of a checkpoint that has begun, None for a new one. ``closes``: run the
+    last micro-batch, which is planned. Raises ``CheckpointError`` if the binding does not fit,
+    ``PlanError`` for the name of a running query, ``ConfigurationError`` if Spark refuses.
     """
     if bound is None:
         count, partitions = run.numbers()
@@ -289,7 +294,9 @@ def _started(
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the folders and the time zone of a query, for a binding."""
+    """Return the checkpoint's place, the folders and the time zone of a query, as entries of its
+    binding.
+    """
     zone = time_zone.zone_of(run, bound)
     return {
         AT: run.file.place(),
@@ -370,8 +377,8 @@ def streaming_session(*nodes: Node) -> SparkSession:
 
 
 def refuse_static(operator: str, node: Node) -> None:
-    """Raise ``PlanError`` for a static table beside streaming frames if no checkpoint keeps its
-    rows.
+    """Raise ``PlanError`` if an input is static and another one streams: a query without a
+    checkpoint cannot keep the static rows.
     """
     for source in node.origins:
         if source.static and not at_rest(node):

@@ -77,7 +77,9 @@ class TopologyQuery(_SparkQuery):
         vars(self).update(vars(query), _queries=(*self._queries, query))
 
     def _run(self, follow: Callable[[], StreamingQuery | None]) -> None:
-        """Wait for the first query, start the second, and wait for it; keep any failure."""
+        """Wait for the first query, start the second if the first has read all, and wait for it.
+        Keep any failure.
+        """
         try:
             self._await_last()
             with self._starting:
@@ -110,7 +112,11 @@ class TopologyQuery(_SparkQuery):
         return super().isActive if self._thread is None else self._thread.is_alive()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait for the end as Spark does; raise the failure of either query."""
+        """Wait for the end as Spark does, for both queries if one follows. Return True if they
+        ended within ``timeout`` seconds, None without one.
+
+        Raises the failure of either query.
+        """
         if self._thread is None or (timeout is not None and timeout <= 0):
             return self._await_last(timeout)  # raises Spark's error for such a timeout
         self._thread.join(timeout)
@@ -119,7 +125,9 @@ class TopologyQuery(_SparkQuery):
         return None if timeout is None else not self._thread.is_alive()
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait for the available data as Spark does; for the end of both queries if one follows."""
+        """Wait as Spark does until all available data is processed. If a query follows, wait for
+        the end of both.
+        """
         if self._thread is not None:
             self.awaitTermination()
             return
@@ -127,7 +135,7 @@ class TopologyQuery(_SparkQuery):
             super().processAllAvailable()
 
     def stop(self) -> None:
-        """Stop the query that runs; no other one starts any more."""
+        """Stop the query that runs, so that no other starts, and wait for its end."""
         if self._thread is None:
             super().stop()
             return

@@ -139,10 +139,11 @@ class StartRequest:
         return CheckpointFile(self.session, self.checkpoint)
 
     def numbers(self, buckets: int | None = None) -> tuple[int, int]:
-        """Return the numbers of buckets and partitions for a new checkpoint.
+        """Return the numbers of buckets and of partitions for a new checkpoint: those asked for,
+        else the defaults.
 
-        ``buckets``: the number in the checkpoint that the query goes on from. Raises ``PlanError``
-        for more partitions than buckets.
+        ``buckets``: the number in the checkpoint that the query goes on from, None for none. Raises
+        ``PlanError`` for more partitions than buckets.
         """
         asked = buckets if self.buckets is None else self.buckets
         count = BUCKETS_DEFAULT if asked is None else asked
@@ -154,7 +155,9 @@ class StartRequest:
         return count, partitions
 
     def _warn_of_cores(self, partitions: int) -> None:
-        """Warn if most cores of the session would have no task."""
+        """Warn if the session has at least ``CORES_UNUSED`` times as many cores as
+        ``partitions``.
+        """
         there = cores(self.session)
         if there >= CORES_UNUSED * partitions:
             warnings.warn(
@@ -172,7 +175,9 @@ class StartRequest:
 
 
 def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
-    """Raise ``PlanError`` if some partitions would have no bucket."""
+    """Raise ``PlanError`` if there are more partitions than buckets, so some would have no
+    bucket.
+    """
     if partitions > buckets:
         raise PlanError(
             operator,
@@ -184,7 +189,9 @@ def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
 def writer_of(
     outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
 ) -> DataStreamWriter:
-    """Return the writer of a plan's results to their sinks; without outcomes it writes nothing."""
+    """Return the writer of a plan's results to their sinks in ``outcomes``; without any it writes
+    nothing. ``folder``: the checkpoint.
+    """
     session = session_of(plan.results[0].stage.node)
     if not outcomes:
         rows = rows_of(plan, session, streaming, packed=True)
@@ -204,8 +211,10 @@ def several(outcomes: Sequence[Outcome]) -> bool:
 
 
 def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool) -> DataFrame:
-    """Return the changelog of a plan's single result; or if ``packed``, the union of all its
-    results.
+    """Return the changelog of a plan's single result or, if ``packed``, rows of ``PACKED`` for all
+    its results.
+
+    If the query is silent, only dead letters come out.
     """
     if packed:
         rows = reduce(DataFrame.union, flow.results(plan, streaming))
