@@ -202,8 +202,8 @@ class Accumulating(Aggregate):
         return self.results(self.accumulated(updates, initial, values))
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators at each group's last update, arbitrary for a group without
-        updates.
+        """Return the accumulators at each group's last update: one row per group, arbitrary for a
+        group without updates.
         """
         index = np.zeros(updates.groups, dtype=np.int64)
         index[updates.updated] = updates.last

@@ -56,7 +56,9 @@ class CollectList(Listing):
         return list_of(self.values)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the list after each update."""
+        """Return the list after each update, one row per update, in the order of arrival; empty if
+        there are no values.
+        """
         listed = self.listed(values)
         entries = _held(updates, initial[0], listed)
         if updates.retracted.any():
@@ -151,8 +153,10 @@ class _Held:
 
 
 def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
-    """Build the elements from the ``stored`` lists and the batch's ``values``; nulls are left
-    out.
+    """Return the elements of the ``stored`` lists, one list per group, and of the batch's
+    ``values``, one per update. Nulls are left out.
+
+    A retracted value ends the first element of its group that equals it, which must exist.
     """
     old_group, old = elements(stored)
     update = np.flatnonzero(valid(values))
@@ -174,8 +178,11 @@ def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
 
 
 def _pairs(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
-    """Pair the k-th row added with the k-th row taken of one group and value: (added,
-    taken).
+    """Pair the k-th row that goes with the k-th row that came of one group and value: (came, gone),
+    indices into the rows.
+
+    ``group_value``: int64[rows], equal for equal values of one group. ``gone``: bool[rows], the row
+    is retracted.
     """
     added, taken = np.flatnonzero(~gone), np.flatnonzero(gone)
     added = added[stable_argsort(group_value[added])]
@@ -235,7 +242,9 @@ class CollectSet(Listing):
         return is_ordered(self.values)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the set after each update: the values whose spans cover the update."""
+        """Return the set after each update, one row per update: the distinct values, in the class's
+        order; empty if there are none.
+        """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(
             (value_spans.count > 0) & (value_spans.first < value_spans.end)

@@ -81,7 +81,9 @@ class CountDistinct(Listing):
         return self._stored(value_spans, counts)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Merge the values of both sides and count them."""
+        """Return the accumulators of each row of ``left`` and ``right`` together: their distinct
+        values, with the counts of both, and the number of these values.
+        """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         value_spans = spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))

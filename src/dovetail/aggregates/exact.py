@@ -36,7 +36,9 @@ def limb_count(type_: pa.DataType) -> int:
 
 
 def limbs_of(values: pa.Array) -> Limbs:
-    """Return the limbs of an integer or decimal column, zeros for null."""
+    """Return the limbs of an integer or decimal column, lowest first, each int64[n]; all are 0 for
+    null. There are ``limb_count`` of them.
+    """
     if not pa.types.is_decimal(values.type):
         return _split(numbers(values))
     words = _words(values)
@@ -48,7 +50,9 @@ def limbs_of(values: pa.Array) -> Limbs:
 
 
 def normal(limbs: Sequence[Ints]) -> Limbs:
-    """Return the same numbers in normal form."""
+    """Return the same numbers with each limb but the last from 0 to 2**32 - 1. The last limb has
+    the sign.
+    """
     carried, carry = [], np.int64(0)
     for limb in limbs[:-1]:
         limb = limb + carry
@@ -70,8 +74,10 @@ def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
 
 
 def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Array, Mask]:
-    """Convert normal numbers to unscaled decimals of ``type_``, null where not ``present``. The
-    second result is a mask of those that fit the precision.
+    """Convert normal numbers to unscaled decimals of ``type_``, null where not ``present``.
+
+    The second result, bool[n], is true for numbers that fit the precision. The others have
+    arbitrary decimals.
     """
     limbs = _extended(limbs, 4)
     magnitude, _ = _magnitude(limbs)
@@ -148,7 +154,9 @@ def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
 
 
 def _below(magnitude: Limbs, bound: int) -> Mask:
-    """Find the normal, non-negative numbers below ``bound``: bool[n]."""
+    """Find the normal, non-negative numbers below ``bound``: bool[n]. ``magnitude``: their limbs,
+    lowest first.
+    """
     below = np.zeros(len(magnitude[0]), dtype=np.bool_)
     for limb_index, limb in enumerate(magnitude):
         top = limb_index == len(magnitude) - 1

@@ -70,8 +70,10 @@ class Limbs:
 
 
 def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
-    """Return each group's sum after each update, its ``stored`` sum included, a block of updates at
-    a time.
+    """Yield each group's sum after each update, its ``stored`` sum included, a block of updates at
+    a time, in order.
+
+    ``summands``: float64[updates], finite, negative for rows that are retracted.
     """
     carried = None
     for block in _blocks(updates):
@@ -91,7 +93,11 @@ def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) ->
 
 
 def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) -> list[pa.Array]:
-    """Return the stored sums after the last update of each group that has one."""
+    """Return the stored form of the sum after the last update of each group that has one, in the
+    order of groups. There must be an update.
+
+    ``stored``: the sums of all groups before. ``summands``: as in ``sums_after_each``.
+    """
     parts: list[list[pa.Array]] = []
     carried = None
     for block in _blocks(updates):
@@ -128,8 +134,8 @@ def to_nearest(limbs: Limbs) -> Floats:
 
 
 def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
-    """Return the doubles nearest to the sums divided by ``divisor``, whole numbers from 1 to
-    2**47.
+    """Return the doubles nearest to the sums divided by ``divisor``, ties to even: float64[n].
+    ``divisor``: int64[n], from 1 to 2**47.
     """
     magnitude, negative = _magnitude(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
@@ -164,8 +170,8 @@ class _Block:
         return len(self.first)
 
     def initial(self, updates: GroupUpdates, stored: Columns, carried: Limbs | None) -> Limbs:
-        """Return the sum before the block of each group; ``carried`` is that of the first group if
-        it ``began``.
+        """Return the sum before the block of each of its groups: the stored one or, for the first
+        group if it ``began`` in an earlier block, ``carried``.
         """
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1
@@ -183,7 +189,7 @@ class _Block:
 
 
 def _blocks(updates: GroupUpdates) -> Iterator[_Block]:
-    """Cut the updates into blocks."""
+    """Cut the updates into consecutive blocks of at most ``_BLOCK``; no updates give no block."""
     group_index = -1
     for start in range(0, len(updates), _BLOCK):
         stop = min(start + _BLOCK, len(updates))
@@ -205,7 +211,9 @@ def _blocks(updates: GroupUpdates) -> Iterator[_Block]:
 
 
 def _split(values: Floats) -> Limbs:
-    """Split finite doubles into limbs with the sign of their double, from the largest limb down."""
+    """Split n finite doubles exactly into limbs, each with the sign of its double. Zeros alone give
+    no limb rows.
+    """
     remainder = values.copy()
     digits: dict[int, Ints] = {}
     scaled = 0
@@ -243,8 +251,8 @@ def _added(left: Limbs, right: Limbs) -> Limbs:
 
 
 def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Return the numbers in two's complement, with one limb more, and a mask of the negative
-    ones.
+    """Return the numbers in two's complement, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1,
+    and a mask of the negative ones.
     """
     count, n = limbs.rows.shape
     normal = np.empty((count + 1, n), np.int64)
@@ -258,8 +266,8 @@ def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def _magnitude(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Return the absolute values, each limb within 0..2**32-1, and a mask of the negative
-    numbers.
+    """Return the absolute values, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1, and a mask of
+    the negative numbers.
     """
     rows, negative = _normal(limbs)
     if negative.any():
@@ -273,7 +281,9 @@ def _magnitude(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def _load(position: pa.Array, words: pa.Array) -> Limbs:
-    """Load stored sums. Their last limb is signed."""
+    """Load n stored sums, null or empty ones as 0. ``position``: the number of each sum's lowest
+    limb. ``words``: its limbs as a list, the last one signed.
+    """
     size = sizes(words)
     some = np.flatnonzero(size)
     if len(some) == 0:
@@ -291,7 +301,9 @@ def _load(position: pa.Array, words: pa.Array) -> Limbs:
 
 
 def _store(limbs: Limbs) -> list[pa.Array]:
-    """Convert sums to their stored columns."""
+    """Convert sums to their stored columns (``STORED``): the number of the lowest limb that is not
+    0, and the limbs from there on. Zero has no limbs.
+    """
     rows, negative = _normal(limbs)
     beyond = negative * np.int64(_LOW)
     n = len(negative)
@@ -313,8 +325,11 @@ def _store(limbs: Limbs) -> list[pa.Array]:
 
 
 def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
-    """Return ``size`` limbs, the lowest first: the highest that is not zero and those below it.
-    Also return the row of that limb, and a mask of numbers with anything below the window.
+    """Return ``size`` limbs of each number, the lowest first: the highest that is not 0, and those
+    below it, 0 where there are none.
+
+    Also return the row of that highest limb, 0 for the number 0, and a mask of numbers with
+    anything below the window. ``magnitude``: int64[limbs, n].
     """
     limbs, n = magnitude.shape
     top, bottom = np.zeros(n, np.int64), np.full(n, limbs)
@@ -334,9 +349,10 @@ def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
 
 
 def _rounded(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
-    """Round three limbs each to a double. ``rows`` has the lowest first, and the last is not zero
-    unless all are. ``limb_number`` is the number of the last limb; ``sticky`` marks a rest below
-    them.
+    """Round n numbers of three limbs each to the nearest double, infinity beyond the largest.
+
+    ``rows``: the limbs, the lowest first; the last is not 0 unless all are. ``limb_number``: the
+    number of the last limb. ``sticky``: bool[n], the number has more below them.
 
     The first 64 bits, with the last bit set if any rest follows, round as the whole number does.
     """
@@ -358,7 +374,9 @@ def _rounded(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
 
 
 def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
-    """Return ``first * 2**exponent`` below the normal doubles, rounded once."""
+    """Return ``first * 2**exponent`` as doubles, for products below the normal ones, rounded once
+    to the nearest, ties to even.
+    """
     shift = np.minimum(_LEAST_EXPONENT - exponent - 8, 60).astype(np.uint64)
     first = (first >> np.uint64(8)) | ((first & np.uint64(255)) != 0)
     whole = first >> shift

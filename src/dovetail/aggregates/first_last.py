@@ -58,8 +58,11 @@ class End(Accumulating):
     def over(
         self, first: Ints, end: Ints, order: Ints, values: Columns, places: int
     ) -> list[pa.Array]:
-        """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
-        covers it: ``places`` rows. Rows are taken by ``order``, a number per row. Takes O(n log n).
+        """Return the accumulator of each place over the rows that cover it: ``places`` rows, null
+        with a false flag where none does. Takes O(n log n).
+
+        Row i covers the places from ``first[i]`` to before ``end[i]``. Rows are taken by ``order``,
+        a number per row.
         """
         eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)
@@ -74,8 +77,8 @@ class End(Accumulating):
     def _chosen(
         self, updates: GroupUpdates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
-        """Choose the stored value or that of the first or last ``eligible`` update, for each
-        update.
+        """Return the accumulator after each update: the stored value, or that of the first or last
+        ``eligible`` update so far; null with a false flag for neither.
         """
         stored = _flags(initial[1])
         present = any_so_far(updates, eligible, stored)

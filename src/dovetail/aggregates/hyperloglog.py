@@ -81,7 +81,9 @@ class ApproxCountDistinct(Aggregate):
         )
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the registers after the last updates."""
+        """Return the registers after each group's last update, one row per group. A group without
+        updates keeps its registers, 0 for null.
+        """
         registers = _registers(initial[0])
         update, register, rank = _ranked(values[0])
         register_index = updates.group[update] * _REGISTERS + register
@@ -98,7 +100,9 @@ class ApproxCountDistinct(Aggregate):
 
 
 def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
-    """Return the updates that have a value, their registers and their ranks."""
+    """Return the indices of the updates that have a value, and the register and the rank of each
+    value: int64[m] each.
+    """
     update = np.flatnonzero(valid(values))
     values = values.take(pa.array(update))
     if pa.types.is_floating(values.type):
@@ -147,7 +151,9 @@ _WEIGHT = np.append(0, 1 << np.arange(_RANK_MAX - 1, -1, -1, dtype=np.int64))
 
 
 def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
-    """Return each group's sum of weights and number of empty registers: int64[groups] each."""
+    """Return each group's sum of weights and number of empty registers: int64[groups] each. A group
+    without registers has 0 and all of them.
+    """
     weights = np.zeros(len(stored), dtype=np.int64)
     empty = np.full(len(stored), _REGISTERS)
     present_row = np.flatnonzero(valid(stored))

@@ -40,7 +40,9 @@ class Extreme(Accumulating):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the extreme after each update."""
+        """Return the extreme after each update as the only column, null while the group has had no
+        value.
+        """
         comparable = keyed([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
         neutral = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
@@ -99,7 +101,9 @@ class ChangingExtreme(Listing):
         return self.values
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the extreme after each update, over the values whose spans cover the update."""
+        """Return the extreme of the group's values after each update, one row per update, null if
+        it has none.
+        """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(
             (value_spans.count > 0) & (value_spans.first < value_spans.end)

@@ -145,11 +145,12 @@ def spans(
     values: pa.Array,
     numbering: Callable[[pa.Array, Ints], Ints] | None = None,
 ) -> Spans:
-    """Return the spans of stored values and of those of a batch. Null is no value.
+    """Return the spans of the values of ``stored`` multisets and of a batch, by (group, value,
+    time). Null is no value.
 
     ``stored``: multisets, one row per group each, which are added up. Without counts each value
-    counts once. ``values``: one per update. ``numbering``: computes a number per group and distinct
-    value, from 0 and in their order; None for the order of the type.
+    counts once. ``values``: one per update; a retracted one counts -1. ``numbering``: computes a
+    number per group and distinct value, from 0 and in their order; None for the order of the type.
     """
     members = [elements(lists[0]) for lists in stored]
     update = np.flatnonzero(valid(values))
@@ -180,8 +181,10 @@ def spans(
 
 
 def stored_lists(value_spans: Spans, groups: int) -> Traced:
-    """Return the multisets after the last update. Values are in the order of their type, or else of
-    arrival.
+    """Return the multisets after the last update, as lists of values and of counts: one row per
+    group, empty for a group without values.
+
+    Values are in the order of their type, or else of arrival.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))
     if not value_spans.ordered:
@@ -225,7 +228,9 @@ def list_of(element: pa.DataType) -> pa.DataType:
 
 
 def lists_of(size: Ints, values: pa.Array) -> pa.Array:
-    """Build lists of the given sizes from consecutive elements."""
+    """Build lists of the given sizes from consecutive elements of ``values``. Raises
+    ``AggregateError`` for more elements than an Arrow column holds.
+    """
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
         raise AggregateError(
@@ -237,7 +242,11 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
 
 
 def _counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
-    """Mark the first entry of each group's value, and sum the changes of the value so far."""
+    """Mark the first entry of each group's value, and return the sum of the value's changes up to
+    each entry: bool[n], int64[n].
+
+    ``group_value``: int64[n], non-decreasing.
+    """
     new = np.ones(len(group_value), dtype=np.bool_)
     new[1:] = group_value[1:] != group_value[:-1]
     start = np.flatnonzero(new)

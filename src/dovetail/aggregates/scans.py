@@ -64,8 +64,9 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
     """Return the smallest value of the ranges ``first[i]`` to ``end[i]`` that cover each place:
     int64[places]. A place without a range gets ``nothing``, which no value exceeds.
 
-    A range is covered by two overlapping ranges of the largest power of two that fits. Powers are
-    visited from the longest down; each hands its values to its two halves: O(n log n).
+    Ends are exclusive, and an empty range covers no place. A range is covered by two overlapping
+    ranges of the largest power of two that fits. Powers are visited from the longest down; each
+    hands its values to its two halves: O(n log n).
 
     >>> lowest_over(np.array([0, 2]), np.array([4, 3]), np.array([7, 5]), 5, 9).tolist()
     [7, 7, 5, 7, 9]
@@ -145,8 +146,10 @@ def fold_over(
 #     level 1   .       2-4     4-6     .    two
 #     level 0   . 1 . . . . 6 .              two
 def _topmost(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
-    """Find the nodes of a level that are topmost within the range ``first[i]`` to ``end[i]``, at
-    most two: (node, i), nodes ascending.
+    """Find the nodes of a level that are topmost within the range ``first[i]`` to the exclusive
+    ``end[i]``, at most two: (node, i), by node, then i.
+
+    Node k of level l stands for the places from ``k * 2**l`` to before ``(k + 1) * 2**l``.
     """
     low, high = (first + (1 << level) - 1) >> level, end >> level
     left = np.flatnonzero((low < high) & (low % 2 == 1))
@@ -157,7 +160,8 @@ def _topmost(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
 
 
 def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
-    """Merge the accumulators from each ``first[i]`` to a larger ``end[i]``, in order.
+    """Merge the rows of ``state`` from each ``first[i]`` to a larger, exclusive ``end[i]``, in
+    order: one row per range.
 
     A tree of accumulators gives at most two of a level for each range: O(n log n).
     """
@@ -183,7 +187,9 @@ def _rows(state: Columns, row: Ints) -> list[pa.Array]:
 
 
 def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
-    """Return the accumulators with those at ``at`` replaced by ``others``."""
+    """Return the accumulators with those in the rows ``at`` replaced by the rows of ``others``, one
+    for each.
+    """
     if len(at) == 0:
         return state
     index = np.arange(len(state[0]))

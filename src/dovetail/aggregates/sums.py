@@ -105,7 +105,9 @@ class _Exact(Accumulating):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return counts and sums after each update."""
+        """Return the count of values and the limbs of their sum after each update, a column each,
+        one row per update.
+        """
         summands = [updates.sign * valid(values[0])]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
         sums = [
@@ -119,7 +121,9 @@ class _Exact(Accumulating):
         return _stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the results. Raises ``AggregateOverflowError`` if one does not fit."""
+        """Return the result of each accumulator, null if it has no value. Raises
+        ``AggregateOverflowError`` if one does not fit its type.
+        """
         count, *limbs = [numbers(column) for column in state]
         result, fits = self._read(count, limbs)
         if not np.all(fits | (count == 0)):
@@ -193,6 +197,7 @@ class ExactMean(_Exact):
         return "mean"
 
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+        """Return the means, null for a count of 0, and a mask of those that fit the type."""
         divisor = np.where(count == 0, 1, count)
         if pa.types.is_decimal(self.values):
             factor = 10 ** (self.result.scale - self.values.scale)
@@ -227,7 +232,9 @@ class _Float(Aggregate):
         return self._read_all(sums, counts)
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after the last updates."""
+        """Return the accumulators after each group's last update: one row per group, arbitrary for
+        a group without updates.
+        """
         if len(updates) == 0:
             return list(initial)
         summands, *counts = self._summands(updates, initial, values)
@@ -251,7 +258,9 @@ class _Float(Aggregate):
     def _summands(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-        """Return the finite value that each update adds, and the four counts after each update."""
+        """Return what each update adds to the finite sum, float64[updates]; then, after each
+        update, the number of values, NaNs, infinities and negative infinities.
+        """
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
         n, *others = (numbers(initial[i]) for i in _COUNTS)
         n = running_sum(updates, updates.sign * valid(values[0]), n)
@@ -266,7 +275,9 @@ class _Float(Aggregate):
         return finite * updates.sign, n, nan, above, below
 
     def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
-        """Compute the results from blocks of finite sums and from all counts."""
+        """Return a result for each accumulator, null if it has no values. ``sums``: their finite
+        sums, block by block. ``counts``: the four counts of ``_summands``.
+        """
         n, nan, above, below = counts
         divisor = np.where(n == 0, 1, n)
         total = np.empty(len(n))

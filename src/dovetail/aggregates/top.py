@@ -85,7 +85,9 @@ class Top(Listing):
         return self.retractable
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return the rows as structs, null for rows that are left out."""
+        """Return each row as a struct of the ordering value and the shown columns, null for a row
+        whose ordering value is null.
+        """
         by, *shown = values
         row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
         return pa.StructArray.from_arrays(
@@ -99,7 +101,9 @@ class Top(Listing):
         return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the first rows after each update, over the rows whose spans cover the update."""
+        """Return the first ``n`` rows after each update as a list, one row per update; it has fewer
+        if the group has, and may be empty.
+        """
         value_spans = self._spans(updates, [initial], self.listed(values))
         value_spans = value_spans.where(
             (value_spans.count > 0) & (value_spans.first < value_spans.end)
@@ -135,6 +139,9 @@ class Top(Listing):
         return spans(updates, stored, values, self._numbers)
 
     def _stored(self, value_spans: Spans, groups: int) -> Traced:
+        """Return the accumulators after the last update, one row per group. If rows never leave,
+        only the first ``n`` rows are kept.
+        """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
             return traced
@@ -145,7 +152,9 @@ class Top(Listing):
         return Traced([lists_of(size, values), lists_of(size, pa.array(copies[chosen]))])
 
     def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
-        """Return (list, index among all elements, copies) of the first elements of each list.
+        """Return (list, index among all elements, copies) of at most ``n`` first elements of each
+        list, in order.
+
         ``copies`` counts the equal rows that are among the first ``n``; it may be 0.
         """
         size = sizes(state[0])
@@ -187,7 +196,9 @@ class Top(Listing):
 
 
 def _keys(values: pa.Array) -> Iterator[Ints]:
-    """Return keys that compare one after the other as the values do, null first."""
+    """Yield int64 keys, most significant first. Rows compare by them one after the other as the
+    values do, null first.
+    """
     has = valid(values)
     if not has.all():
         yield has.astype(np.int64)
@@ -241,7 +252,9 @@ def _one_nan(values: pa.Array) -> pa.Array:
 
 
 def _first_over(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
-    """Find the first ``n`` spans at each update: pairs (update, span), updates non-decreasing.
+    """Find the first ``n`` spans that cover each update, or all if there are fewer: pairs (update,
+    span), by update, then span.
+
     Groups with about as many spans are worked on together.
     """
     span_counts = np.bincount(value_spans.group, minlength=updates.groups)

@@ -89,8 +89,8 @@ class UserDefined(Aggregate):
         return self._finished(self._at(updates, initial, values, np.arange(len(updates))))
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after the last updates, null columns for a group without
-        updates.
+        """Return the accumulators after each group's last update, one row per group. A group
+        without updates has not begun, and null columns.
         """
         state = self._at(updates, initial, values, updates.last)
         row = np.zeros(updates.groups, dtype=np.int64)
@@ -101,7 +101,9 @@ class UserDefined(Aggregate):
         return [pa.array(~absent), *columns]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Merge the accumulators of both sides; the only one if one side has none, or none."""
+        """Return the merged accumulators, row by row. If only one side has begun, return that one;
+        if neither has, the result has not begun.
+        """
         in_left, in_right = _begun(left), _begun(right)
         in_both = pa.array(np.flatnonzero(in_left & in_right))
         merged = self._combined(
@@ -129,8 +131,8 @@ class UserDefined(Aggregate):
     def _at(
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
-        """Return the accumulators after the ``wanted`` updates: all updates, or each group's last
-        one.
+        """Return the columns of accumulators after each of the ``wanted`` updates, which are all
+        updates, or each group's last one.
         """
         every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun(initial)
@@ -156,11 +158,11 @@ class UserDefined(Aggregate):
     def _prefix(
         self, updates: GroupUpdates, values: Columns, included: Mask, *, every: bool
     ) -> list[pa.Array]:
-        """Return the accumulators of a group's ``included`` rows up to each of them. If not
-        ``every``, only the last of each group is complete. The order of merging is the same in both
-        cases.
+        """Return the accumulator of a group's ``included`` rows up to each of them, without stored
+        ones: one row per included update.
 
-        A group of five rows::
+        ``included``: bool[updates]. If not ``every``, only the last of each group is complete. The
+        order of merging is the same in both cases. A group of five rows::
 
             step 1   a   ab   bc    cd     de
             step 2   a   ab   abc   abcd   bcde
@@ -195,7 +197,9 @@ class UserDefined(Aggregate):
         return self._checked("init", self._called("init", rows), rows)
 
     def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
-        """Call ``merge`` or ``retract``, unless there are no rows."""
+        """Return the columns that the user's ``merge`` or ``retract`` makes of both sides, row by
+        row. Without rows, the function is not called.
+        """
         rows = len(left[0])
         if rows == 0:
             return self._none()
@@ -203,7 +207,9 @@ class UserDefined(Aggregate):
         return self._checked(name, returned, rows)
 
     def _finished(self, state: Columns) -> pa.Array:
-        """Return the results of accumulators that have begun."""
+        """Return the results of accumulators that have begun: ``finish`` of them, or the first
+        column without such a function.
+        """
         if self.functions.finish is None:
             return state[0]
         if len(state[0]) == 0:
@@ -231,8 +237,8 @@ class UserDefined(Aggregate):
         return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
 
     def _checked(self, function: str, state: Any, rows: int) -> list[pa.Array]:
-        """Return the columns of a function's state. Raises ``AggregateError`` if the value is no
-        state.
+        """Return the columns of the state that a function returned. Raises ``AggregateError`` for
+        another value, type or number of ``rows``.
         """
         names = [name for name, _ in self.functions.columns]
         if not isinstance(state, Mapping) or set(state) != set(names):
@@ -250,8 +256,10 @@ class UserDefined(Aggregate):
 
 
 def _array(function: str, what: str, returned: Any, type_: pa.DataType, rows: int) -> pa.Array:
-    """Return a function's array with the type asked for. Raises ``AggregateError`` if type or
-    length differ.
+    """Return a function's array, cast to ``type_`` if nested fields differ in nullability. Raises
+    ``AggregateError`` if type or length differ.
+
+    ``what``: the part of the function's result, for errors.
     """
     if isinstance(returned, pa.ChunkedArray):
         returned = returned.combine_chunks()
@@ -283,7 +291,7 @@ def _begun(state: Columns) -> Mask:
 
 
 def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
-    """Take rows from several tables by their index in the concatenation."""
+    """Return the rows ``index`` of the concatenation of ``parts``, which have the same columns."""
     chosen = pa.array(index)
     return [
         (columns[0] if len(columns) == 1 else pa.concat_arrays(columns)).take(chosen)
