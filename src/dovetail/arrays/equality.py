@@ -32,8 +32,8 @@ def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
 
 
 def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
-    """Compare element i of ``left`` with element i of ``right``: bool[n]. Both arrays have one type
-    and n elements.
+    """Compare element i of ``left`` with element i of ``right`` by their bits, at any depth:
+    bool[n]. Two nulls are equal. Both arrays have one type and n elements.
     """
     both_null = _null(left) & _null(right)
     type_ = left.type
@@ -72,8 +72,8 @@ def canonical(key: pa.Array) -> pa.Array:
 
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
-    """Compare two list arrays element by element: false where a list is null or the lengths
-    differ.
+    """Compare list i of ``left`` with list i of ``right``: bool[n], false where either is null or
+    the lengths differ.
     """
     left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
     right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -53,7 +53,9 @@ def by_key(
 
 
 def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
-    """Find the keys that have a null in any column: bool[rows]. Such a key equals no other key."""
+    """Find the rows that have a null in any key column: bool[rows], all false without columns. Such
+    a key equals no other key.
+    """
     null = np.zeros(rows, dtype=np.bool_)
     for key in keys:
         if key.null_count:
@@ -249,7 +251,9 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
 
 
 def _numbers(major: Ints, minor: Ints) -> Ints:
-    """Return the dense rank of each row by (major, minor): int64[n]."""
+    """Return the dense rank of each row by (major, minor), from 0: int64[n], equal for
+    equal pairs.
+    """
     order = np.lexsort((minor, major))
     begins = (np.diff(major[order]) != 0) | (np.diff(minor[order]) != 0)
     rank = np.zeros(len(order), np.int64)
@@ -258,6 +262,6 @@ def _numbers(major: Ints, minor: Ints) -> Ints:
 
 
 def last_of_each(ids: Ints) -> Ints:
-    """Return the last index of each distinct number, ascending."""
+    """Return the last index of each distinct number in ``ids``, ascending."""
     last_index = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
     return np.sort(last_index)

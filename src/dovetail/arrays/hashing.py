@@ -52,7 +52,7 @@ def _mix(words: _Words) -> _Words:
 
 
 def _hash_array(array: pa.Array) -> _Words:
-    """Return a word per element, 0 for null."""
+    """Return a word per element of any type: uint64[n], 0 for null."""
     type_ = array.type
     words = np.zeros(len(array), dtype=np.uint64)
     if array.null_count == len(array):
@@ -91,7 +91,7 @@ def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
 
 
 def _hash_bytes(array: pa.Array) -> _Words:
-    """Return a word per element of a fixed-width type."""
+    """Return a word per element of an array of fixed width: uint64[n], arbitrary for null."""
     width = array.type.bit_width // 8
     stored = np.frombuffer(array.buffers()[1], np.uint8)
     stored = stored[array.offset * width : (array.offset + len(array)) * width]
@@ -181,7 +181,7 @@ def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
 
 
 def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
-    """Return the bytes of a scalar that Spark hashes."""
+    """Return the bytes that Spark hashes for a scalar of ``type_``; it is not null."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):

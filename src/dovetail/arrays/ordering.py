@@ -41,8 +41,10 @@ def is_ordered(type_: pa.DataType) -> bool:
 
 
 def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
-    """Turn the values of arrays of one ordered type into comparable int64 keys. ``arrays`` must not
-    be empty; ranks are shared by all of them.
+    """Return the values of arrays of one ordered type as int64 keys that compare alike in all of
+    them. A null has the key of some value.
+
+    ``arrays`` must not be empty; ranks are shared by all of them.
     """
     type_ = arrays[0].type
     if _is_computed(type_):
@@ -74,7 +76,9 @@ def _is_computed(type_: pa.DataType) -> bool:
 
 
 def _key(values: pa.Array) -> Ints:
-    """Compute the key of each value, that of 0 or false for null."""
+    """Return the key of each value of a type whose keys are computed: int64[n], that of 0 or false
+    for null.
+    """
     type_ = values.type
     if pa.types.is_temporal(type_):
         values = values.view(_integer(type_))
@@ -86,7 +90,7 @@ def _key(values: pa.Array) -> Ints:
 
 
 def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
-    """Invert ``_key``: null where ``null``."""
+    """Return the values of ``type_`` that ``_key`` turns into these keys, null where ``null``."""
     if pa.types.is_floating(type_):
         floats = _in_float_order(keys).view(np.float64)
         return pa.array(floats.astype(type_.to_pandas_dtype()), mask=null)

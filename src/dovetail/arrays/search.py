@@ -15,7 +15,8 @@ Ints = npt.NDArray[np.int64]
 
 def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -> Ints:
     """Find the insertion index of each ``sought[i]`` in its sorted range
-    ``values[first[i]:end[i]]``. The index lies after equal values if ``right``, else before them.
+    ``values[first[i]:end[i]]``: int64[n], from ``first[i]`` to ``end[i]``. The index lies after
+    equal values if ``right``, else before them.
 
     >>> values = np.array([1, 3, 5, 2, 4])
     >>> first, end = np.array([0, 3]), np.array([3, 5])
@@ -105,8 +106,8 @@ def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 #     level 1   1   1   6   6          min(level 2 at 0, level 2 at 5 - 4)
 #     level 2   1   1                  = min(1, 1)
 def least(values: Ints, low: Ints, high: Ints) -> Ints:
-    """Return the least value in each range ``low[i]`` to ``high[i]``, the largest int64 for an
-    empty one.
+    """Return the least value in each range ``low[i]`` to the exclusive ``high[i]``: int64[n], the
+    largest int64 for an empty range.
     """
     levels = [values]
     while 2 ** len(levels) <= len(values):

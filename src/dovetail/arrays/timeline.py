@@ -117,8 +117,8 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
 
 
 def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
-    """Return the sort keys of ``arrival_order`` for ``np.lexsort``: the most significant key is
-    last.
+    """Return the sort keys of ``arrival_order`` for ``np.lexsort``, each int64[rows of all
+    sources]: the most significant key is last.
     """
     if all(rows.sequence is not None for rows in sources):
         keys = [_all(rows.sequence for rows in sources)]
@@ -142,7 +142,7 @@ def _all(columns: Iterable[Ints | None]) -> Ints:
 
 
 def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeline:
-    """Group the rows of all sources by key, each group in arrival order.
+    """Return the timeline of the rows of all sources: grouped by key, each group in arrival order.
 
     ``order`` is the order of processing, a permutation of the concatenated rows. The default is
     ``arrival_order``.
