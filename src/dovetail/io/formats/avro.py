@@ -99,7 +99,7 @@ class AvroFormat(Format):
 
     def reading(self, context: Place) -> Decoding:
         """Return how to read a record's fields, or a plain value as one column named after the
-        part.
+        part. A record is decoded by the schema that wrote it.
 
         Raises ``PlanError`` for a union.
         """
@@ -145,10 +145,11 @@ class AvroFormat(Format):
         return self.schema is None
 
     def writing(self, context: Place, columns: StructType) -> Column:
-        """Return the encoded record of the columns, or the encoded first column if the schema is no
-        record.
+        """Return the column of bytes: the columns as a record or, if the schema is no record, the
+        only column.
 
-        With a registry, register the schema and put its framing before the bytes.
+        With a registry, register the schema and put its framing before the bytes. Raises
+        ``PlanError`` for columns that do not fit the schema.
         """
         schema = self.schema or json.dumps(schema_of(context, columns))
         _refuse_columns(context, schema, columns)
@@ -179,8 +180,8 @@ class AvroFormat(Format):
         return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
 
     def _subject(self, context: Place) -> str:
-        """Return the registry's subject; raise ``PlanError`` if it is not given and the topic is
-        unknown.
+        """Return the registry's subject: the given one, else that of the topic and the part. Raises
+        ``PlanError`` if there is neither.
         """
         if self.subject is None and context.topic is None:
             raise context.refuse(
@@ -190,10 +191,11 @@ class AvroFormat(Format):
         return self.subject or f"{context.topic}-{context.part}"
 
     def problem(self, context: Place, schema_ids: list[int | None]) -> Callable[[Column], Column]:
-        """Return a function from a struct with the field ``number`` to a text: why a record is
-        unreadable.
+        """Return a function from a struct with the field ``number``, the id of a record's schema,
+        to a text: why the record is unreadable.
 
-        ``schema_ids``: the ids of the schemas that the subject had when the query was built.
+        It is meant for unreadable records alone, so it is never null. ``schema_ids``: the ids of
+        the schemas that the subject had when the query was built.
         """
         value, problem_text = F.col(context.part), "not a record of its Avro schema"
         if self.registry is None:
@@ -339,8 +341,8 @@ def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
 
 
 def _avro(context: Place, field: StructField, path: str = "") -> Any:
-    """Return the Avro schema of a column's type. ``path``: the names of the enclosing fields,
-    joined by ``_``.
+    """Return the Avro schema of a column's type, as JSON data. ``path``: the names of the enclosing
+    fields, each followed by ``_``.
 
     Raises ``PlanError`` for a type that Avro lacks.
     """
@@ -369,7 +371,7 @@ def _avro(context: Place, field: StructField, path: str = "") -> Any:
 
 
 def _name(context: Place, name: str) -> str:
-    """Return the name; raise ``PlanError`` if it is no name in Avro."""
+    """Return the name unchanged. Raises ``PlanError`` if it is no name in Avro."""
     if not _NAME.fullmatch(name):
         raise context.refuse(
             f"is Avro, where {name!r} is no name",
@@ -419,7 +421,7 @@ def _same(avro: DataType, column: DataType) -> bool:
 
 
 def type_of(context: Place, schema: str) -> DataType:
-    """Return the type in which Spark reads a schema; ``PlanError`` for a schema that Spark
+    """Return the type in which Spark reads a schema. Raises ``PlanError`` for a schema that Spark
     refuses.
     """
     decoded = from_avro(F.lit(None).cast("binary"), schema)

@@ -199,8 +199,8 @@ class ColumnEncoding:
         return all(encoding.reads(inner) for encoding, inner in self._inner(type_))
 
     def _inner(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
-        """Yield the encodings of a value's parts (fields, elements, map values), each with its
-        type.
+        """Yield (encoding, type) of a value's parts: fields, elements or map values. Nothing is
+        yielded for a plain value, or if no encoding of parts is known.
         """
         if isinstance(type_, StructType):
             yield from ((self.within[f.name], f.dataType) for f in type_ if f.name in self.within)
@@ -251,8 +251,8 @@ def element_of(type_: DataType) -> DataType:
 
 
 def coded_within(type_: DataType) -> DataType | None:
-    """Return the first type within a map or struct that JSON has no values of; None if there is
-    none.
+    """Return the first type within a map or struct that JSON has no values of, at any depth; None
+    if there is none.
 
     Encodings are known of columns and of arrays' elements only. Bytes and booleans are fine,
     because bytes are always base64.
@@ -297,8 +297,10 @@ class Raw:
         return self.column if self.coded else self.column.try_cast(type_)
 
     def _nested(self, type_: DataType) -> Column | None:
-        """Return the value in an array's, map's or struct's type, made part by part; None if no
-        part is encoded.
+        """Return the value in an array's, map's or struct's type, made part by part; None for a
+        plain type, and if no part is encoded.
+
+        Fields of a struct without a known encoding are null.
         """
         within = self.encoding.within
         if isinstance(type_, ArrayType):
@@ -320,8 +322,8 @@ class Raw:
         return None
 
     def lost(self, value: Column, type_: DataType) -> Column:
-        """Return whether a value, or a part of it at any depth, became null although the raw one
-        was not.
+        """Return a boolean column, never null: the raw value, or a part of it at any depth, is not
+        null, but is in ``value``. ``value``: the raw value ``to`` the type.
         """
         if self.encoding.reads(type_):
             return F.lit(False)
@@ -368,8 +370,8 @@ class Raw:
         )
 
     def _date(self, type_: DataType) -> Column:
-        """Return a date, from days since 1970 or from text in ISO 8601; infinity as in
-        ``infinity``.
+        """Return a date from days since 1970, or from text in ISO 8601; infinity as in
+        ``infinity``, and null for anything else.
         """
         raw_days = self.column.try_cast("int")
         days = F.coalesce(_infinite(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
@@ -398,8 +400,8 @@ class Raw:
         return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
 
     def _decimal(self, type_: DataType) -> Column:
-        """Return a decimal. JSON has base64 of its bytes, an object with its own scale, or plain
-        digits.
+        """Return a decimal, null if it does not fit. JSON has base64 of its bytes, an object with
+        its own scale, or plain digits.
         """
         assert isinstance(type_, DecimalType)
         scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
@@ -436,8 +438,8 @@ class Raw:
         return micros
 
     def _stamp(self) -> Column:
-        """Return a point in time in microseconds since 1970 in UTC. A text must name its zone, else
-        null.
+        """Return a point in time in microseconds since 1970 in UTC, from a number or a text;
+        infinity as in ``infinity``. It is null for a text without a zone.
         """
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))

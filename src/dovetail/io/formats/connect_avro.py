@@ -45,7 +45,9 @@ class Envelope:
 
     @staticmethod
     def of(context: Place, text: str) -> Envelope:
-        """Parse a schema's text; raise ``PlanError`` if it is not an envelope's."""
+        """Return the envelope of a schema's text. Raises ``PlanError`` if it is not the schema of a
+        change event.
+        """
         schema = _resolved(json.loads(text), {}, "")
         after = _fields(schema).get("after")
         row = None if after is None else _value(after["type"])
@@ -157,8 +159,10 @@ class SchemaReader:
 
 
 def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
-    """Return the reader's schema of a row. Each column is defined by the first of ``envelopes``
-    that has it; others are left out.
+    """Return the reader's schema of a row: the wanted columns, in their order. Each is defined by
+    the first of ``envelopes`` that has it, and absent if none has.
+
+    ``writer``: the schema of the row that the records have.
     """
     fields = []
     for column in wanted.columns:
@@ -171,7 +175,8 @@ def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
 
 
 def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
-    """Return a field of the reader's schema, for records with the fields ``writer``.
+    """Return a field of the reader's schema, for records with the fields ``writer``. ``declared``:
+    the wanted type, None for none.
 
     A field that the records lack becomes nullable, unless it has a default or no type is declared.
     """
@@ -221,8 +226,8 @@ def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
 
 
 def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
-    """Return the encoding of a value with this schema. ``natural``: the type in which Spark reads
-    it.
+    """Return the encoding of a value with this schema and, by field or as "", of the values in it.
+    ``natural``: the type in which Spark reads it.
     """
     value_schema = _value(schema)
     within: dict[str, ColumnEncoding] = {}
@@ -251,7 +256,9 @@ def _refuse_unfit(context: Place, field: StructField, encoding: ColumnEncoding) 
 
 
 def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
-    """Yield each part that does not fit: its encoding's name and the wanted type's."""
+    """Yield (encoding, wanted type) in words for each part of a value that cannot be made of its
+    encoding; nothing if all can.
+    """
     within = encoding.within
     if isinstance(type_, StructType) and isinstance(encoding.natural, StructType):
         for field in type_:
@@ -266,10 +273,10 @@ def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str
 
 
 def _default(context: Place, name: str, schema: Avro, natural: DataType) -> DataType:
-    """Return the type in which a value is read if none is declared; ``natural``: Spark's own type
-    for it.
+    """Return the type in which a value is read if none is declared: that of its encoding, at any
+    depth, else ``natural``, Spark's own type for it.
 
-    Raises ``PlanError`` for a decimal without a scale.
+    ``name``: the column, for errors. Raises ``PlanError`` for a decimal without a scale.
     """
     value_schema = _value(schema)
     if _is_connects(value_schema):
@@ -379,8 +386,8 @@ def _has(schema: Avro, path: str) -> bool:
 
 
 def _part(schema: Avro, names: Sequence[str]) -> Avro:
-    """Return a record with only the fields in ``names``; a schema of another type stays as it
-    is.
+    """Return a record's schema with only the fields in ``names``, nullable if it was. A schema of
+    another type stays as it is.
     """
     branch = _value(schema)
     if _kind(branch) != "record":
@@ -422,7 +429,10 @@ _NAMED = ("record", "enum", "fixed")
 
 
 def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
-    """Return the schema with named types in place of references to them, each by its full name."""
+    """Return the schema with named types in place of references to them, each by its full name.
+
+    ``names``: the named types so far, which grows. ``namespace``: that of the enclosing type.
+    """
     if isinstance(schema, str):
         return names.get(_full(schema, namespace), names.get(schema, schema))
     if isinstance(schema, list):
@@ -461,7 +471,8 @@ def _text(schema: Avro) -> str:
 
 
 def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
-    """Return the schema with each named type defined once.
+    """Return the schema with each named type defined once, and named where it is used again.
+    ``seen``: the types so far by name, which grows.
 
     Different types of one name get different namespaces. Avro does not match records by namespace.
     """

@@ -203,7 +203,12 @@ class DebeziumFormat(Format):
         wanted: Wanted,
         records: DataFrame,
     ) -> DataFrame:
-        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it."""
+        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it. It is null
+        for unreadable records.
+
+        ``writers``: the schemas by id. ``envelopes``: those that define the columns, the reader's
+        first.
+        """
         assert self.avro is not None
         value, schema_id = self.avro.unframed(context)
         frame = records.withColumn("_parsed", F.struct(schema_id.alias("number")))
@@ -223,7 +228,9 @@ class DebeziumFormat(Format):
         return frame.withColumn("_event", F.coalesce(*events))
 
     def _envelope(self, wanted: Wanted) -> StructType:
-        """Return the parts of an envelope that are read from JSON."""
+        """Return the schema of the parts of an envelope that are read from JSON, with values as
+        they are encoded.
+        """
         envelope = StructType([StructField("after", raw_fields(wanted.columns))])
         if wanted.keys:
             envelope.add("before", raw_fields(wanted.before))
@@ -242,7 +249,9 @@ class DebeziumFormat(Format):
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
     def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
-        """Add ``_event`` to records in JSON, and ``_absent``: whether a record has no value."""
+        """Add ``_event`` to records in JSON, null for unreadable ones, and ``_absent``: the record
+        has no value.
+        """
         object_ = self._object(wanted)
         text, whole = object_.text, object_.schema
         frame = records.withColumn("_parsed", object_.parsed)
@@ -426,7 +435,9 @@ def debezium(
 
 
 def refuse_coded(columns: StructType) -> None:
-    """Raise ``PlanError`` for dates, decimals and similar types within maps and structs."""
+    """Raise ``PlanError`` if a column has dates, decimals and similar types within maps or structs,
+    where no encoding is known.
+    """
     for column in columns:
         inner = coded_within(column.dataType)
         if inner is not None:

@@ -220,7 +220,9 @@ class DialectFormat(Format):
     dialect: Dialect
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the row after a change; for a delete, the deleted row."""
+        """Return how to read the row after a change; for a delete, the deleted row. Raises
+        ``PlanError`` for a key, and for key columns that the schema lacks.
+        """
         if context.part != "value":
             raise context.refuse(
                 "is a change event, which only a value is", "Give the key's fields"
@@ -270,8 +272,10 @@ class _Events(Decoding):
     is_of_changes: ClassVar[bool] = True
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records as rows, also with ``_deleted`` and ``_timestamp``. An event may be
-        several rows.
+        """Return the records as rows, one for each change, with ``_deleted`` and ``_timestamp``
+        besides. Events that change no row by their type are left out.
+
+        An unreadable event is one row, with ``value_problem``.
         """
         frame = super().of(records, part)
         event, dialect = F.col("value_row"), self.dialect
@@ -314,7 +318,7 @@ class _Events(Decoding):
 
     def _changes(self, event: Column) -> Column:
         """Return an event's changes in order: an array of structs of row, ``deleted`` and
-        ``problem``.
+        ``problem``. It is null if the event has no data.
         """
         deletes = event["type"].isin(*self.dialect.deletes)
         if not self.dialect.listed:
@@ -328,8 +332,11 @@ class _Events(Decoding):
         return F.flatten(each)
 
     def _of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
-        """Return a row's change, as an array. An update of the key has the delete of the former key
-        first.
+        """Return the changes of one row as an array of one or two. An update of the key first has
+        the delete of the former key.
+
+        ``old``: the changed columns before, None if there is no key to compare. ``deletes``: the
+        event deletes the row.
         """
         values, problems = [], [F.lit(None).cast("string")]
         for f in self.fields:
@@ -374,7 +381,7 @@ def _texts(columns: StructType) -> StructType:
 
 
 def _of_text(text: Column, type_: DataType) -> Column:
-    """Return the value of a text; null where the text does not fit the type."""
+    """Return the value of a text in the type, null where the text is null or does not fit."""
     if isinstance(type_, StringType):
         return text
     if isinstance(type_, BooleanType):

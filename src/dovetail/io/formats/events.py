@@ -183,7 +183,13 @@ class ChangeEvents(Decoding):
     is_of_changes: ClassVar[bool] = True
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records as rows, also with ``_deleted`` and ``_timestamp``."""
+        """Return the records as rows, one for each change, with ``_deleted`` and ``_timestamp``
+        besides: the event's time or, without a value, the record's.
+
+        Records without a value are left out unless ``tombstones``, truncations unless
+        ``truncates``. An update of the key is two rows if it ``splits``, the delete first. An
+        unreadable record is one row, with ``value_problem``.
+        """
         event = F.col("_event")
         has_value = F.col("value").isNotNull()
         frame = self.events(records if self.tombstones else records.where(has_value))
@@ -217,7 +223,9 @@ class ChangeEvents(Decoding):
         )
 
     def _problems(self, event: Column) -> list[Column]:
-        """Return the reasons why an event is unreadable, each null where it does not apply."""
+        """Return texts why an event is unreadable, each null where its reason does not apply, in
+        the order of their priority.
+        """
         op, deletes = event["op"], event["op"] == "d"
         lacks_after = ~deletes & event["after"].isNull()
         problems = [
@@ -253,7 +261,9 @@ class ChangeEvents(Decoding):
         return problems
 
     def _moves(self, event: Column) -> Column:
-        """Return whether an update changes the key; false where the event lacks the former key."""
+        """Return a boolean column: the event is an update that changes the key. It is false where
+        the event lacks the former key.
+        """
         moves, comparable = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:
             before, after = event["before"][name], event["after"][name]
@@ -261,8 +271,10 @@ class ChangeEvents(Decoding):
         return comparable & moves
 
     def _row(self, deleted: Column) -> Column:
-        """Return the row after the change, or the key's columns of a deleted one, with the flag
-        ``deleted``.
+        """Return a struct of ``row`` and ``deleted``: the row after the change or, if ``deleted``,
+        the key's columns with nulls for the others.
+
+        ``row`` is null for an unreadable event.
         """
         event, wanted = F.col("_event"), self.wanted
         columns = [event["after"][name].alias(name) for name in wanted.columns.names]
@@ -302,8 +314,8 @@ def _time(time: Column, path: str) -> Column:
 
 
 def _unfit(column: StructField, raw_value: Raw, value: Column) -> Column:
-    """Return why a column has no value although it has a raw one; null where it has none or
-    fits.
+    """Return a text why a column has no value although it has a raw one, else null. ``value``: the
+    raw value in the column's type.
     """
     type_, named = column.dataType, f"column {quoted(column.name)}"
     raw, encoding = raw_value.column, raw_value.encoding

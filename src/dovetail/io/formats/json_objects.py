@@ -61,7 +61,9 @@ class JsonObject:
         return F.when(fits, converted)
 
     def problem(self, parsed: Column) -> Column:
-        """Return why a field does not fit its type; null where the text is not one JSON object."""
+        """Return a text why a field does not fit its type. It is null where all fit, and where the
+        text is not one JSON object.
+        """
         converted = Values(self.encodings).of(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
         readings = F.struct(
@@ -74,7 +76,12 @@ class JsonObject:
         return F.when(self._is_one, F.try_element_at(problems, F.lit(1)))
 
     def _problem(self, readings: Column) -> Column:
-        """Return the first reason why a field does not fit; null if the text is no object."""
+        """Return the first reason why a field does not fit, as text; null if all fit, or if the
+        text is no object.
+
+        ``readings``: a struct of the object as text at any depth, as text by field, and in its
+        types.
+        """
         flat, converted = readings["flat"], readings["made"]
         reasons = [misfit(readings["deep"], converted, self.schema, F.lit(""))]
         for f in self.schema:
@@ -99,7 +106,7 @@ class JsonObject:
 
 
 def json_absent(text: Column, *, wrapped: bool = True) -> Column:
-    """Return whether a JSON text says that there is no value: it is ``null``.
+    """Return a boolean column, never null: a JSON text says that there is no value, as ``null``.
 
     With ``wrapped`` this may also be Kafka Connect's object with a null ``payload``, which has no
     other fields but ``schema``.

@@ -67,7 +67,9 @@ _WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
 
 
 def raw_type(type_: DataType) -> DataType:
-    """Return the type in which ``from_json`` reads a value without changing it."""
+    """Return the type in which ``from_json`` reads a value without changing it: at any depth, text
+    for times and short for bytes.
+    """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
     if isinstance(type_, MapType):
@@ -99,7 +101,9 @@ class Values:
     (``order.items.at``)."""
 
     def of(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """Return the value in its type; null where the raw value is null or does not fit."""
+        """Return the value in its type; null where the raw value is null or does not fit. ``path``:
+        the field's, dotted, "" for the whole.
+        """
         if not _has_coded(type_):
             return raw
         if isinstance(type_, StructType):
@@ -116,7 +120,9 @@ class Values:
         return self._made(raw, type_, path)
 
     def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """Return whether a raw value does not fit the type, at any depth."""
+        """Return a boolean column: a raw value, or a part of it at any depth, does not fit the
+        type. Nulls fit. ``path``: as in ``encodings``, empty for the whole object.
+        """
         if not _has_coded(type_):
             return F.lit(False)
         if isinstance(type_, StructType):
@@ -158,9 +164,10 @@ class Values:
 
 
 def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
-    """Return a time from a number since 1970; digits finer than microseconds are cut off.
+    """Return a date or timestamp from a number since 1970 in the unit of ``encoding``. Digits finer
+    than microseconds are cut off.
 
-    Null for a date with a fraction, and for years outside 1 to 9999.
+    It is null for no number, for a date with a fraction, and for years outside 1 to 9999.
     """
     count = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
     if isinstance(type_, DateType):
@@ -175,7 +182,8 @@ def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
 
 
 def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
-    """Return whether a number may have been misread; None if the type has no numbers to doubt.
+    """Return a boolean column: a number may have been misread, as an infinite one or a decimal with
+    commas. It is None if the type has no such numbers.
 
     ``text``: the object as it came; ``converted``: the value in its type.
     """
@@ -187,8 +195,8 @@ def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
 
 
 def infinite(converted: Column, type_: DataType) -> Column | None:
-    """Return whether a number is infinite, at any depth, as a too large one becomes; None if the
-    type has no floats.
+    """Return a boolean column: a number is infinite, at any depth, as a too large one becomes. It
+    is None if the type has no floats.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(converted) == F.lit(float("inf"))
@@ -206,10 +214,11 @@ def infinite(converted: Column, type_: DataType) -> Column | None:
 
 
 def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
-    """Return why a value does not fit its type, with the path and the value at fault; null if it
-    fits.
+    """Return a text why a value does not fit its type, with the path and the value at fault; null
+    if it fits.
 
-    ``text``: the value in its ``text_type``; ``converted``: the value in its type.
+    ``text``: the value in its ``text_type``; ``converted``: the value in its type; ``path``: that
+    of the value.
     """
     if isinstance(type_, StructType):
         of_fields = (
@@ -248,7 +257,9 @@ def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Co
 
 
 def unfit(path: Column, type_: DataType, text: Column) -> Column:
-    """Return the message for a value that does not fit its type."""
+    """Return the message for a value that does not fit its type, null where ``path`` or ``text``
+    is. ``text``: the value, of which the first 200 characters are shown.
+    """
     remedy = ""
     if isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
         remedy = ", which is not ISO 8601, nor of an encoding that encodings= names"
@@ -264,8 +275,8 @@ def unfit(path: Column, type_: DataType, text: Column) -> Column:
 def checked_encodings(
     operator: str, encodings: Mapping[str, JsonEncoding], schema: StructType
 ) -> None:
-    """Raise ``PlanError`` for the encoding of an unknown field, or of a type that it does not
-    suit.
+    """Raise ``PlanError`` for the encoding of a field that is no date or timestamp of the schema.
+    Also refuse an encoding that does not suit the field's type.
     """
     times = dict(_times(schema))
     for path, encoding in encodings.items():
@@ -286,7 +297,9 @@ def checked_encodings(
 
 
 def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """Yield the paths of dates and timestamps, each with its type."""
+    """Yield (path, type) of each date and timestamp at any depth; elements and map values have the
+    path of their column.
+    """
     if isinstance(type_, StructType):
         for field in type_:
             yield from _times(field.dataType, _below(path, field.name))
@@ -326,7 +339,7 @@ def _has_coded(type_: DataType) -> bool:
 
 
 def _bool(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
-    """Return the check with a boolean result, for items whose type has one."""
+    """Return the check with a result that is never null or None, for items whose type has one."""
 
     def of(item: Column) -> Column:
         holds = check(item)

@@ -93,8 +93,10 @@ class Decoding:
     """True if the reading also makes ``_deleted`` and ``_timestamp``."""
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Add ``<part>_row``, ``<part>_absent`` (whether there is no value) and
-        ``<part>_problem``.
+        """Add three columns to records: ``<part>_row``, a struct that is null if unreadable;
+        ``<part>_absent``, that there is no value; and ``<part>_problem``.
+
+        The problem is a text for an unreadable value, else null.
         """
         parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
         frame = records.withColumn(parsed, self.parsed)
@@ -182,7 +184,9 @@ binary. ``"json"`` takes any number of columns of any type, the fields of an obj
 
 
 def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
-    """Return the format that a shorthand stands for."""
+    """Return the format that a shorthand stands for: ``"string"``, ``"bytes"`` or ``"json"``; the
+    columns of JSON objects; or a format itself.
+    """
     if isinstance(shorthand, Format):
         return shorthand
     if isinstance(shorthand, str):
@@ -191,7 +195,9 @@ def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
 
 
 def struct_of(operator: str, schema: Schema) -> StructType:
-    """Return a schema as a ``StructType``."""
+    """Return a schema in any of its forms as a ``StructType``. Raises ``PlanError`` for a text that
+    is none.
+    """
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, Mapping):
@@ -209,7 +215,9 @@ class _One(Format):
     tells_null: ClassVar[bool] = False
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read one column, named after the part."""
+        """Return how to read one column, named after the part. Text that is not UTF-8 is
+        unreadable.
+        """
         text = self.name == "string"
         value = F.col(context.part).cast("string") if text else F.col(context.part)
         fits = F.is_valid_utf8(value) if text else F.col(context.part).isNotNull()
@@ -221,8 +229,8 @@ class _One(Format):
         )
 
     def writing(self, context: Place, columns: StructType) -> Column:
-        """Return the column as bytes or text; raise ``PlanError`` for several columns or another
-        type.
+        """Return the only column as bytes or text. Raises ``PlanError`` for several columns or
+        another type.
         """
         kinds = [field.dataType for field in columns]
         if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
@@ -251,7 +259,9 @@ class JsonFormat(Format):
     """The encodings of times, by the paths of their fields."""
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the object's fields; raise ``PlanError`` without a schema."""
+        """Return how to read the object's fields; a JSON null is no value. Raises ``PlanError``
+        without a schema.
+        """
         if self.schema is None:
             raise context.refuse(
                 "is JSON of no declared schema",
@@ -284,8 +294,8 @@ class JsonFormat(Format):
         )
 
     def writing(self, context: Place, columns: StructType) -> Column:
-        """Return the columns as an object; raise ``PlanError`` for options that are for reading
-        only.
+        """Return the columns as the text of an object, nulls included. Raises ``PlanError`` for
+        options that are for reading only.
         """
         for argument, value in (("framed", self.framed), ("encodings", self.encodings)):
             if value:
@@ -382,8 +392,8 @@ def json(
 
 
 def not_json(column: Column, problem_text: str, *, framed: bool) -> Column:
-    """Return the problem of bytes, with a hint at ``framed=True`` for JSON behind a registry's
-    framing.
+    """Return the problem of a column of bytes, as text. Unless ``framed``, it has a hint at
+    ``framed=True`` for JSON behind a registry's framing.
     """
     if framed:
         return F.lit(problem_text)

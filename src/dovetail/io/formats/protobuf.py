@@ -62,7 +62,9 @@ class ProtobufFormat(Format):
     subject: str | None
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the message's fields."""
+        """Return how to read the message's fields, in workers. With a framing, messages of other
+        types are unreadable.
+        """
         fields = self._fields()
         decode = _in_arrow(_decoder(self.files, self.message), fields)
         value = F.col(context.part)
@@ -220,7 +222,9 @@ def protobuf(
 
 
 def _read(descriptors: Any) -> bytes:
-    """Return descriptors that are given as bytes or as the path of a file."""
+    """Return descriptors as bytes, given so or as the path of a file. Raises ``PlanError`` for an
+    unreadable file.
+    """
     if isinstance(descriptors, bytes):
         return descriptors
     try:
@@ -268,7 +272,9 @@ def _descriptor(files: bytes, message: str) -> Descriptor:
 
 @cache
 def _handler(files: bytes, message: str) -> Any:
-    """Return the converter of a message; raise ``ConfigurationError`` without ``ptars``."""
+    """Return the converter of a message. Raises ``ConfigurationError`` without the package
+    ``ptars``.
+    """
     try:
         from ptars import HandlerPool, PtarsConfig
     except ImportError as error:
@@ -294,7 +300,9 @@ def _in_arrow(
 
 
 def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
-    """Return the function that decodes bytes to structs, in a worker."""
+    """Return the function that decodes an array of bytes to structs, null where unreadable. It runs
+    in a worker.
+    """
 
     def decoded(values: pa.Array) -> pa.Array:
         handler = _handler(files, message)
@@ -304,7 +312,8 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
-    """Return the messages as structs, null where they are null or cannot be read.
+    """Return the messages as structs in consecutive arrays, null where they are null or cannot be
+    read.
 
     A batch that fails is halved until the unreadable message is found.
     """
@@ -360,7 +369,8 @@ def _nullable(
 
 
 def _places(descriptor: Descriptor) -> list[bytes]:
-    """Return the ways in which a registry's framing names a message.
+    """Return the byte sequences by which a registry's framing may name a message, the usual one
+    first.
 
     It names the message's index in its file or outer message, after the indexes of its outer
     messages. The first message of a file has a second, usual form: one zero byte.

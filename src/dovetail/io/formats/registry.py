@@ -71,8 +71,8 @@ class FileRegistry(Registry):
 
     @cached_property
     def _schemas(self) -> list[Mapping[str, Any]]:
-        """The versions of all subjects, ordered by subject and version; ``ConfigurationError`` if
-        unreadable.
+        """The versions of all subjects, by subject and version. Raises ``ConfigurationError`` if
+        the file is unreadable.
         """
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
@@ -85,8 +85,8 @@ class FileRegistry(Registry):
             ) from error
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the versions in the file, the oldest first; ``ConfigurationError`` for an unknown
-        subject.
+        """Return the versions in the file, the oldest first. Raises ``ConfigurationError`` for an
+        unknown subject.
         """
         stored_versions = [version for version in self._schemas if version["subject"] == subject]
         if not stored_versions:
@@ -97,8 +97,8 @@ class FileRegistry(Registry):
         ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the schema's id in the file. Nothing is registered: a new schema is a
-        ``ConfigurationError``.
+        """Return the id that the file has for the schema. Raises ``ConfigurationError`` for another
+        schema, because nothing is registered.
         """
         for version in self.versions(subject):
             if _same(version.schema, schema):
@@ -121,7 +121,11 @@ class HttpRegistry(Registry):
         return self.url
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return all versions, also deleted ones, because records may still be written by them."""
+        """Return all versions, the oldest first. Deleted ones are among them, because records may
+        still be written by them.
+
+        Raises ``ConfigurationError`` for an unknown subject, and for schemas with references.
+        """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         version_numbers = self._asked("GET", f"{path}?deleted=true")
         if version_numbers is None:
@@ -145,7 +149,7 @@ class HttpRegistry(Registry):
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
         """Return the schema's id. Look it up before registering it, so that a registry may be
-        read-only.
+        read-only. Raises ``ConfigurationError`` if it does neither.
         """
         path = f"/subjects/{quote(subject, safe='')}"
         body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})

@@ -53,7 +53,11 @@ _ROWS_MAX: Final = 1 << 24
 
 
 def transaction_of(op: Column, at: Callable[[str], Column]) -> Column:
-    """Return the column of an event. ``at``: the part of the envelope at a path."""
+    """Return an event's part of its transaction: a struct of ``TRANSACTION_TYPE``, whose parts are
+    null where the envelope has none.
+
+    ``op``: the event's operation. ``at``: returns the part of the envelope at a path.
+    """
     id_ = F.regexp_replace(at("transaction.id"), r"^(\d+):\d+$", "$1")
     row = F.coalesce(at("source.row"), F.lit(0))
     place = F.coalesce(at("source.lsn"), at("source.pos") * _ROWS_MAX + row)

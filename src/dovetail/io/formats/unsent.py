@@ -58,7 +58,9 @@ class Placeholder:
 
     @property
     def _texts(self) -> list[str]:
-        """The forms of the placeholder in a text column."""
+        """The forms of the placeholder in a text column: plain, base64 (standard, URL-safe), hex
+        (lower, upper case), hstore, UUID of the MD5.
+        """
         octets = self.octets
         text = octets.decode("utf-8", "replace")
         digest = hashlib.md5(octets, usedforsecurity=False).digest()
@@ -67,8 +69,8 @@ class Placeholder:
         return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
 
     def within(self, value: Column, type_: DataType) -> Column | None:
-        """Return whether a value, or a part of it, was not sent; None if the type cannot have a
-        placeholder.
+        """Return a boolean column: a value, or a part of it at any depth, was not sent. It is None
+        if the type cannot have a placeholder.
         """
         if isinstance(type_, StringType):
             return value.isin(self._texts)
@@ -91,7 +93,9 @@ class Placeholder:
         return reduce(or_, conditions) if conditions else None
 
     def _any(self, array: Column, type_: DataType) -> Column | None:
-        """Return whether any element was not sent; None if their type cannot have a placeholder."""
+        """Return a boolean column, never null: any element of an array was not sent. It is None if
+        their type cannot have a placeholder.
+        """
         if self.within(F.lit(None).cast(type_), type_) is None:
             return None
 
@@ -103,9 +107,10 @@ class Placeholder:
         return F.coalesce(F.exists(array, unsent), F.lit(False))
 
     def _numbers(self, array: Column, type_: DataType) -> Column | None:
-        """Return whether an array's elements are the placeholder's bytes, one by one.
+        """Return a boolean column, never null: an array's elements are the placeholder's bytes, one
+        by one.
 
-        None if their type has no numbers.
+        It is None if their type has no numbers.
         """
         octets = self.octets
         same = []

@@ -32,7 +32,7 @@ class Owner:
 
 
 def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
-    """Return the id of a checkpoint's query, None in a new one, and whether a micro-batch is
+    """Return the id of a checkpoint's query, None in a new one; and True if a micro-batch of it is
     complete.
     """
     files = files_of(session)
@@ -45,10 +45,11 @@ def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
 def standing(
     title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
 ) -> Standing:
-    """Return the relation of a query to a table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
+    """Return the relation of a query to a table that exists: ``"kept"`` if the query owns it, else
+    ``"replaced"`` or ``"adopted"`` as ``existing`` says.
 
-    ``owner``: the table's owner. ``query``: None before its first start. ``begun``: whether a
-    micro-batch of the query is complete. Raises ``TargetError`` if the query had another table.
+    ``owner``: the table's owner, None for none. ``query``: None before its first start. ``begun``:
+    a micro-batch of the query is complete. Raises ``TargetError`` if the query had another table.
     """
     if query is not None and owner == query:
         return "kept"

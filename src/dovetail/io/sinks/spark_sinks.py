@@ -56,8 +56,8 @@ class MemorySink:
         return f"to_memory({self.name!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer. A query that goes on uses ``batches``, because Spark's
-        memory sink cannot go on.
+        """Return the configured writer of Spark's memory sink. A query that goes on uses
+        ``batches``, because that sink cannot go on.
         """
         session = changes.sparkSession
         if files_of(session).has_files(f"{checkpoint}/offsets"):
@@ -74,7 +74,8 @@ class MemorySink:
         """Return a function that adds a micro-batch to ``written`` and replaces the view by all of
         it.
 
-        ``written``: the changes by micro-batch. A view without rows is made at once.
+        ``written``: the changes by micro-batch. If it is empty, a view without rows is made at
+        once.
         """
         schema = changelog_schema(node)
 
@@ -139,8 +140,8 @@ class ParquetSink:
         return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer; raise ``TargetError`` if the folder has another query's
-        changes.
+        """Return the configured writer. Raises ``TargetError`` if the folder has another query's
+        changes, or those of a query with several results.
         """
         session = changes.sparkSession
         files = files_of(session)
@@ -203,8 +204,8 @@ class ParquetSink:
         return partial(self._write, node)
 
     def _write(self, node: Node, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch to its folder; raise ``TargetError`` if it cannot be renamed into
-        place.
+        """Write a micro-batch to its folder, in place of a former attempt. Raises ``TargetError``
+        if it cannot be renamed into place.
         """
         batch = _with_key(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, batch_id):
@@ -220,7 +221,9 @@ class ParquetSink:
 
 
 def _with_key(changes: DataFrame, node: Node) -> DataFrame:
-    """Return the changes with metadata at a table's key columns, for the files' schema."""
+    """Return the changes with the metadata ``KEY`` at a table's key columns, for the files' schema.
+    Those of a stream stay as they are.
+    """
     if not node.current:
         return changes
     key_columns = {
@@ -243,8 +246,8 @@ class ConsoleSink:
         return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that prints a micro-batch as a text table; nothing if it has no
-        changes.
+        """Return the function that prints the first changes of a micro-batch as a text table, or
+        nothing if it has none.
         """
         title, most = node.name, self.rows
 

@@ -71,7 +71,9 @@ class TopicSink:
         return lambda batch, _: save_to_topic(batch, **self._records(node))
 
     def _records(self, node: Node) -> dict[str, Any]:
-        """Return the arguments of ``write_topic`` and ``save_to_topic``."""
+        """Return the arguments of ``write_topic`` and ``save_to_topic`` for the changelog of
+        ``node``, by name.
+        """
         return {
             "key_columns": node.key.names,
             "value_columns": node.values.names,
@@ -84,8 +86,8 @@ class TopicSink:
         }
 
     def _refuse_unfit(self, session: SparkSession, node: Node) -> None:
-        """Raise ``PlanError`` for results that withdraw single rows, ``ConfigurationError`` without
-        the connector.
+        """Raise ``PlanError`` for results that withdraw single rows, and ``ConfigurationError``
+        without Spark's connector.
         """
         if node.withdraws:
             raise PlanError(

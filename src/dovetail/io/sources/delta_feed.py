@@ -55,8 +55,10 @@ class DeltaChanges:
 
     @staticmethod
     def located(session: SparkSession, path: object, table: str | None) -> tuple[str, str]:
-        """Return a table's path and its short name, the last part of the path or of the catalog's
-        name.
+        """Return (path, short name) of a table. The name is the last part of the path or of the
+        catalog's name; ``table`` is None if a path is given.
+
+        Raises ``ConfigurationError`` for a table that cannot be read.
         """
         if table is None:
             table_path = delta_tables.path_of(session, "from_delta", "path=", str(path))
@@ -67,8 +69,11 @@ class DeltaChanges:
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for
-        plans.
+        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for plans,
+        None for None.
+
+        They are the change data feed or, for a batch without a version, the present content. Other
+        arguments are those of ``changes_of``.
         """
         table = delta_tables.named(self.path)
         with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _GIVEN):
@@ -89,7 +94,8 @@ class DeltaChanges:
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _feed(self, table: str) -> tuple[DataFrame, bool]:
-        """Return the change data feed, and whether the table may lose rows (it is not append-only).
+        """Return the change data feed; and True if the table may lose rows, because it is not
+        append-only.
 
         Raises ``ConfigurationError`` if the feed is not enabled.
         """
@@ -109,7 +115,9 @@ class DeltaChanges:
         return rows, properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
 
     def _content(self, table: str) -> DataFrame:
-        """Return the rows of the present version, as if its commit had inserted them all."""
+        """Return the rows of the present version with the columns of a change data feed, as if its
+        commit had inserted them all.
+        """
         history = self.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1")
         ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()
         reader = self.session.read.format("delta").option("versionAsOf", str(version))
@@ -142,8 +150,10 @@ def changes_of(
     dropped. A removed row has the commit's time, or its own if that is later. Where an update
     changes the key, the former row has the time of the new one.
 
+    ``key_updates``: False if no update changes a key, so that former rows are left out.
     ``partitions``: the number of tasks that net each key's changes of a commit (``laws.netting``).
-    None for a table that cannot lose rows.
+    None for a table that cannot lose rows. Raises ``PlanError`` for unknown columns, and for a key
+    as ``timestamp``.
     """
     for key in keys:
         known_field(operator, "key=", key, rows.schema)
@@ -238,7 +248,9 @@ class _SpooledRows:
 def _split(
     batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
 ) -> None:
-    """Append each row to the part that its key's hash chooses."""
+    """Append each row of ``batches`` to the part that the hash of its key chooses. ``keys``: the
+    numbers of the key columns.
+    """
     if not batches:
         return
     rows = pa.Table.from_batches(batches)
@@ -249,7 +261,9 @@ def _split(
 
 
 def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that remain after netting the changes of each key and commit."""
+    """Yield the rows that remain after netting the changes of each key and commit, without the last
+    column. ``keys``: the numbers of the key columns.
+    """
     if not batches:
         return
     rows = pa.Table.from_batches(batches)
@@ -266,11 +280,11 @@ def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Yield, for an update's former row, the time of its new row, which Delta writes right behind
-    it.
+    """Yield a time in microseconds for each row: for an update's former row, that of its new row,
+    which Delta writes right behind it.
 
-    Input: structs of a row's kind, version and time in microseconds. Null for all other rows, and
-    where another row follows.
+    Input: structs of a row's kind, version and time in microseconds. The result is null for all
+    other rows, and where another row follows.
     """
     before: pa.Array | None = None
     for batch in batches:
@@ -282,7 +296,9 @@ def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _times(rows: pa.Array, following: pa.Array) -> pa.Array:
-    """Return the times for ``rows``; ``following`` is the next batch, empty after the last."""
+    """Return the times of ``_times_of_next`` for the batch ``rows``. ``following``: the next batch,
+    empty after the last.
+    """
     kind, version, time_us = pa.concat_arrays([rows, following[:1]]).flatten()
     pair = pc.and_(
         pc.and_(pc.equal(kind[:-1], "update_preimage"), pc.equal(kind[1:], "update_postimage")),

@@ -219,7 +219,10 @@ def topic_records(
     streaming: bool,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Return a topic's records in the columns of Spark's source; arguments as in ``read_topic``."""
+    """Return a topic's records in the columns of Spark's source; arguments as in ``read_topic``.
+    Raises ``PlanError`` for ``max_per_trigger`` without a stream, ``ConfigurationError`` if the
+    topic cannot be read.
+    """
     if max_per_trigger is not None and not streaming:
         raise PlanError(
             operator,
@@ -360,8 +363,8 @@ def to_records(
 
 
 def _headers(changes: DataFrame, headers: Headers) -> Column:
-    """Return a record's headers: event time and change first, then the given ones that are not
-    null.
+    """Return the column of a record's headers: event time and change first, then the given ones
+    that are not null, in their order.
     """
 
     def each(values: Mapping[str, Column]) -> Column:
@@ -383,7 +386,9 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
 
 
 def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
-    """Return the value of one header, as bytes or text."""
+    """Return the value of the header ``name``: bytes as they are, all else as text. Raises
+    ``PlanError`` for an unknown column, and for a type that is no text.
+    """
     if isinstance(item, str):
         known_field("write_topic", "headers=", item, changes.schema)
         item = F.col(quoted(item))

@@ -151,7 +151,7 @@ class RecordFrame:
         return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
 
     def _log(self) -> Column:
-        """Return the number of a record's log, in whose order of offsets it lies.
+        """Return the number of a record's log, within which offsets order records.
 
         It is the partition. A frame may hold several topics, whose partitions are other logs: the
         upper 39 of 63 bits are then a hash of the topic.
@@ -170,8 +170,8 @@ class RecordFrame:
         return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
 
     def place(self) -> Column:
-        """Return the place of a row's record as text: topic, partition and offset, or the file;
-        else empty.
+        """The place of a row's record as text: topic, partition and offset, or the file. It is
+        empty if neither is known.
         """
         if self.ordered:
             topic = F.col("_record.topic") if self.has("topic") else F.lit(self.topic or "")
@@ -187,8 +187,8 @@ class RecordFrame:
         return file_metadata(self.frame, "file_path") is not None
 
     def _bytes(self, part: Part, frame: DataFrame) -> DataFrame:
-        """Return the frame with its key or value as bytes; raise ``PlanError`` for other types or
-        none.
+        """Return the frame with its key or value cast to bytes. Raises ``PlanError`` if the column
+        is missing or of another type than bytes or text.
         """
         if part not in frame.columns:
             raise PlanError(
@@ -231,8 +231,11 @@ class RecordFrame:
                 )
 
     def _of_record(self, path: str) -> tuple[Column, Column | None]:
-        """Return a column of a record's metadata, and why it cannot be read (None if it always
-        can).
+        """Return a column of a record's metadata at ``path``, and its problem as text, which is
+        None if it can always be read.
+
+        A header that occurs several times has its last value, a missing one null. Raises
+        ``PlanError`` if the frame lacks the column.
         """
         name = path.partition(".")[0]
         if not self.has(name):
@@ -251,7 +254,7 @@ class RecordFrame:
         return value, unfit
 
     def _own_time(self) -> Column:
-        """Return the time in the timestamp header, else the record's own timestamp."""
+        """Return the time in the timestamp header, else the record's own timestamp, else null."""
         stamped = F.col("timestamp") if self.has("timestamp") else F.lit(None).cast("timestamp")
         if not self.has("headers"):
             return stamped
@@ -266,7 +269,9 @@ class RecordFrame:
         return F.coalesce(F.timestamp_micros(micros), stamped)
 
     def _with_deletes(self, rows: DataFrame) -> DataFrame:
-        """Return the rows; those that fulfil ``deleted`` are deletes, too."""
+        """Return the rows with those that fulfil ``deleted`` marked as deletes, too. A column that
+        ``deleted`` names is dropped, unless ``timestamp`` names it as well.
+        """
         if self.deleted is None:
             return rows
         is_deleted = self._given("deleted=", self.deleted, rows, BooleanType)
@@ -290,8 +295,10 @@ class RecordFrame:
     def _given(
         self, argument: str, column_or_name: str | Column, rows: DataFrame, kind: type[DataType]
     ) -> Column:
-        """Return the column that an argument names, or its expression; raise ``PlanError`` for
-        another type.
+        """Return the column that an argument names, or its expression. ``kind``: the type that it
+        must have.
+
+        Raises ``PlanError`` for a key column, for an unknown column and for another type.
         """
         if isinstance(column_or_name, str) and column_or_name in self.keys:
             raise PlanError(
@@ -316,10 +323,11 @@ class RecordFrame:
 
 
 def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Column:
-    """Return why a row has no place in time; null where it has one.
+    """Return a text why a row has no place in time, null where it has one.
 
-    ``max_ahead``: the largest distance of its time after the time of reading. Spark fixes that time
-    with each micro-batch, so a micro-batch that is repeated leaves out the same rows.
+    ``max_ahead``: the largest distance of its time after the time of reading, None for no limit.
+    Spark fixes that time with each micro-batch, so a micro-batch that is repeated leaves out the
+    same rows. Raises ``PlanError`` for a ``max_ahead`` that is no span.
     """
     untimed = F.when(time.isNull(), F.lit("it has no event time"))
     if max_ahead is None:
@@ -336,8 +344,8 @@ def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Col
 
 
 def _keyless(names: Sequence[str]) -> str:
-    """Return the problem of a record without a value whose key columns would come from the
-    value.
+    """Return the problem of a record without a value whose key columns ``names`` would come from
+    the value.
     """
     shown = ", ".join(names)
     return (
@@ -402,7 +410,11 @@ class Sent:
 def _sound(
     operator: str, rows: DataFrame, sent: Sent, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return the rows without a problem, and with ``"dead_letter"`` all rows (else None)."""
+    """Return the rows without a problem; and all rows with dead letters in ``UNREAD`` for
+    ``"dead_letter"``, else None.
+
+    With ``"fail"``, a row with a problem raises as it is read. Otherwise such rows are counted.
+    """
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()
     if malformed == "fail":

@@ -71,8 +71,8 @@ class DeltaMerger:
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge one micro-batch; raise ``TargetError`` if another writer conflicts with it
-        twice.
+        """Merge one micro-batch, in one commit. A first one may take or replace the table before.
+        Raises ``TargetError`` if another writer conflicts with it twice.
         """
         target, table, keys, nulls = self.target, self.target.table, self.keys, self.nulls
         with conflicts_named(target.title):
@@ -122,7 +122,7 @@ class DeltaMerger:
 
 
 def _merging(session: SparkSession) -> SparkSession:
-    """Return a session for merges alone."""
+    """Return a session of its own for merges, with settings for these."""
     merging = apart(session)
     delta_tables.tune(merging)
     for name, value in _SETTINGS.items():

@@ -35,10 +35,10 @@ _NESTED = (ArrayType, MapType, StructType, VariantType)
 def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
-    """Raise ``PlanError`` for a column that Delta cannot store, or a wrong column in
+    """Raise ``PlanError`` for a column that Delta cannot store, or for wrong columns in
     ``partition_by``.
 
-    ``mapped``: whether the table has column mapping, which allows columns of any name.
+    ``mapped``: True if the table has column mapping, which allows columns of any name.
     """
     for path, field in _fields(schema):
         _refuse_name(title, path, field.name, mapped=mapped)
@@ -62,9 +62,10 @@ def refuse_unstorable(
 def refuse_columns(
     title: str, present: StructType, wanted: StructType, *, evolve: bool = False
 ) -> list[StructField]:
-    """Raise ``TargetError`` if a table's columns are not those to be written.
+    """Return the columns of ``wanted`` that a table lacks. Raises ``TargetError`` if its columns
+    differ in any other way.
 
-    With ``evolve`` missing columns are no problem. Returns the missing columns.
+    Without ``evolve``, missing columns raise, too. Names are compared without regard to case.
     """
     sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
     missing = [f for name, f in sides[1].items() if name not in sides[0]]
@@ -124,8 +125,8 @@ def _types(type_: DataType) -> Iterator[DataType]:
 
 
 def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
-    """Yield the structs in a type at any depth, each with its dotted path; the outermost path is
-    given.
+    """Yield (dotted path, struct) of each struct in a type at any depth. ``path``: that of the type
+    itself.
     """
     for part in _types(type_):
         if isinstance(part, StructType):

@@ -19,7 +19,9 @@ _CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_C
 
 @contextmanager
 def conflicts_named(title: str) -> Iterator[None]:
-    """Turn a conflict with another writer into a ``TargetError``."""
+    """Raise a conflict with another writer in the block as a ``TargetError``; other errors stay as
+    they are.
+    """
     try:
         yield
     except (Py4JError, PySparkException) as error:
@@ -35,7 +37,9 @@ def conflicts_named(title: str) -> Iterator[None]:
 
 
 def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Make a commit; if another writer was faster, make it once more."""
+    """Make a commit. If another writer was faster, make it once more, and raise if it fails
+    again.
+    """
     try:
         commit(*args, **kwargs)
     except (Py4JError, PySparkException) as error:

@@ -35,7 +35,8 @@ def merge_changes(
     nulls: bool = False,
     details: Row | None = None,
 ) -> None:
-    """Bring a table to the state after ``changes``; merging them again changes nothing.
+    """Bring a table to the state after ``changes``, in one commit, or none without changes. Merging
+    them again changes nothing.
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read.
@@ -72,7 +73,9 @@ def _last_rows(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
 def _merge_many(
     session: SparkSession, changes: DataFrame, table: str, keys: Sequence[str], *, nulls: bool
 ) -> None:
-    """Merge many changes by Spark, without collecting them."""
+    """Merge many changes by Spark, without collecting them. ``nulls``: keys may have nulls
+    in them.
+    """
     columns = [name for name in changes.columns if name not in (CHANGE, POSITION)]
     names = delta_tables.internal_names(keys, columns)
     key_names = {name: names[name] for name in keys}
@@ -91,7 +94,9 @@ def _merge_many(
 
 
 def _last_changes(changes: DataFrame, names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the last change of each key under the internal names, with ``_deleted``."""
+    """Return the last change of each key under the internal ``names``: keys, values, then
+    ``_deleted``.
+    """
     values = [name for name in names if name not in keys]
     grouped = changes.groupBy(*(F.col(quoted(name)).alias(names[name]) for name in keys))
     last = grouped.agg(

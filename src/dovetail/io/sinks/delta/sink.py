@@ -88,7 +88,9 @@ class DeltaSink:
     def _prepared(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> DeltaMerger | DeltaAppender:
-        """Return the table, created or checked, for a changelog with these columns."""
+        """Return the writer of a changelog with the columns ``changes``, its table created or
+        checked. It merges if the node is ``current``, else it appends.
+        """
         session = apart(session)
         delta_tables.refuse_without_delta(session, self.title)
         delta_tables.tune(session)
@@ -120,9 +122,11 @@ class DeltaSink:
         )
 
     def _schema(self, changes: StructType, node: Node) -> StructType:
-        """Return the table's columns for a changelog with the columns ``changes``.
+        """Return the columns of the table: all of the changelog or, for a table, its columns and
+        times, or those of versions.
 
-        Raises ``PlanError`` for arguments and names that do not suit them.
+        ``changes``: the columns of the changelog. Raises ``PlanError`` for arguments and names that
+        do not suit them.
         """
         if not node.current:
             refuse_existing(self.title, self.existing)

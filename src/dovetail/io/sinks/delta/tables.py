@@ -65,10 +65,10 @@ class DeltaTarget:
     evolve: bool
 
     def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
-        """Create the table for merging, or check the existing one.
+        """Create the table for merging if it is missing, else check the existing one.
 
-        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: whether
-        a micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: a
+        micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
         gone.
         """
         if delta_tables.exists(session, self.table):
@@ -154,7 +154,7 @@ def maps_columns(session: SparkSession, table: str) -> bool:
 def compact(session: SparkSession, table: str) -> None:
     """Put small files together; larger ones only if many of their rows are deleted.
 
-    If another writer is faster, the files stay until the next time.
+    If another writer is faster, the files stay as they are.
     """
     try:
         with delta_tables.setting(session, _SMALL_FILES):
@@ -180,7 +180,9 @@ def clean_log(session: SparkSession, location: str) -> None:
 
 
 def read_log_ahead(session: SparkSession, table: str) -> None:
-    """Read a table's log in a thread while Spark prepares the next micro-batch, which needs it."""
+    """Start a thread that reads a table's log while Spark prepares the next micro-batch, which
+    needs it. Its failure is ignored.
+    """
 
     def read() -> None:
         with suppress(Exception):  # the next micro-batch reports the problem

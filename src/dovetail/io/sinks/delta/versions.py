@@ -43,7 +43,9 @@ _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
 
 
 def refuse_names(title: str, names: Sequence[str]) -> None:
-    """Raise ``PlanError`` if a column has the name of an added one."""
+    """Raise ``PlanError`` if a column has the name of one that is added for versions, whatever the
+    case.
+    """
     for name in names:
         if name.lower() in ADDED_NAMES:
             raise PlanError(
@@ -70,7 +72,8 @@ def merge_versions(
     nulls: bool,
     details: Row | None = None,
 ) -> None:
-    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit.
+    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
+    none without changes.
 
     A second merge would be wrong, so it runs under ``delta_tables.once``. ``session``: a session
     for this sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if
@@ -109,8 +112,8 @@ class _Merge:
     """Keys may have nulls in them."""
 
     def having_keys(self) -> str | None:
-        """Return the SQL condition that a row of the table has one of the keys; None if it is too
-        long.
+        """Return the SQL condition that a row of the table has one of the keys; None if it is
+        longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job.
         """
         internal_names = [self.places[name] for name in self.keys]
         key_rows = self.changes.select(*internal_names).distinct().toArrow()
@@ -120,8 +123,8 @@ class _Merge:
         return where if len(where) <= delta_upsert.CONDITION_CHARS_MAX else None
 
     def replace(self, where: str) -> None:
-        """Replace the current versions under the condition ``where`` by the new ones, with one
-        scan.
+        """Replace the current versions of the changed keys by their new ones, with one scan and one
+        commit. ``where``: the condition of ``having_keys``.
         """
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
@@ -133,7 +136,7 @@ class _Merge:
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
 
     def merge(self) -> None:
-        """Merge any number of versions by one MERGE."""
+        """Apply all actions on versions by one MERGE, whatever their number."""
         changes, places = self.changes, self.places
         key_names = {name: places[name] for name in self.keys}
         near = delta_tables.near(changes, key_names)
@@ -165,10 +168,12 @@ def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
 
 
 def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the end of each key's history in a table, as a change before all others.
+    """Return the end of each key's history in a table as a change before all others, one row per
+    key.
 
     It is an upsert with the current version and the time of its begin, or a delete if no version is
-    current. ``floor`` is the end of the version before.
+    current. ``floor`` is the end of the version before, null for none. ``stored``: all versions of
+    the keys.
     """
     current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
     since = F.when(current, began)

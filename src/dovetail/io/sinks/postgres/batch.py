@@ -75,8 +75,9 @@ class SinkSettings:
         )
 
     def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
-        """Say whether a table's rows are to be deleted.
+        """Return True if a table's rows are to be deleted before the query writes.
 
+        ``query``: its id, None before its first start. ``begun``: a micro-batch of it is complete.
         Raises ``TargetError`` if the table is not this query's and cannot become it.
         """
         owners = target.batches(cursor)
@@ -98,8 +99,8 @@ class PostgresTables:
     owner: Owner
 
     def take(self, batches: Sequence[DataFrame], batch_id: int) -> None:
-        """Write one micro-batch: ``batches`` has the rows of each table, in the order of
-        ``members``.
+        """Write one micro-batch to all tables, in one transaction that is retried. ``batches``: the
+        rows of each table, in the order of ``members``.
         """
         query = self.owner.query(batches[0].sparkSession)
         keepers = [member.keeper for member in self.members]
@@ -124,7 +125,9 @@ class PostgresTables:
             member.taken = True
 
     def _write(self, line: Line, parts: Sequence[_TableRows], batch_id: int) -> None:
-        """Write the micro-batch in one transaction; drop staging tables also after a failure."""
+        """Write the micro-batch in one transaction; tables that have it already stay as they are.
+        Drop staging tables also after a failure.
+        """
         try:
             for part in parts:
                 part.copy_by_tasks()
@@ -187,10 +190,11 @@ class _TableRows:
         return True
 
     def changes(self, cursor: Any, table_index: int, clears: bool) -> StagedChanges | None:
-        """Return the staged rows; None if there is nothing to do.
+        """Return the staged rows, which are copied first if they came to this process; None if
+        there is nothing to do.
 
-        ``table_index``: the table's index in the transaction. Raises ``OSError`` if staged rows
-        were lost.
+        ``table_index``: the table's index in the transaction. ``clears``: former rows are to be
+        deleted. Raises ``OSError`` if staged rows were lost.
         """
         target = self.table.target
         if self.texts is not None:
@@ -241,7 +245,9 @@ class PostgresTable:
         return {row["task"]: row["rows"] for row in rows}
 
     def _collected(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
-        """Run ``task`` on the rows and return the results; raise the first task's failure."""
+        """Run ``task`` on the rows by ``mapInArrow``, and return its rows of ``columns``. Raises
+        the first failure that a task reports.
+        """
         rows = stored_rows.mapInArrow(task, spark_schema(columns)).collect()
         for row in rows:
             if row["kind"] is not None:
@@ -256,10 +262,10 @@ class PostgresTable:
         return error_type(self.keeper.title, problem, remedy)
 
     def opened(self, cursor: Any, query: str, batch_id: int) -> bool | None:
-        """Lock the table for a micro-batch; return whether its former rows are to be deleted.
+        """Lock the table for a micro-batch, and return True if its former rows are to be deleted.
 
-        None if the table has the micro-batch already. Raises ``TargetError`` if table and
-        checkpoint are not of the same time, or another query has taken the table.
+        It is None if the table has the micro-batch already. Raises ``TargetError`` if table and
+        checkpoint are not of the same time, or if another query has taken the table.
         """
         self.target.lock(cursor, query)
         last = self.target.batches(cursor).get(query)
@@ -282,7 +288,9 @@ class PostgresTable:
         return False
 
     def refuse_reference(self, cursor: Any, other: PostgresTable) -> None:
-        """Raise ``TargetError`` for a foreign key to or from another user's table."""
+        """Raise ``TargetError`` if a foreign key connects this table with ``other``, which another
+        user writes.
+        """
         between = foreign_key(cursor, self.target, other.target)
         if between is not None:
             name, child, parent = between
@@ -308,8 +316,8 @@ class PostgresTable:
 def _offered(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one task's rows as ``COPY`` reads them; a null if they are many, nothing if there are
-    none.
+    """Yield one row for a task (``_OFFERED``): its rows as ``COPY`` reads them, or null if they are
+    more than ``rows_max`` or too large. A task without rows yields nothing.
     """
     texts: list[bytes] | None = []
     count = size = 0
@@ -331,7 +339,9 @@ def _offered(
 def _copied(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copy one task's rows into ``staging``; yield its id and the number of rows."""
+    """Copy one task's rows into ``staging``, and yield one row (``_COPIED``): an id of the task and
+    the number of rows. A task without rows yields nothing.
+    """
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
     if first is None:
@@ -355,7 +365,8 @@ def _copied(
 
 
 def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
-    """Return the result of a task, also of one that failed.
+    """Return one row of ``columns``: the values of a task that has ended, and its failure, None for
+    none.
 
     Spark would run a task again after an exception, even one that fails each time.
     """

@@ -99,8 +99,10 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
 
 
 def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
-    """Return the differences of a table's columns from the wanted ones, as texts; empty if it
-    fits.
+    """Return the differences of a table's columns from the wanted ones, as texts; none if every
+    value can be stored.
+
+    ``present``: the table's columns by name. ``wanted``: types by name.
     """
     return [
         *(f"{name} is missing" for name in wanted if name not in present),
@@ -114,7 +116,9 @@ def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -
 
 
 def outgoing(schema: StructType) -> list[Column]:
-    """Return the columns in the form in which they leave the JVM: some as JSON."""
+    """Return a column for each field of ``schema`` in the form in which it leaves the JVM: maps,
+    structs and the like as JSON.
+    """
     return [
         F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
         if _type(f.dataType) == JSON
@@ -193,7 +197,7 @@ def _nested(type_: DataType) -> str | None:
 
 
 def _takes(column: StoreColumn, wanted: str) -> bool:
-    """Say whether a column stores each value of a type unchanged, or refuses it."""
+    """Return True if a column stores each value of the type ``wanted`` unchanged, or refuses it."""
     if column.sql.startswith("numeric"):
         return _takes_numeric(column, wanted)
     if column.type == "enum":
@@ -202,7 +206,9 @@ def _takes(column: StoreColumn, wanted: str) -> bool:
 
 
 def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
-    """Say whether a numeric column stores each number of a type unchanged."""
+    """Return True if a numeric column stores each number of the type ``wanted`` unchanged; False
+    for types without numbers.
+    """
     if wanted in _DIGITS:
         precision, scale = _DIGITS[wanted], 0
     elif wanted.startswith("numeric") and wanted.endswith("[]") == column.sql.endswith("[]"):
@@ -217,7 +223,7 @@ def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
 
 
 def _fine(column: StoreColumn, values: pa.Array) -> Any:
-    """Return whether the column can store each of the values, none of them null: bool[n]."""
+    """Find the values, none of them null, that the column can store: bool[n]."""
     if column.type in ("json", "jsonb"):
         return ~pc.match_substring_regex(values, _NUL_IN_JSON).to_numpy(zero_copy_only=False)
     if not pa.types.is_list(values.type):
@@ -233,7 +239,9 @@ def _fine(column: StoreColumn, values: pa.Array) -> Any:
 
 
 def _csv_column(column: pa.Array) -> pa.Array:
-    """Return a column of the same length in types that Arrow writes as PostgreSQL reads them."""
+    """Return the values of a column in a type that Arrow writes as PostgreSQL reads them; nulls
+    stay null.
+    """
     type_ = column.type
     if pa.types.is_list(type_):
         return _arrays(column)
@@ -249,7 +257,12 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: int) -> pa.Array:
-    """Return times; as text if some of them stand for infinity (``io.formats.infinity``)."""
+    """Return times as they are or, if some of them stand for infinity (``io.formats.infinity``),
+    all as text.
+
+    ``since_epoch``: the times as numbers. ``last``, ``first``: the numbers of infinity and of its
+    negative.
+    """
     ends = [pc.equal(since_epoch, pa.scalar(end, since_epoch.type)) for end in (last, first)]
     if not any(pc.any(end).as_py() for end in ends):
         return column
@@ -260,7 +273,9 @@ def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: in
 
 
 def _arrays(column: pa.Array) -> pa.Array:
-    """Return lists as PostgreSQL's array constants, such as ``{"a",NULL}``."""
+    """Return lists as PostgreSQL's array constants in text, such as ``{"a",NULL}``; null for a null
+    list.
+    """
     flat = column.flatten()
     texts = _csv_column(flat).cast(pa.string())
     for sign in ("\\", '"'):
@@ -295,7 +310,9 @@ def _shown_type(column: StoreColumn) -> str:
 
 
 def _shown(value: pa.Scalar) -> str:
-    """Return a value for an error, shortened; values that Python lacks are described."""
+    """Return a value for an error, cut at 60 characters. A value that Python lacks is described in
+    words.
+    """
     try:
         text = repr(value.as_py())
     except (OverflowError, ValueError):

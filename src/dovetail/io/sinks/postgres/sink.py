@@ -128,7 +128,9 @@ class PostgresSink:
         return answer
 
     def prepared(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
-        """Return the table, created or checked."""
+        """Return the table for a node's changelog, created if missing, else checked. Raises
+        ``PlanError`` and ``TargetError`` for what does not fit.
+        """
         schema = changelog_schema(node)
         keys: list[str] = []
         if node.current:
@@ -149,7 +151,10 @@ class PostgresSink:
         return SinkSettings(line, self.retries, self.existing)
 
     def _prepared(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
-        """Find or create the table in one transaction."""
+        """Return the table, found or created in one transaction. ``query``, ``begun``: as in
+        ``SinkSettings.replaces``. Raises ``TargetError`` if a table that the query has written is
+        gone.
+        """
         with self.keeper.line.transaction() as cursor:
             target = found(cursor, layout, self.table)
             if target is None:

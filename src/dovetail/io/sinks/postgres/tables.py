@@ -123,7 +123,7 @@ class TargetTable:
         cursor.execute(others, [self.name, query])
 
     def record(self, cursor: Any, query: str, batch: int) -> None:
-        """Record that the table has this micro-batch."""
+        """Record ``batch`` as the last micro-batch of the query that the table has."""
         cursor.execute(
             f"INSERT INTO {_queries(self.schema)} (table_name, query_id, batch_id) "
             "VALUES (%s, %s, %s) "
@@ -153,7 +153,9 @@ class TargetTable:
         return f"pg_temp.dovetail_changes_{table_index}"
 
     def _stage(self, cursor: Any, table: str) -> None:
-        """Create a staging table with the table's columns and those that order and mark changes."""
+        """Create a staging table without rows: the table's columns, the task and, with a key,
+        deletion and position. ``table``: its kind and name in SQL.
+        """
         added_types = {TASK: "bigint"}
         if self.layout.keys:
             added_types |= {DELETED: "boolean", POSITION: "bigint"}
@@ -249,10 +251,11 @@ class StagedChanges:
     """True if the table's former rows are deleted first."""
 
     def parts(self, cursor: Any, table_index: int, moves: UniqueMoves | None) -> list[str]:
-        """Return the named statements that bring the table to the state after the last change of
-        each key.
+        """Return the statements, as named parts of one WITH, that bring the table to the state
+        after the last change of each key.
 
-        A table without a key gets all rows appended. Rows leave before any come.
+        A table without a key gets all rows appended. Rows leave before any come. ``moves``: unique
+        values that move between rows, None for none.
         """
         target, columns = self.target, _listed(self.target.columns)
         into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
@@ -278,7 +281,9 @@ class StagedChanges:
         return [*gone, f"came_{table_index} AS ({upsert})"]
 
     def _leaving(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
-        """Return the conditions of rows to delete, one for each pattern of nulls in keys."""
+        """Return the rest of a DELETE, from USING on, for each pattern of nulls in the keys. If all
+        rows are to leave, it is one empty text.
+        """
         if self.clears:
             # Not a TRUNCATE, so that concurrent readers still see the rows.
             return [""]
@@ -291,7 +296,9 @@ class StagedChanges:
         ]
 
     def vacate(self, cursor: Any, moves: UniqueMoves) -> None:
-        """Set the values that move to null."""
+        """Set the unique values that move between rows to null, in the rows that are about to
+        change.
+        """
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
         for nulls in self._nulls(cursor, ""):
             cursor.execute(
@@ -306,7 +313,7 @@ class StagedChanges:
 
     @property
     def _last(self) -> str:
-        """The last change of each key, in SQL, as ``c``."""
+        """The last change of each key as an SQL subquery named ``c``."""
         columns = self.target.columns
         texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
         # Bytewise order, which is faster than a language's.
@@ -345,8 +352,8 @@ def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
 
 
 def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
-    """Apply the changes in a savepoint; after a unique violation repeat them with values moved
-    first.
+    """Apply the changes in a savepoint. After a unique violation, repeat them with the refused
+    table's values moved first; raise if they are moved already.
     """
     import psycopg
 
@@ -361,7 +368,9 @@ def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
 
 
 def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
-    """Run the one statement that applies all changes."""
+    """Apply all changes by one statement, after values that move are set to null. ``moves``: by the
+    table's index; others move none.
+    """
     parts: list[str] = []
     for table_index, staged in enumerate(changes):
         table_moves = moves.get(table_index)
@@ -373,8 +382,8 @@ def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
 
 
 def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, UniqueMoves]:
-    """Return the moves of the table that refused a row, by its index; of all tables if it is a
-    partition.
+    """Return the moves of the table that refused a row, by its index; those of all tables if it is
+    a partition. Tables without moves are absent.
     """
     refusing_table = (refused.schema_name, refused.table_name)
     refusing_indices = [
@@ -414,7 +423,7 @@ def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]
 
 
 def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
-    """Return the table, None if it is missing; raise ``TargetError`` if it does not fit the
+    """Return the table, or None if it is missing. Raises ``TargetError`` if it does not fit the
     query.
     """
     called = ".".join(map(quoted, table.split(".")))
@@ -437,8 +446,8 @@ def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
 
 
 def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
-    """Create the table with the query's key; raise ``TargetError`` for nullable keys before
-    PostgreSQL 15.
+    """Create the table with the query's key, and return it. Raises ``TargetError`` for nullable
+    keys before PostgreSQL 15.
     """
     columns = [f"{quoted(name)} {type_}" for name, type_ in layout.types.items()]
     if layout.keys and layout.nulls:
@@ -459,7 +468,9 @@ def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
 
 
 def make_queries(cursor: Any, schema: str) -> None:
-    """Create ``dovetail_queries`` if it is missing."""
+    """Create the table ``dovetail_queries`` in ``schema`` if it is missing. Others wait until the
+    transaction ends.
+    """
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
     called = f"{quoted(schema)}.{QUERIES}"
     if cursor.execute("SELECT to_regclass(%s)", [called]).fetchone()[0] is None:

@@ -38,7 +38,8 @@ class Line:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Open a transaction on a connection of its own and yield its cursor.
+        """Open a transaction on a connection of its own, and yield its cursor. It is committed at
+        the end of the block, or rolled back on an exception.
 
         A failure becomes an ``OSError`` if a retry may help, else a ``TargetError``. Psycopg's
         error is not in the chain, because it may show what the DSN says.
@@ -71,8 +72,8 @@ class Line:
             connection.close()
 
     def _settings(self) -> str:
-        """Return the statements that fix the text form of values, and let a commit wait for the
-        disk.
+        """Return the SQL that fixes the text form of values and the time limit, and lets a commit
+        wait for the disk.
         """
         return (
             "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
@@ -83,7 +84,9 @@ class Line:
         )
 
     def _failure(self, psycopg: Any, error: Any) -> Exception:
-        """Return the exception for psycopg's error."""
+        """Return the exception to raise for psycopg's error: ``OSError`` if a retry may help, else
+        ``TargetError``.
+        """
         line = first_line(error)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return OSError(without_parameters(self.dsn, line))
