@@ -41,7 +41,8 @@ def fitted(
 
 
 def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns of a typed store with the types of ``schema``.
+    """Return the columns of ``table``, which is from a store with types, with the types of
+    ``schema``.
 
     Raises ``DataError`` if a type is of another kind or wider than declared, or if a value does not
     fit.
@@ -90,7 +91,12 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
 
 
 def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
-    """Return values as an array of the declared type, by the rules of ``fitted``."""
+    """Return Python values as an array of the declared type. ``typeless``, ``counted``: as in
+    ``fitted``.
+
+    Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
+    not fit.
+    """
     array = pa.array(values)
     if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
         if not pc.all(pc.is_in(array.drop_null(), pa.array([0, 1]))).as_py():
@@ -119,7 +125,9 @@ def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
 
 
 def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
-    """Say whether values of a type may have the declared type. The cast checks each value."""
+    """Return True if values of the type ``stored`` may have the declared type; the cast checks each
+    value. ``narrows``: as in ``_cast``.
+    """
     types = pa.types
     if types.is_null(stored) or stored == declared:
         return True

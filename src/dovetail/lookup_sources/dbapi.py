@@ -68,6 +68,7 @@ class DbapiReader:
     """A reader with one connection, made at the first lookup and again after a failed query."""
 
     def __init__(self, source: DbapiLookup, schema: pa.Schema) -> None:
+        """Import the driver, without connecting. Raises ``ConfigurationError`` if it is missing."""
         self._source = source
         self._schema = schema
         self._driver = _driver(source.title, source.driver)
@@ -104,7 +105,8 @@ class DbapiReader:
                 connection.close()
 
     def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the database's rows of the keys. Raises ``OSError`` if another attempt may help.
+        """Return the database's rows of the keys, as tuples in the order of the schema. Raises
+        ``OSError`` if another attempt may help.
 
         The errors raised have none of the driver's in their chain, which may show connection
         arguments.
@@ -125,7 +127,9 @@ class DbapiReader:
         return rows
 
     def _end(self) -> None:
-        """End a possible transaction, so that the next lookup sees all commits made since."""
+        """End a transaction that the driver may have begun, so that the next lookup sees all
+        commits made since. Close the connection unless it is kept open.
+        """
         if not self._source.keep_open:
             self.close()
             return
@@ -134,7 +138,9 @@ class DbapiReader:
             self._connection.rollback()
 
     def _failure(self, error: Exception) -> Exception:
-        """Return the error to raise for one of the driver's."""
+        """Return the error to raise for one of the driver's: ``OSError`` if another attempt may
+        help, else ``DataError``.
+        """
         title, driver = self._source.title, self._driver
         # Not all drivers have InterfaceError.
         passing = (
@@ -152,7 +158,9 @@ class DbapiReader:
         )
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the rows of all chunks of keys."""
+        """Return the rows of all keys, by a query for each ``keys_max`` of them. Without keys one
+        query still checks that the columns exist.
+        """
         step = max(1, self._source.keys_max)
         rows: list[Sequence[Any]] = []
         with closing(self._connection.cursor()) as cursor:
@@ -164,7 +172,9 @@ class DbapiReader:
         return rows
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
-        """Return a query for the rows of some keys, and its parameters."""
+        """Return a query for the rows of some keys, and its parameters: a mapping for the style
+        ``named``, else a list.
+        """
         parameters: list[Any] = []
 
         def bound(value: Any) -> str:
@@ -180,7 +190,8 @@ class DbapiReader:
         return query, parameters
 
     def _equal(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
-        """Return the condition that a row has one of the keys, in a form that uses indexes.
+        """Return the condition that a row has one of the keys, in a form that uses indexes; a false
+        one without keys.
 
         ``bound``: adds a parameter and returns its placeholder.
         """
@@ -197,7 +208,9 @@ class DbapiReader:
         return f"({' OR '.join(f'({row})' for row in rows)})"
 
     def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
-        """Yield the condition of each of the source's filters."""
+        """Yield an SQL condition for each of the source's filters: its column has one of the
+        constants, null included. ``bound``: as in ``_equal``.
+        """
         for column, constants in self._source.filters:
             name, not_null = self._quoted(column), [c for c in constants if c is not None]
             parts = [f"{name} IS NULL"] if None in constants else []
@@ -237,8 +250,8 @@ def _driver(title: str, name: str) -> Any:
 
 
 def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
-    """Refuse keys of types that databases do not compare exactly, or not all alike, by
-    ``DataError``.
+    """Raise ``DataError`` for a key column of a type that databases do not compare exactly, or not
+    all alike.
     """
     kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
     if not any(kind(type_) for kind in (*kinds, pa.types.is_decimal, pa.types.is_binary)):

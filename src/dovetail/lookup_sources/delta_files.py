@@ -68,8 +68,8 @@ class DeltaFilesReader:
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Return the rows that a scan finds, possibly more than asked for. Raises ``OSError`` if
-        another attempt may help.
+        """Return the rows of the latest version that a scan finds, possibly more than asked for.
+        Raises ``OSError`` if another attempt may help, else ``DataError``.
         """
         title = self._source.title
         deltalake = _deltalake(title)
@@ -117,7 +117,9 @@ class DeltaFilesReader:
         return unfit
 
     def _one_of(self, name: str, values: Sequence[Any]) -> str:
-        """Return the condition that a column has one of the values, null included."""
+        """Return the SQL condition that a column has one of the values, null included. There must
+        be a value.
+        """
         literals = [_literal(v) for v in values if v is not None]
         parts = [f"{_quoted(name)} IS NULL"] if None in values else []
         if literals:
@@ -139,8 +141,8 @@ def _literal(value: Any) -> str:
 
 
 def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
-    """Refuse keys that SQL literals do not express exactly, and keys of another type than the
-    column's.
+    """Raise ``DataError`` for keys that SQL literals do not express exactly, and for keys of
+    another kind than the column's.
     """
     kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
     if not any(kind(key) and kind(stored) for kind in kinds):

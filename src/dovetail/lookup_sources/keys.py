@@ -77,7 +77,9 @@ def mask_of(*conditions: Any) -> Mask:
 
 
 def refuse_twice(title: str, what: str, numbers: Ints) -> None:
-    """Refuse a lookup that found two rows with the same number. ``what``: the key, in words."""
+    """Raise ``DataError`` if a number occurs twice: a lookup found two rows with one key. ``what``:
+    the key, in words.
+    """
     if len(np.unique(numbers)) < len(numbers):
         raise DataError(
             title,

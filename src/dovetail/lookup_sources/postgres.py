@@ -82,7 +82,8 @@ class PostgresReader:
             connection.close()
 
     def _attempt(self, keys: pa.Table) -> Found:
-        """Look up the columns of ``keys`` once. Raises ``OSError`` if another attempt may help.
+        """Look up the columns of ``keys`` once, in a transaction of its own, connecting if need be.
+        Raises ``OSError`` if another attempt may help.
 
         The errors raised have none of psycopg's in their chain, which may show the DSN.
         """
@@ -102,7 +103,9 @@ class PostgresReader:
         raise failure
 
     def _failure(self, error: Exception) -> Exception:
-        """Return the error to raise for one of psycopg's, without the connection's secrets."""
+        """Return the error to raise for one of psycopg's, without the connection's secrets:
+        ``OSError`` if another attempt may help, else ``DataError``.
+        """
         errors, title = self._psycopg.errors, self._source.title
         if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
             return OSError(without_parameters(self._source.dsn, first_line(error)))
@@ -135,7 +138,7 @@ class PostgresReader:
 
     def _find(self, keys: pa.Table) -> Found:
         """Return the rows found by one query. Keys that the store's columns cannot have are not
-        sent.
+        sent, but marked as unfit.
         """
         columns = self._columns(keys.schema)
         encoding = self._connection.info.encoding
@@ -177,8 +180,8 @@ class PostgresReader:
         return self._psycopg.sql.Identifier(*self._source.table.split("."))
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
-        """Return the query that joins the keys, sent as one array for each of ``by``, with the
-        table.
+        """Return the query that joins the keys, sent as one array for each column of ``by``, with
+        the table. Its rows begin with the key's number, from 1.
         """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
@@ -203,8 +206,8 @@ class PostgresReader:
         )
 
     def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
-        """Return the parameters of the query: the keys, a list for each column, then the filters'
-        constants.
+        """Return the parameters of the query: a list of values for each key column, then one for
+        each filter with constants that are not null.
         """
         travelling = (
             column.cast(carrier(columns[name]).arrow or column.type)
@@ -215,8 +218,8 @@ class PostgresReader:
 
 
 def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
-    """Return the condition that a column has one of the constants. Those that are not null are a
-    parameter.
+    """Return the SQL condition that a column has one of the constants, null included. Those that
+    are not null are one parameter.
     """
     name = sql.Identifier(column)
     parts = [sql.SQL("t.{} IS NULL").format(name)] if None in constants else []

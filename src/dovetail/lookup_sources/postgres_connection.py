@@ -31,7 +31,7 @@ def psycopg_for(title: str) -> Any:
 
 
 def refuse_names(title: str, dsn: str, table: str) -> None:
-    """Refuse a text that is no connection string, or no table's name, by ``PlanError``."""
+    """Raise ``PlanError`` for a text that is no connection string, or no table's name."""
     if parameters(dsn) is None:
         raise PlanError(
             title,

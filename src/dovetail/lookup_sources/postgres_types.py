@@ -93,7 +93,7 @@ def carrier(column: StoreColumn) -> KeyColumnType:
 
 
 def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key: bool) -> None:
-    """Refuse a column that cannot be read as the declared type without loss, by ``DataError``.
+    """Raise ``DataError`` for a column that cannot be read as the declared type without loss.
 
     ``key``: True to refuse also columns whose values are not compared exactly with keys.
     """
@@ -114,8 +114,8 @@ def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key
 
 
 def _comparable(declared: pa.DataType) -> Sequence[str]:
-    """Return the names of PostgreSQL's types that are compared exactly with keys of the declared
-    type.
+    """Return the names of PostgreSQL's types whose values are compared exactly with keys of the
+    declared type; none for types that are no keys.
     """
     types = pa.types
     if types.is_integer(declared) or types.is_decimal(declared):
@@ -131,7 +131,7 @@ def _comparable(declared: pa.DataType) -> Sequence[str]:
 
 
 def selected(column: StoreColumn, declared: pa.DataType) -> str:
-    """Return the SQL that reads a column, with ``{}`` for the column."""
+    """Return the SQL that reads a column as the declared type, with ``{}`` for the column."""
     if column.type in _TEXTS and pa.types.is_string(declared):
         return "{}::text"
     if column.type == "float4" and pa.types.is_float64(declared):
@@ -140,8 +140,8 @@ def selected(column: StoreColumn, declared: pa.DataType) -> str:
 
 
 def equal(column: StoreColumn) -> str:
-    """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, by its
-    index.
+    """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, in a form
+    that uses the column's index.
     """
     if column.type not in _TEXTS:
         return "{0} = {1}"
@@ -151,7 +151,7 @@ def equal(column: StoreColumn) -> str:
 
 
 def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Find the keys that the column could have: bool[n].
+    """Find the keys, none of them null, that the column could have: bool[n].
 
     ``encoding``: the store's encoding, by Python's name.
     """
@@ -209,7 +209,7 @@ def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
 
 def _encodes(key: str, encoding: str) -> bool:
-    """Say whether a text can be encoded."""
+    """Return True if the encoding has all characters of a text."""
     try:
         key.encode(encoding)
     except UnicodeEncodeError:

@@ -86,7 +86,9 @@ class ChainReader:
         """Do nothing: the readers of the sides belong to the process."""
 
     def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
-        """Return the side to look up first, and the columns of the lookup that belong to it."""
+        """Return the side to look up first, and the columns of ``by`` that belong to it. An index
+        of that side must cover them.
+        """
         source = self._source
         for side in (0, 1):
             names = [n for n in by if n in source.leading and self._held[n][0] == side]
@@ -95,8 +97,8 @@ class ChainReader:
         raise AssertionError("no index covers the lookup")
 
     def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows of a side whose columns ``by`` have one of ``keys``; no rows without
-        keys.
+        """Return the rows of a side whose columns ``by`` have one of ``keys``, with the columns
+        that the join and the result need. Without keys the store is not asked.
         """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}

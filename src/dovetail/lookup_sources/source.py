@@ -352,7 +352,9 @@ def declared(
     timeout_s: float,
     retries: int,
 ) -> dict[str, Any]:
-    """Return the fields of ``Declared`` by name. Raises ``PlanError`` without a key column."""
+    """Return the fields of ``Declared`` by name, from the arguments of a source. Raises
+    ``PlanError`` without a key column.
+    """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")

@@ -81,7 +81,9 @@ class SqliteReader:
             connection.close()
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
-        """Return all rows found, each with the number of its key in front."""
+        """Return all rows found, in one transaction, each with the number of its key, from 0, in
+        front. Raises ``sqlite3.OperationalError`` if another attempt may help.
+        """
         connection = self._connect()
         step = max(1, _PARAMETERS_MAX // keys.num_columns)
         rows: list[tuple[Any, ...]] = []
@@ -100,8 +102,8 @@ class SqliteReader:
     def _chunk(
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of some keys, which are numbered from ``start``. The query is stopped at
-        the time-out.
+        """Return the rows of some keys, which are numbered from ``start``, each with the number in
+        front. The query is stopped after ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
@@ -111,7 +113,9 @@ class SqliteReader:
         return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
 
     def _connect(self) -> sqlite3.Connection:
-        """Return the connection to the file at the path. A replaced file is opened anew."""
+        """Return the open connection to the file at the path, opening it on first use. A file that
+        was replaced is opened anew.
+        """
         path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
         if self._connection is not None and file == self._file:
@@ -129,7 +133,9 @@ class SqliteReader:
         return self._connection
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
-        """Return a query for the rows of ``count`` keys, which are numbered from ``start``."""
+        """Return a query for the rows of ``count`` keys, which are numbered from ``start``.
+        Parameters are the keys, row by row, then the filters' constants.
+        """
         names = [f"k{position}" for position in range(len(by))]
         marks = ", ".join("?" * len(by))
         rows = ", ".join(f"({start + position}, {marks})" for position in range(count))
@@ -147,7 +153,9 @@ class SqliteReader:
         )
 
     def _restrictions(self) -> Iterator[str]:
-        """Yield the condition of each of the source's filters."""
+        """Yield an SQL condition for each of the source's filters: its column has one of the
+        constants, null included.
+        """
         for column, constants in self._source.filters:
             name = f"t.{_quoted(column)}"
             not_null_count = sum(value is not None for value in constants)
@@ -171,7 +179,7 @@ def _no_numbers(keys: pa.Table) -> Mask:
 
 
 def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
-    """Refuse keys of types that SQLite does not have, by ``DataError``."""
+    """Raise ``DataError`` for a key column of a type that SQLite does not have."""
     kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
     if not any(kind(type_) for kind in kinds):
         raise DataError(
