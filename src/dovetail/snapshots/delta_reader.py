@@ -112,8 +112,8 @@ class VersionReader:
         columns: Sequence[str] = (),
         keys: Keys | None = None,
     ) -> DataFrame:
-        """Return the node's rows at these versions: all rows, or those whose columns are among the
-        keys.
+        """Return the node's rows at these versions: all rows or, with ``keys``, those whose
+        ``columns`` have the values of one of them.
         """
         if isinstance(node, SnapshotSource):
             frame = self._snapshot(node, versions)
@@ -141,8 +141,8 @@ class VersionReader:
     def _narrowed(
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
     ) -> DataFrame:
-        """Return the join's rows, restricted by the keys as far as its inputs allow. It may have
-        more rows than asked for.
+        """Return the join's rows whose ``columns`` have the values of one of the keys, and possibly
+        more. The keys restrict its inputs as far as these have the columns.
         """
         origins = [node.origins[name] for name in columns]
         on_both_sides = all(None not in origin for origin in origins)
@@ -162,8 +162,8 @@ class VersionReader:
     def _with_other(
         self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
     ) -> DataFrame:
-        """Return some rows of a side joined with their matches. Rows of a preserved side stay
-        without a match.
+        """Return the join of some rows of a side with their matches of the other. Rows without a
+        match stay only if the side is preserved.
         """
         rows = self.scratch.keep(rows)
         other = 1 - side
@@ -227,7 +227,8 @@ class VersionReader:
         )
 
     def _refuse_other_columns(self, source: SnapshotSource, old: int, new: int) -> None:
-        """Refuse a used column that is not the same one in both versions.
+        """Raise ``TargetError`` if a used column is not the same one in the versions ``old`` and
+        ``new``.
 
         It may have been dropped and added again, or renamed to another column's name. The change
         feed does not show that.
@@ -243,7 +244,7 @@ class VersionReader:
 
 
 def refuse_duplicates(reader: VersionReader, source: SnapshotSource, versions: Versions) -> None:
-    """Refuse a snapshot in which a key occurs twice or has nulls only, by ``DataError``."""
+    """Raise ``DataError`` if a key occurs twice in a snapshot, or has nulls only. It runs a job."""
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
     nulls = delta_rules.all_of(column.isNull() for column in key)
@@ -261,8 +262,8 @@ def refuse_duplicates(reader: VersionReader, source: SnapshotSource, versions: V
 
 
 def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
-    """Raise ``DataError`` if keys occur twice or are null. ``twice``, ``nulls``: the numbers of
-    these.
+    """Raise ``DataError`` if ``twice`` or ``nulls`` is not 0: the number of keys that occur twice,
+    and of rows with a null key.
     """
     for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
         if count:
@@ -288,7 +289,9 @@ class Present:
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
-        """Read the state from the table's log. On Spark Connect it takes several SQL jobs."""
+        """Return the present state of a table, from its log. On Spark Connect it takes several SQL
+        jobs.
+        """
         if is_remote(session):
             table = delta_tables.named(path)
             version = delta_tables.history(session, table, 1)[0]["version"]
@@ -301,7 +304,8 @@ class Present:
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
-    """Return the columns of a table at a version, as its files store them: names, types and fields.
+    """Return the description of each column of a table at a version, by name, as its files store
+    it. Equal descriptions mean the same column.
 
     A table with column mapping renames and drops columns without changing its files. Spark Connect
     does not show the names in the files, so such a table raises ``ConfigurationError`` there.
@@ -324,7 +328,9 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
 
 
 def _as_stored(part: Any) -> Any:
-    """Return a part of a schema with the names that the files have."""
+    """Return a part of a schema as JSON data, with the names that the files have, and without
+    metadata and nullability.
+    """
     if isinstance(part, list):
         return [_as_stored(inner) for inner in part]
     if not isinstance(part, dict):

@@ -99,7 +99,9 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def signed(changed: DataFrame) -> DataFrame:
-    """Return the delta of the result of ``images``, without keys whose row is unchanged."""
+    """Return the delta from the result of ``images``: a row with ``_sign`` -1 for each old image,
+    and one with +1 for each new one. Unchanged keys have none.
+    """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
     fields = [f.name for f in row]
@@ -121,7 +123,9 @@ def signed(changed: DataFrame) -> DataFrame:
 
 
 def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``."""
+    """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``, null
+    for no row.
+    """
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
     grouped = delta.groupBy(*(F.col(quoted(name)).alias(name) for name in key)).agg(
@@ -154,9 +158,10 @@ def at_keys(
 
 
 def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str], *, new: bool) -> DataFrame:
-    """Return rows of the old or the new snapshot with ``_age``, which the node's delta determines.
+    """Return rows of a node with ``_age``: old or new if its delta has the row, else unchanged.
+    ``key``: the node's key.
 
-    ``new``: True for rows of the new snapshot.
+    ``new``: True for rows of the new snapshot, False for those of the old one.
     """
     sign, age = (1, NEW) if new else (-1, OLD)
     changed = delta.where(F.col(SIGN) == sign).select(
@@ -226,7 +231,9 @@ def term(
 
 
 def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
-    """Return the join's delta from its terms, without images whose signs cancel out."""
+    """Return the join's delta from its terms: the columns of the join and ``_sign``. Images whose
+    signs cancel out are left out.
+    """
     keys = _key_columns(node)
     image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
     summed = (
@@ -238,7 +245,7 @@ def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
 
 
 def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
-    """Return the join of two snapshots. ``kind``: Spark's ``how``."""
+    """Return the join of two snapshots in the columns of ``node``. ``kind``: Spark's ``how``."""
     numbered = [
         _numbered(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
         for side, frame in enumerate((left, right))
@@ -247,9 +254,8 @@ def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> 
 
 
 def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
-    """Return the join's columns, with computed selections, from both sides' columns by number.
-
-    ``also``: columns to pass on.
+    """Return the join's key and value columns, with computed selections, then ``also``. ``rows``:
+    both sides' columns by number, and their ages.
     """
     places = [
         dict(zip(side.columns, _positions(node, side_index, side.columns), strict=True))
@@ -294,7 +300,9 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
 
 
 def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
-    """Return a side's frame with its columns by number, so that the sides share no name."""
+    """Return a side's frame with its columns by number, null if they are not read; then ``_sign``
+    if it has one, and its age. So the sides share no name.
+    """
     names = node.sides[side].columns
     places = _positions(node, side, names)
     columns = [
@@ -350,8 +358,8 @@ def all_of(conditions: Iterable[Column]) -> Column:
 
 
 def _differ(changed: DataFrame) -> Column:
-    """Return the condition that the images of a key differ; always true if Spark cannot compare
-    them.
+    """Return the condition that ``_old`` and ``_new`` differ, never null. It is always true if
+    Spark cannot compare them.
 
     Spark takes -0.0 for 0.0, and letters that a collation does not tell apart for the same.
     """
@@ -369,7 +377,9 @@ def _differ(changed: DataFrame) -> Column:
 
 
 def _is_coarse(type_: DataType) -> bool:
-    """Say whether Spark's equality ignores differences of a type's values, or refuses the type."""
+    """Return True if Spark's equality ignores differences of a type's values, at any depth, or
+    refuses the type.
+    """
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()
     if isinstance(type_, ArrayType):

@@ -90,8 +90,8 @@ class Deltas:
         return RowDelta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
 
     def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
-        """Refuse keys that the change feed reports as new but that had a row in the
-        old snapshot.
+        """Raise ``DataError`` if a key that the change feed reports as new had a row in the old
+        snapshot.
         """
         names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(source.key.names)]
         keys = counted(self._reader.scratch.keep(fresh.select(*names)))
@@ -99,7 +99,9 @@ class Deltas:
         refuse_keys(source, self._new, old_rows.count(), 0)
 
     def _join(self, node: SnapshotJoin) -> RowDelta:
-        """Return the delta of a join: the sum of both sides' terms."""
+        """Return the delta of a join: the sum of both sides' terms. Without a changed side nothing
+        is read.
+        """
         terms = [
             self._term(node, side, delta.frame)
             for side, delta in enumerate([self.of(side) for side in node.sides])
@@ -131,7 +133,9 @@ class Deltas:
     def _aged(
         self, node: SnapshotNode, standing: Versions, columns: list[str], keys: Keys
     ) -> DataFrame:
-        """Return a node's rows of some keys, each with its age: old, new or unchanged."""
+        """Return a node's rows of some keys at the versions ``standing``, each with ``_age``: old,
+        new or unchanged.
+        """
         rows = self._reader.rows(node, standing, columns, keys)
         delta = self.of(node)
         if delta.frame is None:

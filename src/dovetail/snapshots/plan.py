@@ -81,7 +81,12 @@ class SnapshotJoin:
 
     @cached_property
     def key_columns(self) -> tuple[KeyColumn, ...]:
-        """The key columns of the result, with their origins."""
+        """The key columns of the result, with their origins.
+
+        By key, each is a pair of both sides' columns. Otherwise the left key is followed by the
+        right key, under free names. The right key is left out if each left row has one match and
+        right rows never stay alone.
+        """
         left, right = self.left.key.names, self.right.key.names
         if self.by_key:
             return tuple(KeyColumn(a, a, b) for a, b in zip(left, right, strict=True))
@@ -163,7 +168,7 @@ SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin
 def source(
     *, path: str, table_id: str, schema: StructType, key: str | Sequence[str], name: str
 ) -> SnapshotSource:
-    """Return a Delta table with its key.
+    """Return a node for a Delta table with the columns ``schema`` and this key.
 
     Raises ``PlanError`` for unknown or reserved column names, and for types that cannot be keys.
     """
@@ -245,7 +250,9 @@ def describe(node: SnapshotNode) -> Any:
 
 
 def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Yield the places where two descriptions differ, each with the former and the present part."""
+    """Yield a text for each place where two descriptions differ, with the former and the present
+    part; nothing if they are equal.
+    """
     if isinstance(then, dict) and isinstance(now, dict):
         for part in [*then, *(part for part in now if part not in then)]:
             inner = f"{where}.{part}" if where else part
@@ -255,7 +262,9 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
-    """Return the description of a node. ``used``: the columns of each source that matter."""
+    """Return the description of a node and of all below it, as JSON data. ``used``: the columns of
+    each source that matter.
+    """
     if isinstance(node, SnapshotSource):
         return {
             "table": node.table_id,
@@ -281,7 +290,9 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
 
 
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
-    """Refuse two tables with one name. Commits record versions by name."""
+    """Raise ``PlanError`` if two tables below a node have one name. Commits record versions by
+    name.
+    """
     ids: dict[str, str] = {}
     for table in sources(node):
         if ids.setdefault(table.name, table.table_id) != table.table_id:
@@ -293,9 +304,8 @@ def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
 
 
 def _text(column: str) -> str:
-    """Return an expression's text without parts that differ between processes.
-
-    These are addresses of Java objects and the numbers of lambda variables.
+    """Return an expression's text without parts that differ between processes: addresses of Java
+    objects and the numbers of lambda variables.
     """
     column = re.sub(r"\[L[\w.$]+;@[0-9a-f]+", "", column)
     bound = re.findall(r"([xyz]_\d+)(?=(?:, [xyz]_\d+)*\)? ->)", column)
@@ -307,7 +317,9 @@ def _text(column: str) -> str:
 def _use(
     node: SnapshotNode, wanted: frozenset[str], used: dict[SnapshotSource, frozenset[str]]
 ) -> None:
-    """Add to ``used`` the source columns that the columns ``wanted`` of a node need."""
+    """Add to ``used`` the source columns that the columns ``wanted`` of a node need. Keys and
+    joined columns are always needed; a selection with expressions needs all columns.
+    """
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
         return

@@ -56,6 +56,9 @@ class Refresher:
         path: str | PathLike[str] | None,
         table: str | None,
     ) -> None:
+        """Make the session and find the target. Raises ``PlanError`` unless a path or a table is
+        given, ``ConfigurationError`` without Delta Lake.
+        """
         self._operator = f"target {table if path is None else fspath(path)}"
         refuse_but_one(call, path, table)
         refuse_without_delta(session, self._operator)
@@ -112,7 +115,8 @@ class Refresher:
             return self._target.create(rows, versions, replace=replace)
 
     def _follow(self, old: Versions, new: Versions, base: int) -> Commit:
-        """Merge the changes from the old to the new versions in one commit.
+        """Merge the changes from the old to the new versions into the target in one commit, also if
+        no row changes.
 
         ``base``: the target's version that the commit continues from.
         """
@@ -160,7 +164,9 @@ class Refresher:
 
 
 def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:
-    """Return the versions that the next step covers. No version goes back."""
+    """Return the versions that the next step covers: the latest, but at most ``max_versions`` more
+    of each source. No version goes back.
+    """
     if max_versions is None:
         return {key: max(latest[key], covered[key]) for key in latest}
     return {

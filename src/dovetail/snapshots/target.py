@@ -121,7 +121,9 @@ class SnapshotTarget:
         return any(_recorded(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
-        """Write all rows as one commit. ``replace``: True to replace the present content."""
+        """Write all rows as one commit, and return it. ``replace``: True to replace a table that
+        exists.
+        """
         base = self._version() if replace else -1
         with delta_tables.setting(self._session, {METADATA: self._metadata(versions, base)}):
             if replace:
@@ -133,7 +135,7 @@ class SnapshotTarget:
     def merge(
         self, changes: DataFrame, keys: Keys, count: int, versions: Versions, base: int
     ) -> Commit:
-        """Bring the target to the new versions in one commit.
+        """Bring the target to the new versions in one commit, and return it.
 
         ``changes``: ``delta_rules.pair`` of the root. ``keys``: the keys of the changes, whose
         ranges let files be skipped. ``count``: the number of changes. ``base``: the version to
@@ -163,7 +165,11 @@ class SnapshotTarget:
         return self._committed(count, base)
 
     def advance(self, versions: Versions, base: int) -> Commit:
-        """Cover new versions if no row of the target changes, by a commit of a table property."""
+        """Record that the target covers new versions if none of its rows change, by setting a table
+        property. Return that commit. ``base``: the target's version before.
+
+        Raises ``TargetError`` if another writer was faster.
+        """
         recorded = json.dumps(self._named(versions), sort_keys=True)
         with self._committing(versions, base):
             delta_tables.set_property(
@@ -183,8 +189,8 @@ class SnapshotTarget:
         return int(next(iter(self._commits()))["version"])
 
     def _commits(self) -> Iterator[Any]:
-        """Yield the history from the present backwards. Usually the first few commits suffice, so
-        few are read at first.
+        """Yield the rows of the table's history from the present backwards. Usually the first few
+        suffice, so few are read at first.
         """
         seen = 0
         for limit in (5, 100, None):
@@ -203,8 +209,8 @@ class SnapshotTarget:
         return [row for row in self._commits() if base < row["version"] < version]
 
     def _refuse_changed(self, rows: list[Any]) -> None:
-        """Refuse commits of other writers that may have changed rows or columns, by
-        ``TargetError``.
+        """Raise ``TargetError`` if commits of other writers, as rows of the history, may have
+        changed rows or columns.
         """
         for row in rows:
             if row["operation"] not in HARMLESS:
@@ -215,7 +221,7 @@ class SnapshotTarget:
                 )
 
     def _refuse_other_plan(self, recorded: Mapping[str, Any]) -> None:
-        """Refuse metadata of another format or of another plan, by ``TargetError``."""
+        """Raise ``TargetError`` if a commit's metadata are of another format or of another plan."""
         if recorded["dovetail"] != FORMAT:
             raise TargetError(
                 self._operator,
