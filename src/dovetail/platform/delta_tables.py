@@ -79,7 +79,7 @@ def strict(session: SparkSession) -> None:
 
 
 def tune(session: SparkSession) -> None:
-    """Set a session, which must be the caller's own, for fast small merges."""
+    """Set the settings of a session, which must be the caller's own, for fast small merges."""
     for name, value in _SETTINGS.items():
         if session.conf.get(name, None) != value:  # Spark warns of some settings
             session.conf.set(name, value)
@@ -90,7 +90,9 @@ def tune(session: SparkSession) -> None:
 
 @contextmanager
 def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Apply settings within the block. A query that starts meanwhile keeps a copy of them."""
+    """Apply settings within the block, and restore the former ones after it. A query that starts
+    meanwhile keeps a copy of them.
+    """
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)
@@ -172,7 +174,7 @@ def read(session: SparkSession, table: str) -> DataFrame:
 
 
 def exists(session: SparkSession, table: str) -> bool:
-    """Say whether there is such a table."""
+    """Return True if there is a Delta table of this name or path in SQL."""
     try:
         _ = read(session, table).schema
     except AnalysisException as error:
@@ -190,7 +192,9 @@ def create(
     replace: bool,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Create a table of these rows in one commit; ``replace``: in place of the present one."""
+    """Create a table of these rows in one commit. ``replace``: in place of one that must exist;
+    else there must be none.
+    """
     writer = rows.writeTo(table).using("delta")
     if partition_by:
         writer = writer.partitionedBy(*(F.col(quoted(name)) for name in partition_by))
@@ -250,10 +254,10 @@ def merge(
     nulls: bool = True,
 ) -> None:
     """Merge changes in one MERGE: each row replaces the table's row of its key, or deletes it if
-    ``gone``.
+    ``gone``. Other rows are inserted.
 
     ``key``, ``values``: expressions over ``changes`` by the table's column. ``where``: further
-    conditions that all table rows of these keys fulfil. ``nulls``: whether a null in a key equals a
+    conditions that all table rows of these keys fulfil. ``nulls``: True if a null in a key equals a
     null. The source's own columns have reserved names, so no column of the table is mistaken for
     one of them.
     """
@@ -289,7 +293,8 @@ def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str
 
 
 def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
-    """Return conditions by which a merge of ``rows`` skips files: a range for each key column.
+    """Return conditions by which a merge of ``rows`` skips files: a range for each key column that
+    has one (``range_of``).
 
     ``keys``: the name in ``rows`` of each key column. Runs a job.
     """

@@ -75,7 +75,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def measure(frame: DataFrame) -> tuple[int, bool]:
-    """Return the number of rows of a frame, and whether they may go through this process.
+    """Return the number of rows of a frame; and True if they may go through this process.
 
     They may if they are few, not large, and of plain types. Runs a job.
     """
@@ -202,7 +202,12 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
 def _among(
     names: Mapping[str, str], texts: Mapping[str, npt.NDArray[Any]], null: set[str], rows: Mask
 ) -> str:
-    """Return the condition for keys with nulls in the columns ``null``."""
+    """Return the SQL condition that a row has one of the keys ``rows``, which are null in just the
+    columns ``null``.
+
+    ``names``: quoted, by column. ``texts``: all keys as SQL constants, by column. ``rows``:
+    bool[keys].
+    """
     parts = [f"{names[name]} IS NULL" for name in names if name in null]
     present = [name for name in names if name not in null]
     present_texts = [texts[name][rows] for name in present]

@@ -321,7 +321,7 @@ def _plain(path: str) -> str:
 
 @contextmanager
 def _where_there() -> Iterator[None]:
-    """Ignore the error of a missing file in the block; let other errors through."""
+    """Suppress the error of a missing file in the block; let other errors through."""
     try:
         yield
     except AnalysisException as error:

@@ -125,7 +125,9 @@ class Hadoop:
         return bytes(self._read(files, path, "toByteArray"))
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
-        """Read a file by one of the functions of Commons IO."""
+        """Return a file's content, read by the function ``by`` of Commons IO with these
+        arguments.
+        """
         stream = files.open(path)
         try:
             return getattr(self._jvm.org.apache.commons.io.IOUtils, by)(stream, *arguments)

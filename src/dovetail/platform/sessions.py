@@ -83,8 +83,7 @@ def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
 
 
 def keep(frame: DataFrame) -> DataFrame:
-    """Return the frame, computed once by the first job that reads all of it, without its former
-    plan.
+    """Return a frame of the same rows, which the first job that reads all of it computes once.
 
     Lost rows fail their readers and are not computed again, so all readers see the same rows.
     """
@@ -112,7 +111,7 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
-    """Return a struct of the parts, ``_0`` and so on; null where computing one fails.
+    """Return a struct of the parts, ``_0`` and so on, null where computing any of them fails.
 
     Python functions raise all the same.
 
@@ -140,7 +139,7 @@ def cores(session: SparkSession) -> int:
 
 
 def has_source(session: SparkSession, source: str) -> bool:
-    """Say whether Spark has the jar of a data source such as ``kafka``."""
+    """Return True if Spark has the jar of a data source such as ``kafka``."""
     try:
         _ = session.read.format(source).load().schema
     except (Py4JError, PySparkException) as error:

@@ -53,7 +53,9 @@ def refuse_stopped(operator: str, session: SparkSession) -> None:
 def make_folder(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> None:
-    """Create a folder for writing if it is missing; raise ``ConfigurationError`` if that fails."""
+    """Create a folder for writing if it is missing. Raises ``ConfigurationError`` if that fails, or
+    if there is a file of that name.
+    """
     with reaching(operator, argument, path):
         is_folder = files_of(session).make_folder(fspath(path))
     if not is_folder:
