@@ -19,6 +19,7 @@ from bench.forced import HASHES, forced
 import dovetail as dt
 from dovetail import testing
 from dovetail.laws.netting import net
+from dovetail.plan.nodes import RowOrder
 from dovetail.testing import Driver
 from fuzz import changelogs
 from fuzz.case import Case
@@ -86,7 +87,7 @@ def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
     """The topology in process, and its inputs by name."""
     schema = {"k": pa.string(), "v": pa.string()}
     plan: Any = testing.table("t", key="k", schema=schema, versioned="1 hour").plan
-    table = dt.Table(replace(plan, by_commit=True))
+    table = dt.Table(replace(plan, order=RowOrder(by_commit=True)))
     asked = testing.stream("s", key="n", schema={"n": pa.int64(), "k": pa.string()})
     inputs = {"t": table, "s": asked}
     if case.topology["reader"] == "itself":

@@ -297,7 +297,7 @@ def test_explain_shows_where_by_what_and_what_is_kept(
         "Stage 1\n"
         "  shuffle  clicks by key (click bigint)\n"
         "  state    none\n"
-        "  lookup  sqlite users by INDEX INDEX_name (name): name, id, city; "
+        "  lookup   sqlite users by INDEX INDEX_name (name): name, id, city; "
         "cache 10,000 rows a process, for 10 min\n"
     )
 

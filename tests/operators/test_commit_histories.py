@@ -11,7 +11,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import RowOrder, Source
 
 KEYS = 3
 SPAN = 15
@@ -22,7 +22,7 @@ def of_commits(versioned: str = "1 hour") -> dt.Table:
     schema = {"id": pa.int64(), "v": pa.int64(), "ok": pa.bool_()}
     table = testing.table("t", key="id", schema=schema, versioned=versioned)
     assert isinstance(table.plan, Source)
-    return dt.Table(replace(table.plan, by_commit=True))
+    return dt.Table(replace(table.plan, order=RowOrder(by_commit=True)))
 
 
 def standing(changes: list[tuple[int, int, int | None]], key: int, time: int) -> int | None:

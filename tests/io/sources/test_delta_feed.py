@@ -170,7 +170,7 @@ def test_a_history_is_the_table_at_each_time(spark: SparkSession) -> None:
         name="t",
     )
     assert isinstance(read.plan, Source)
-    table = dt.Table(replace(read.plan, by_commit=True))
+    table = dt.Table(replace(read.plan, order=replace(read.plan.order, by_commit=True)))
     asked = [(key, time) for key in simulated.effects for time in range(0, 130, 3)]
     questions = spark.createDataFrame(
         [(n, key, START + timedelta(seconds=time)) for n, (key, time) in enumerate(asked)],

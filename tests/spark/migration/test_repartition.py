@@ -151,7 +151,7 @@ def test_what_cannot_be_repartitioned_is_refused(spark: SparkSession, tmp_path: 
         dt.checkpoints.repartition(spark, checkpoint, partitions=4)
     query.stop()
     with pytest.raises(
-        dt.errors.CheckpointError, match=r"another number is given by dt\.repartition"
+        dt.errors.CheckpointError, match=r"another number is given by dt\.checkpoints\.repartition"
     ):
         run(table, checkpoint, Emitted(), partitions=4)
     with pytest.raises(dt.errors.PlanError, match="partitions=7 is more than the 6 buckets"):
