@@ -169,7 +169,7 @@ def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
 def test_only_what_has_an_end_is_closed(spark: Any, tmp_path: Path) -> None:
     write(tmp_path, [], 0)
     (topology, _), sink = read(spark.readStream, tmp_path), dt.to_foreach_batch(lambda *_: None)
-    with pytest.raises(PlanError, match=r"^write_stream: close_at_end= is given without avail"):
+    with pytest.raises(PlanError, match=r"^write_stream: close_at_end= is given without trigger="):
         topology.write_stream(sink, checkpoint=tmp_path / "checkpoint", close_at_end=True)
 
 
