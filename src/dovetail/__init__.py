@@ -18,7 +18,7 @@ from typing import Any
 from dovetail import checkpoints, errors, formats, lookups, typing, windows
 from dovetail.api.results import dead_letters, explain, run
 from dovetail.api.tables import Stream, Table, WindowedTable
-from dovetail.base.hints import OF_MODULE, MissingNameError, nearest
+from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, of_topic
 from dovetail.io.sinks.delta.sink import to_delta
 from dovetail.io.sinks.postgres.sink import to_postgres
 from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memory, to_parquet
@@ -97,7 +97,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("dovetail.testing")
     if name.startswith("_"):
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
-    remedy = OF_MODULE.get(name) or nearest(name, __all__)
+    topics = (windows, formats, lookups, checkpoints, errors, typing)
+    remedy = OF_MODULE.get(name) or of_topic(name, __all__, topics) or nearest(name, __all__)
     raise MissingNameError("dovetail", f"there is no dt.{name}", remedy)
 
 

@@ -91,7 +91,10 @@ def test_a_remedy_for_the_package_names_what_is_there(text: str) -> None:
         (lambda: testing.Driver(ORDERS).send, "Write pipe(table"),
         (lambda: change().amount, "Read values['amount']"),
         (lambda: change()["id"], "key['id']"),
-        (lambda: dt.tumblng, "The nearest name is 'tumbling'"),
+        (lambda: dt.tumblng, "Write dt.windows.tumbling"),
+        (lambda: dt.PlanError, "Write dt.errors.PlanError"),
+        (lambda: dt.delta, "Write dt.delta_join"),
+        (lambda: dt.rnu, "The nearest name is 'run'"),
         (lambda: dt.avg, "dt.mean"),
     ],
 )

@@ -21,7 +21,7 @@ from dovetail.base.columns import DELETED, EVENT_TIME, LOG_PARTITION, POSITION, 
 from dovetail.engine.local import Local
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
-from dovetail.plan.nodes import Source
+from dovetail.plan.nodes import RowOrder, Source
 
 SCHEMA = {"k": pa.string(), "v": pa.string()}
 SELECT = {"l": "left.v", "r": "right.v"}
@@ -39,7 +39,8 @@ def topic(kind: type, name: str) -> Any:
     source: Any = made(name, key="k", schema=SCHEMA).plan
     place: Any = "place"
     several = {"partitioned": True, "limited": kind is dt.Table}
-    return kind(replace(source, sequence=place, log_partition=place, **several))
+    order = RowOrder(sequence=place, log_partition=place, **several)
+    return kind(replace(source, order=order))
 
 
 JOINS: dict[str, Callable[..., Any]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from dovetail.errors import PlanError
@@ -159,27 +160,6 @@ OF_MODULE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("to_csv", "to_json", "to_iceberg"), "Write dt.to_foreach_batch(f)"),
     **dict.fromkeys(("join",), "Write left.join(right, how='left')"),
     "delta": "Write dt.delta_join(...), as delta_join= of a join",
-    **{
-        name: f"Write dt.{topic}.{name}"
-        for topic, names in {
-            "windows": ("tumbling", "hopping", "sliding", "session", "Windows"),
-            "formats": ("json", "avro", "protobuf", "registry", "debezium", "maxwell", "canal"),
-            "lookups": ("postgres", "sqlite", "dbapi", "delta_files", "index", "cache"),
-            "checkpoints": (
-                *("read_state", "lookup_state", "rewind", "repartition", "upgrade", "settings"),
-            ),
-            "errors": (
-                *("DovetailError", "PlanError", "ConfigurationError", "CheckpointError"),
-                *("DataError", "BatchError", "StateError", "StorageError", "TargetError"),
-                "DovetailWarning",
-            ),
-            "typing": (
-                *("GroupedTable", "GroupedStream", "WindowedStream", "AggregateCall", "Within"),
-                *("Sink", "BatchSink", "QueryOptions"),
-            ),
-        }.items()
-        for name in names
-    },
 }
 """The same for the package."""
 
@@ -295,6 +275,21 @@ class HintedWindows(Hinted):
         if name.startswith("write") or (is_of_tables and name not in self._columns()):
             return _OF_WINDOWS.format(name=name)
         return super()._instead(name)
+
+
+def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> str | None:
+    """Return a remedy that names a call in a module by topic, if that is the nearest known name.
+
+    ``names``: the known names of the package itself. ``topics``: its modules by topic. Return None
+    if no call in them is nearest.
+    """
+    calls = {
+        call: f"dt.{topic.__name__.rpartition('.')[2]}.{call}"
+        for topic in topics
+        for call in topic.__all__
+    }
+    close = difflib.get_close_matches(name, [*names, *calls], n=1)
+    return f"Write {calls[close[0]]}" if close and close[0] in calls else None
 
 
 def nearest(name: str, known_names: Iterable[str]) -> str:
