@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from unittest import mock
 
 from public_names import MODULES, exported
 
 import dovetail as dt
+from dovetail.base.validation import kinds_of
 
 CLASSES = (
     dt.Table,
@@ -77,13 +78,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    plain = inspect.unwrap(getattr(function, "__func__", function))
-    own = {name: kind for name, kind in plain.__annotations__.items() if name != "return"}
-    shared = {name for name, kind in own.items() if kind == "Unpack[QueryOptions]"}
-    stub: Any = SimpleNamespace(__annotations__={n: own[n] for n in own.keys() - shared})
-    hints = get_type_hints(stub, plain.__globals__, include_extras=True)
-    options = get_type_hints(dt.typing.QueryOptions, include_extras=True) if shared else {}
-    return hints | options
+    return kinds_of(inspect.unwrap(getattr(function, "__func__", function)))
 
 
 def _literals(kind: Any) -> Iterator[Any]:

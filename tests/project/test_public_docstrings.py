@@ -11,6 +11,8 @@ import griffe
 import pytest
 from public_names import exported
 
+import dovetail as dt
+
 SUMMARY_MAX = 100
 """The longest summary, in characters: it is one line in an index."""
 SELF_EVIDENT = {"driver", "read", "settings"}
@@ -96,6 +98,24 @@ def test_the_sections_fit_the_signature(value: Any) -> None:
         if names and value.__name__ not in SELF_EVIDENT:
             assert "raises" in found
     assert "see also" in found
+
+
+@pytest.mark.parametrize("call", [dt.run, dt.Table.write_stream, dt.Stream.write_stream])
+def test_shared_options_are_arguments_of_each_call(call: Any) -> None:
+    shared = [*dt.typing.QueryOptions.__annotations__]
+    assert parameters(call)[-len(shared) :] == shared
+    described = {str(one.name): one.description for one in sections(call)["parameters"]}
+    where = {
+        str(one.name): one.description for one in sections(dt.typing.QueryOptions)["parameters"]
+    }
+    assert {name: described[name] for name in shared} == where
+    assert inspect.signature(call).parameters["emit"].default == "change"
+
+
+def test_the_package_lists_its_public_names_alone() -> None:
+    assert dir(dt) == sorted(dt.__all__)
+    for module in (dt.windows, dt.formats, dt.lookups, dt.checkpoints, dt.typing):
+        assert dir(module) == sorted(module.__all__)
 
 
 @pytest.mark.parametrize("value", CALLS)

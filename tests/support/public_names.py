@@ -10,8 +10,9 @@ import dovetail as dt
 from dovetail.testing import strategies
 
 MODULES: tuple[ModuleType, ...] = (
-    *(dt, dt.windows, dt.formats, dt.lookups, dt.checkpoints, dt.errors, dt.typing),
-    *(dt.testing, strategies),
+    dt,
+    *(part for name in dt.__all__ if isinstance(part := getattr(dt, name), ModuleType)),
+    strategies,
 )
 
 

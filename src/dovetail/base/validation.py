@@ -85,11 +85,9 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     dovetail.errors.PlanError: pick: how= is 'outer'. Give 'inner' or 'left'.
     """
-    signature = _with_options(function)
-    operator = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-
     shared = _shared_options(function)
-    kinds_of = _kinds if shared is None else _kinds_with_options
+    signature = _with_options(inspect.signature(function), shared)
+    operator = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -114,9 +112,8 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
 
 _DESCRIBED_ELSEWHERE = re.compile(r"^( *)\*\*options : \w+\n(?:\1 +.*\n)+", re.MULTILINE)
 """The place in a docstring of options that are described where they are defined."""
-
-
 _WITH_DEFAULT = re.compile(r"Annotated\[(.*), Default\(.*\)\]")
+"""The annotation of an option with a default, as text."""
 
 
 def default_of(kind: Any) -> Any:
@@ -128,20 +125,18 @@ def default_of(kind: Any) -> Any:
 def _shared_options(function: Callable[..., Any]) -> Any:
     """Return the ``TypedDict`` of a function's options, or None if it has none."""
     for annotation in function.__annotations__.values():
-        match = (
-            re.fullmatch(r"Unpack\[(\w+)\]", annotation) if isinstance(annotation, str) else None
-        )
-        if match:
+        if match := re.fullmatch(r"Unpack\[(\w+)\]", str(annotation)):
             return function.__globals__[match[1]]
     return None
 
 
-def _with_options(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a function's signature, its options as keyword arguments with their defaults."""
-    signature, shared = inspect.signature(function), _shared_options(function)
+def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signature:
+    """Return a signature with the fields of ``shared`` as keyword arguments with their defaults.
+
+    ``shared``: a ``TypedDict`` in place of ``**options``, or None for the signature as it is.
+    """
     if shared is None:
         return signature
-    kinds = get_type_hints(shared, include_extras=True)
     annotations = inspect.get_annotations(shared)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     added = [
@@ -151,23 +146,15 @@ def _with_options(function: Callable[..., Any]) -> inspect.Signature:
             default=default_of(kind),
             annotation=_WITH_DEFAULT.sub(r"\1", annotations[name].__forward_arg__),
         )
-        for name, kind in kinds.items()
+        for name, kind in get_type_hints(shared, include_extras=True).items()
     ]
     return signature.replace(parameters=[*own, *added])
 
 
-def _kinds_with_options(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters, with those of its options."""
-    return _kinds(function) | get_type_hints(_shared_options(function), include_extras=True)
-
-
 def _described(shared: Any) -> str:
     """Return the section ``Parameters`` of a ``TypedDict`` of options, without its title."""
-    text = inspect.cleandoc(shared.__doc__)
-    return (
-        re.split(r"\n\n?(?=\w[\w ]*\n-+\n)", text.partition("Parameters\n----------\n")[2])[0]
-        + "\n"
-    )
+    text = inspect.cleandoc(shared.__doc__ or "").partition("Parameters\n----------\n")[2]
+    return re.split(r"\n\n?(?=\w[\w ]*\n-+\n)", text)[0] + "\n"
 
 
 class CallError(PlanError, TypeError):
@@ -267,19 +254,21 @@ def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]
 
 
 @cache
-def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters.
+def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's parameters, and of the options that it shares.
 
     They are resolved at the first call, because they may use names that the module defines later.
     """
-    names = inspect.signature(function).parameters
+    shared = _shared_options(function)
     annotations = {
-        name: annotation
-        for name, annotation in function.__annotations__.items()
-        if name in names and not str(annotation).startswith("Unpack[")
+        name: function.__annotations__[name]
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in function.__annotations__
+        and (shared is None or parameter.kind is not parameter.VAR_KEYWORD)
     }
     stub: Any = SimpleNamespace(__annotations__=annotations)
-    return get_type_hints(stub, function.__globals__, include_extras=True)
+    kinds = get_type_hints(stub, function.__globals__, include_extras=True)
+    return kinds if shared is None else kinds | get_type_hints(shared, include_extras=True)
 
 
 def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:

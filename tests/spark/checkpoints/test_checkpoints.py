@@ -27,6 +27,7 @@ from dovetail.plan.nodes import Node
 from dovetail.platform import delta_tables
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.query import writer
+from dovetail.spark.query.writer import StartRequest
 
 ROWS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))]
@@ -242,6 +243,40 @@ def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -
         bound(tmp_path, chosen, buckets=4)
     with pytest.raises(dt.errors.CheckpointError, match="has 2 partitions, the query asks for 1"):
         bound(tmp_path, chosen, partitions=1)
+
+
+@pytest.mark.parametrize(
+    ("there", "buckets", "partitions", "expected", "warns"),
+    [
+        *((there, None, None, (8, 2), there >= 8) for there in (1, 2, 7, 8, 64)),
+        *(
+            (64, 1, None, (1, 1), False),
+            (64, 2, None, (2, 2), False),
+            (64, 16, None, (16, 2), True),
+        ),
+        (64, None, 4, (8, 4), False),
+    ],
+)
+def test_partitions_do_not_depend_on_the_cores_that_are_there(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: int,
+    buckets: int | None,
+    partitions: int | None,
+    expected: tuple[int, int],
+    warns: bool,
+) -> None:
+    """A session most of whose cores would be idle is told so."""
+    monkeypatch.setattr(writer, "cores", lambda _: there)
+    (users,) = tables(spark, tmp_path, "users")
+    request = StartRequest("run", [users.plan], (), str(tmp_path), "change", buckets, partitions)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert request.numbers() == expected
+    said = [str(one.message) for one in caught if one.category is dt.errors.DovetailWarning]
+    assert len(said) == warns
+    assert all(f"the session has {there} cores. Give partitions=" in text for text in said)
 
 
 def test_state_has_as_many_partitions_as_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:

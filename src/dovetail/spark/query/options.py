@@ -20,8 +20,8 @@ PARTITIONS_DEFAULT: Final = 2
 """The defaults of a new checkpoint, which keeps them. So they do not depend on the machine on which
 a query starts first.
 """
-CORES_UNUSED: Final = 4
-"""A query warns of the default if the session has so many cores for each partition."""
+CORES_MANY: Final = 4 * PARTITIONS_DEFAULT
+"""A query that has the default of partitions warns in a session with so many cores."""
 
 ALL: Final[Mapping[str, Any]] = {"availableNow": True}
 ONCE: Final[Mapping[str, Any]] = {"once": True}

@@ -29,7 +29,7 @@ from dovetail.platform.sessions import cores
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.frames import Streaming, session_of
-from dovetail.spark.query.options import BUCKETS_DEFAULT, CORES_UNUSED, PARTITIONS_DEFAULT
+from dovetail.spark.query.options import BUCKETS_DEFAULT, CORES_MANY, PARTITIONS_DEFAULT
 from dovetail.spark.query.results import Outcome
 from dovetail.spark.query.results import writer as fan_out
 
@@ -150,16 +150,15 @@ class StartRequest:
         partitions = self.partitions
         if partitions is None:
             partitions = min(count, PARTITIONS_DEFAULT)
-            self._warn_of_cores(partitions)
+            if partitions < count:
+                self._warn_of_cores(partitions)
         refuse_idle(self.operator, partitions, count)
         return count, partitions
 
     def _warn_of_cores(self, partitions: int) -> None:
-        """Warn if the session has at least ``CORES_UNUSED`` times as many cores as
-        ``partitions``.
-        """
+        """Warn if the session has ``CORES_MANY`` cores or more, of which most would be idle."""
         there = cores(self.session)
-        if there >= CORES_UNUSED * partitions:
+        if there >= CORES_MANY:
             warnings.warn(
                 f"{self.title}: each stage runs in {partitions} tasks by default, and the session "
                 f"has {there} cores. Give partitions=, and buckets= at least as many; the "
