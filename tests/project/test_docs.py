@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from doc_examples import BLOCK, ROOT, promised, without_broker
 from pyspark.sql import SparkSession
+from small_session import RECORDING_CHANGES
 
 PAGES = [
     ROOT / "README.md",
@@ -32,6 +33,7 @@ PAGES = [
     ROOT / "docs" / "state.md",
     ROOT / "docs" / "upgrades.md",
     ROOT / "docs" / "troubleshooting.md",
+    *(page for page in sorted((ROOT / "docs" / "recipes").glob("*.md")) if without_broker(page)),
 ]
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 EXTENSIONS = "spark.sql.extensions"
@@ -56,6 +58,8 @@ def test_examples_run_and_print_what_they_say(
     )
     (tmp_path / "out").mkdir()
     settings = {key: spark.conf.get(key, None) for key in _changed(page)}
+    for key, value in _before(page).items():
+        spark.conf.set(key, value)
     names = {"spark": spark}
     dsn = request.getfixturevalue("database") if DSN in page.read_text() else DSN
     examples = without_broker(page)
@@ -112,6 +116,13 @@ def test_errors_that_are_explained_are_raised() -> None:
 
 
 def _changed(page: Path) -> list[str]:
+    """The settings that a page leaves behind, or that are set for it."""
     import dovetail as dt
 
-    return list(dt.checkpoints.settings(partitions=2)) if page.name == "operations.md" else []
+    own = list(dt.checkpoints.settings(partitions=2)) if page.name == "operations.md" else []
+    return [*own, *_before(page)]
+
+
+def _before(page: Path) -> dict[str, str]:
+    """Settings for pages that write small Delta tables."""
+    return RECORDING_CHANGES if page.parent.name == "recipes" else {}

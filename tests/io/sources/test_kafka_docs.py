@@ -1,4 +1,4 @@
-"""The examples of docs/kafka.md and of docs/quickstart.md, run against a real broker."""
+"""The examples of the pages that name a broker, run against a real one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from doc_examples import BROKER, ROOT, promised, with_broker
 from pyspark.sql import SparkSession
 
 PAGE = ROOT / "docs" / "kafka.md"
-QUICKSTART = ROOT / "docs" / "quickstart.md"
+INTO_DELTA = [ROOT / "docs" / "quickstart.md", ROOT / "docs" / "recipes" / "cdc_to_delta.md"]
 DELTA = "DeltaSparkSessionExtension"
 
 
@@ -43,13 +43,14 @@ def test_the_kafka_examples_run(
     assert headed == {"1": {"city": "Turin", **always}, "2": always}
 
 
-def test_the_second_half_of_the_quickstart_prints_what_it_says(
-    kafka_spark: SparkSession, kafka_servers: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", INTO_DELTA, ids=lambda page: page.name)
+def test_examples_from_kafka_into_delta_print_what_they_say(
+    page: Path, kafka_spark: SparkSession, kafka_servers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if DELTA not in (kafka_spark.conf.get("spark.sql.extensions", "") or ""):
         pytest.skip("Spark runs without Delta Lake: tools/jars/fetch delta")
     names: dict[str, Any] = {}
-    for block in with_broker(QUICKSTART):
+    for block in with_broker(page):
         capsys.readouterr()
         exec(block.replace(BROKER, kafka_servers), names)
         assert capsys.readouterr().out.rstrip("\n").splitlines() == promised(block)
