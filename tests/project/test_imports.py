@@ -39,7 +39,7 @@ LAYERS = {
     "lookup_sources": {*ARRAYS, "laws"},
     "plan": {*LAWS, "platform", "lookup_sources"},
     "physical": {*LAWS, "lookup_sources", "plan"},
-    "pictures": {"errors", "plan", "physical"},
+    "pictures": {"errors", "base", "plan", "physical"},
     "operators": {*LAWS, "lookup_sources", "plan", "physical", "state"},
     "engine": {*LAWS, "plan", "physical", "state", "operators"},
     "spark": BUCKETS,

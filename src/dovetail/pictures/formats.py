@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Literal, TypeAlias
 
+from dovetail.base.text_cells import printable
 from dovetail.physical.explain import explain
 from dovetail.physical.topology_graph import TopologyGraph, topology_graph
 from dovetail.pictures.html import columns_table, html
@@ -30,7 +31,7 @@ def explained(nodes: tuple[Node, ...], form: ExplainFormat) -> str | None:
     not installed.
     """
     if form == "text":
-        print(explain(*nodes))
+        print("\n".join(map(printable, explain(*nodes).split("\n"))))
         return None
     return _PICTURES[form](topology_graph(*nodes))
 

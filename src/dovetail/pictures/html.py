@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Final
 
+from dovetail.base.text_cells import escaped
 from dovetail.physical.topology_graph import TopologyGraph
 from dovetail.pictures.svg import svg
 from dovetail.plan.nodes import Node
@@ -33,7 +33,7 @@ def html(graph: TopologyGraph) -> str:
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f"<title>Topology</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
             svg(graph),
-            _table(("kind", "name", "stage", "details"), rows),
+            table(("kind", "name", "stage", "details"), rows),
             "</body>\n</html>",
         ]
     )
@@ -46,16 +46,16 @@ def columns_table(title: str, node: Node) -> str:
         (field.name, field.dataType.simpleString(), "key" if index < keys else "")
         for index, field in enumerate(node.row)
     )
-    return f"<strong>{escape(title)}</strong>\n{_table(('column', 'type', ''), rows)}"
+    return f"<strong>{escaped(title)}</strong>\n{table(('column', 'type', ''), rows)}"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table with these titles above its columns."""
     lines = [_row("th", titles), *(_row("td", row) for row in rows)]
     return "\n".join(["<table>", *lines, "</table>"])
 
 
 def _row(cell: str, texts: Sequence[str]) -> str:
-    """Return one row of a table."""
-    cells = (f"<{cell}>{escape(text).replace(chr(10), '<br>')}</{cell}>" for text in texts)
+    """Return one row of a table. Lines of a cell stay apart."""
+    cells = (f"<{cell}>{escaped(text).replace(chr(10), '<br>')}</{cell}>" for text in texts)
     return f"<tr>{''.join(cells)}</tr>"

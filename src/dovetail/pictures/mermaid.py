@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
+from dovetail.base.text_cells import printable
 from dovetail.physical.topology_graph import GraphKind, GraphNode, TopologyGraph
 
 _SHAPES: Final[Mapping[GraphKind, tuple[str, str]]] = {
@@ -40,4 +41,4 @@ def _nodes(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
 def _quoted(lines: Iterable[str]) -> str:
     """Return lines as a quoted text, with codes for all signs that mean something in mermaid."""
     coded = (re.sub(r'[#"`<>&\\]', lambda sign: f"#{ord(sign[0])};", line) for line in lines)
-    return f'"{"<br/>".join(" ".join(line.split()) for line in coded)}"'
+    return f'"{"<br/>".join(printable(" ".join(line.split())) for line in coded)}"'

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from itertools import pairwise
 from textwrap import shorten, wrap
 from typing import Final, TypeAlias
 
+from dovetail.base.text_cells import escaped, printable
 from dovetail.physical.topology_graph import GraphKind, GraphNode, GraphStage, TopologyGraph
 from dovetail.pictures.layout import PADDING, Box, Point, layout
 
@@ -99,7 +99,7 @@ def _lines(node: GraphNode) -> list[Line]:
 
 def _wrapped(text: str) -> list[str]:
     """Return a text in lines that fit into a box."""
-    return wrap(text, _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
+    return wrap(printable(text), _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
 
 
 def _width(lines: Sequence[Line]) -> float:
@@ -115,17 +115,17 @@ def _cap(kind: GraphKind) -> float:
 
 def _heading(stage: GraphStage) -> Line:
     """Return the title of a stage in one line."""
-    return "dt-heading", shorten(stage.title, _HEADING_MAX, placeholder=" …")
+    return "dt-heading", shorten(printable(stage.title), _HEADING_MAX, placeholder=" …")
 
 
 def _stage(stage: GraphStage, box: Box) -> str:
     """Return the frame of a stage, with a title."""
-    return f"<g><title>{escape(stage.title)}</title>{_rect('dt-stage', box, 8)}</g>"
+    return f"<g><title>{escaped(stage.title)}</title>{_rect('dt-stage', box, 8)}</g>"
 
 
 def _node(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
     """Return the shape of a node, its lines, and a title with the whole text."""
-    hint = escape("\n".join([f"{node.kind}: {node.title}", *node.details]))
+    hint = escaped("\n".join([f"{node.kind}: {node.title}", *node.details]))
     x, y = box.x + _INSET, box.y + _cap(node.kind) + _LINE + 3
     texts = (
         _text(name, line, x, y + _LINE * line_number)
@@ -139,7 +139,7 @@ def _node(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
 
 def _text(name: str, line: str, x: float, y: float) -> str:
     """Return one line of text."""
-    return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escape(line)}</text>'
+    return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escaped(line)}</text>'
 
 
 def _rect(name: str, box: Box, corner: float) -> str:

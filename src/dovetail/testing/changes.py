@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
-from decimal import Decimal
-from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -16,14 +14,12 @@ from pyspark.sql.types import StructType
 
 from dovetail.base.columns import DELETE, UPSERT
 from dovetail.base.hints import HintedChange
+from dovetail.base.text_cells import CHANGE, TIME, aligned, cell_text, instant, microseconds_of
 from dovetail.errors import DataError
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.types.arrow import arrow_schema
 
-TIME, CHANGE = "time", "change"
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_DAY_US = 86_400_000_000
 _WHOLE = re.compile(r"-?[0-9]+")
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -126,12 +122,7 @@ class TextTable:
     def lines(self, *parts: Sequence[Change]) -> list[list[str]]:
         """Return each part's lines under a header of its own, all of the same widths."""
         header = [TIME, *self._types, CHANGE]
-        tables = [[header, *map(self._cells, part)] for part in parts]
-        widths = [max(map(len, column)) for column in zip(*chain(*tables), strict=True)]
-        return [
-            [" | ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
-            for table in tables
-        ]
+        return aligned(*([header, *map(self._cells, part)] for part in parts))
 
     def _cells(self, change: Change) -> list[str]:
         """Return the cells of a change, in the order of the header."""
@@ -192,68 +183,12 @@ class TextTable:
         return Change(key, row, time_us, change, 0)
 
 
-def microseconds_of(moment: datetime | int) -> int:
-    """Return microseconds since 1970; a datetime without a zone is in UTC."""
-    if not isinstance(moment, datetime):
-        return moment
-    aware = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
-    return (aware - _EPOCH) // timedelta(microseconds=1)
-
-
 def _split(line: str) -> list[str]:
     """Return a line's cells. Bars within JSON texts do not divide cells."""
     masked = _JSON_TEXT.sub(lambda match: "x" * len(match[0]), line)
     ends = [*(bar.start() for bar in re.finditer(r"\|", masked)), len(line)]
     starts = [0, *(end + 1 for end in ends)]
     return [line[start:end].strip() for start, end in zip(starts, ends, strict=False)]
-
-
-def cell_text(value: Any, type_: pa.DataType) -> str:
-    """Return a value as the text of a cell; empty for null."""
-    data = _said(value, type_)
-    if data is None:
-        return ""
-    if isinstance(data, str) and (not pa.types.is_string(type_) or _is_plain(data)):
-        return data
-    return json.dumps(data, ensure_ascii=False)
-
-
-def _is_plain(text: str) -> bool:
-    """Say whether a text can be a cell without JSON's quotes."""
-    return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
-
-
-def _said(value: Any, type_: pa.DataType) -> Any:
-    """Return a value as JSON data."""
-    if value is None or not pa.types.is_nested(type_):
-        return _scalar(value, type_)
-    if pa.types.is_map(type_):
-        return [[_said(k, type_.key_type), _said(v, type_.item_type)] for k, v in value]
-    if pa.types.is_struct(type_):
-        return {field.name: _said(value[field.name], field.type) for field in type_}
-    return [_said(item, type_.value_type) for item in value]
-
-
-def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
-    """Return a value that is not nested as JSON data."""
-    if isinstance(value, datetime):
-        return instant(microseconds_of(value), "Z" if type_.tz else "")
-    if isinstance(value, timedelta):
-        return value // timedelta(microseconds=1)
-    if isinstance(value, bytes):
-        return f"0x{value.hex()}"
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def instant(us: int, zone: str = "Z") -> int | str:
-    """Return a time as microseconds within the first day of 1970, else as text in ISO 8601."""
-    try:
-        moment = _EPOCH + timedelta(microseconds=us)
-    except OverflowError:
-        return us
-    return us if 0 <= us < _DAY_US else f"{moment.replace(tzinfo=None).isoformat()}{zone}"
 
 
 def _value(cell: str, type_: pa.DataType) -> Any:

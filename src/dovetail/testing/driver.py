@@ -18,6 +18,7 @@ from dovetail.api.topology import ATopology, AWindowedTable, Topology
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, POSITION
 from dovetail.base.hints import HintedDriver
+from dovetail.base.text_cells import microseconds_of
 from dovetail.base.validation import validated
 from dovetail.engine.idle import Idle, idle_us
 from dovetail.engine.local import Hash, Local
@@ -33,7 +34,7 @@ from dovetail.plan.transforms.unwindow import as_table
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
-from dovetail.testing.changes import Change, TextTable, microseconds_of
+from dovetail.testing.changes import Change, TextTable
 from dovetail.testing.inputs import (
     Row,
     Rows,

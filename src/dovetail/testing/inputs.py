@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.api.tables import Stream, Table
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.text_cells import microseconds_of
 from dovetail.base.validation import ColumnNames, Rule, Text, validated
 from dovetail.errors import DataError
 from dovetail.plan.nodes import Node, RowOrder, Source
@@ -21,7 +22,7 @@ from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.checks import keyed
 from dovetail.plan.types.schemas import schema_of
 from dovetail.plan.types.spans import Span, microseconds
-from dovetail.testing.changes import Change, microseconds_of
+from dovetail.testing.changes import Change
 
 Schema: TypeAlias = Annotated[
     pa.Schema | StructType | Mapping[str, pa.DataType],

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dovetail.base.columns import DELETE, DELETED, EVENT_TIME, WINDOW_END
+from dovetail.base.text_cells import cell_text, instant
 from dovetail.operators.job import END_OF_TIME
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.spans import written
-from dovetail.testing.changes import Change, cell_text, instant
+from dovetail.testing.changes import Change
 from dovetail.testing.driver import MicroBatch
 from dovetail.testing.timeline_layout import Lane, Mark, TimelineColumn
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from itertools import accumulate, groupby
 
+from dovetail.base.text_cells import escaped
 from dovetail.testing.timeline_layout import Lane, Mark, TimelineLayout, WindowBar
 
 LIGHT = {
@@ -162,7 +162,7 @@ def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
 
 def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
     """Yield a mark, a dot or a cross, with its label to the right."""
-    yield f"<g><title>{_escaped(mark.title)}</title>"
+    yield f"<g><title>{escaped(mark.title)}</title>"
     if mark.deleted:
         yield f'<path class="deleted" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
     else:
@@ -175,7 +175,7 @@ def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
     places = [_at(edges, column) for column in range(len(edges) - 1)] + [edges[-1]]
     first, closed = places[bar.first], places[bar.closed]
     ended = min(places[bar.ended], closed)
-    yield f"<g><title>{_escaped(bar.title)}</title>{_text(MARGIN, top + 14, bar.label, 'faint')}"
+    yield f"<g><title>{escaped(bar.title)}</title>{_text(MARGIN, top + 14, bar.label, 'faint')}"
     for kind, start, end in (("open", first, ended), ("grace", ended, closed)):
         if end > start:
             size = f'width="{end - start:.1f}" height="8"'
@@ -188,9 +188,4 @@ def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
 
 def _text(x: float, y: float, text: str, kind: str = "words") -> str:
     """Return a line of text, from ``x`` to the right."""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{_escaped(text)}</text>'
-
-
-def _escaped(text: str) -> str:
-    """Return a text without what XML does not take."""
-    return escape("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escaped(text)}</text>'

@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dovetail.base.columns import EVENT_TIME, UPSERT, WINDOW_END, WINDOW_START
+from dovetail.base.text_cells import instant, microseconds_of
 from dovetail.laws.windows.fixed import assign
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.types.spans import written
 from dovetail.plan.types.windows import Windows
-from dovetail.testing.changes import Change, instant, microseconds_of
+from dovetail.testing.changes import Change
 from dovetail.testing.driver import MicroBatch
 from dovetail.testing.timeline_layout import TimelineColumn, WindowBar
 

@@ -1,0 +1,150 @@
+"""Rows and changes as a table in text: a header, then a line for each, with bars between cells.
+
+The test driver, the console and previews print it alike. ``time`` is the first column and
+``change``, if there is any, the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from html import escape
+from itertools import chain
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dovetail.base.columns import CHANGE as CHANGED
+from dovetail.base.columns import POSITION, TIMESTAMP
+
+TIME, CHANGE = "time", "change"
+CELL_MAX: Final = 100
+"""The longest cell of a table that is only to be read, in characters."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_DAY_US = 86_400_000_000
+
+
+def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the lines of each table of cells, all tables with the same widths.
+
+    >>> aligned([["id", "amount"], ["1", "40"]])
+    [['id | amount', '1  | 40']]
+    """
+    widths = [max(map(len, column)) for column in zip(*chain(*tables), strict=True)]
+    return [
+        [" | ".join(map(str.ljust, cells, widths)).rstrip() for cells in table] for table in tables
+    ]
+
+
+def cells_of(rows: pa.Table) -> list[list[str]]:
+    """Return a header and the cells of rows with the columns of a changelog.
+
+    ``_timestamp`` comes first, as ``time``, and ``_change`` last, as ``change``. ``_position`` is
+    left out. Rows may lack these columns. Long cells are cut.
+    """
+    names = [name for name in rows.column_names if name not in (TIMESTAMP, CHANGED, POSITION)]
+    header, columns = [*map(printable, names)], [*map(rows.column, names)]
+    if TIMESTAMP in rows.column_names:
+        header, columns = [TIME, *header], [rows.column(TIMESTAMP), *columns]
+    if CHANGED in rows.column_names:
+        header, columns = [*header, CHANGE], [*columns, rows.column(CHANGED)]
+    return [header, *map(list, zip(*map(_texts, columns), strict=True))]
+
+
+def changes_text(rows: pa.Table) -> str:
+    """Return rows with the columns of a changelog as a table in text."""
+    return "\n".join(aligned(cells_of(rows))[0])
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Return the cells of a column, cut to ``CELL_MAX``."""
+    type_ = column.type
+    if pa.types.is_timestamp(type_):
+        # Python has no times beyond the year 9999.
+        moments = column.cast(pa.int64()).to_pylist()
+        zone = "Z" if type_.tz else ""
+        return ["" if us is None else str(instant(us, zone)) for us in moments]
+    texts = (cell_text(value, type_) for value in column.to_pylist())
+    return [text if len(text) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…" for text in texts]
+
+
+def printable(text: str) -> str:
+    r"""Return a text with JSON's codes in place of characters that cannot be printed.
+
+    >>> printable("a\x1b[31m")
+    'a\\u001b[31m'
+    """
+    signs = (sign if sign.isprintable() else _code(sign) for sign in text)
+    return "".join(signs)
+
+
+def escaped(text: str) -> str:
+    """Return a text for HTML or SVG. Characters that cannot be printed are codes, and lines stay.
+
+    XML has no control characters, so one would make a picture unreadable.
+    """
+    return escape("\n".join(map(printable, text.split("\n"))))
+
+
+def _code(sign: str) -> str:
+    r"""Return the code of a character: ``\u`` with hexadecimal digits, twice beyond 16 bits."""
+    utf16 = sign.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{utf16[n : n + 4]}" for n in range(0, len(utf16), 4))
+
+
+def microseconds_of(moment: datetime | int) -> int:
+    """Return microseconds since 1970; a datetime without a zone is in UTC."""
+    if not isinstance(moment, datetime):
+        return moment
+    aware = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def cell_text(value: Any, type_: pa.DataType) -> str:
+    """Return a value as the text of a cell; empty for null."""
+    data = _said(value, type_)
+    if data is None:
+        return ""
+    if isinstance(data, str) and (not pa.types.is_string(type_) or _is_plain(data)):
+        return data
+    return printable(json.dumps(data, ensure_ascii=False))
+
+
+def _is_plain(text: str) -> bool:
+    """Say whether a text can be a cell without JSON's quotes."""
+    return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
+
+
+def _said(value: Any, type_: pa.DataType) -> Any:
+    """Return a value as JSON data."""
+    if value is None or not pa.types.is_nested(type_):
+        return _scalar(value, type_)
+    if pa.types.is_map(type_):
+        return [[_said(k, type_.key_type), _said(v, type_.item_type)] for k, v in value]
+    if pa.types.is_struct(type_):
+        return {field.name: _said(value[field.name], field.type) for field in type_}
+    return [_said(item, type_.value_type) for item in value]
+
+
+def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
+    """Return a value that is not nested as JSON data."""
+    if isinstance(value, datetime):
+        return instant(microseconds_of(value), "Z" if type_.tz else "")
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def instant(us: int, zone: str = "Z") -> int | str:
+    """Return a time as microseconds within the first day of 1970, else as text in ISO 8601."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return us
+    return us if 0 <= us < _DAY_US else f"{moment.replace(tzinfo=None).isoformat()}{zone}"
