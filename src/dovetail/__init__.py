@@ -16,6 +16,7 @@ import importlib
 from typing import Any
 
 from dovetail import checkpoints, errors, formats, lookups, typing, windows
+from dovetail.api.previews import preview
 from dovetail.api.results import dead_letters, explain, run
 from dovetail.api.tables import Stream, Table, WindowedTable
 from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, of_topic
@@ -73,6 +74,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "preview",
     "read_current",
     "read_topic",
     "run",

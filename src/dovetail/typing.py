@@ -1,5 +1,6 @@
 """Types of the values that calls take and return, for annotations."""
 
+from dovetail.api.previews import Preview
 from dovetail.api.tables import GroupedStream, GroupedTable, WindowedStream
 from dovetail.plan.joins.delta_options import DeltaJoinOptions
 from dovetail.plan.joins.stream_join import Within
@@ -13,6 +14,7 @@ __all__ = [
     "DeltaJoinOptions",
     "GroupedStream",
     "GroupedTable",
+    "Preview",
     "QueryOptions",
     "Sink",
     "TriggerOptions",

@@ -214,6 +214,12 @@ def call(
 
 
 FLAG = line("True")
+PREVIEW = {
+    "n": line("number"),
+    "changes": FLAG,
+    "input_rows": line("number"),
+    "timeout_s": line("number", wrong=(-1.0,)),
+}
 TRIGGERS = (
     *({"once": True}, {"continuous": "1 s"}, {"availableNow": False}, {"every": "1 s"}, {}),
     *({"processingTime": "10 bananas"}, {"processingTime": 5}, {"processingTime": None}),
@@ -333,6 +339,8 @@ def of_topic(read: Callable[..., Any], lines: Mapping[str, Line], **more: Line) 
 TARGET = line("text", "column", "span", "path", wrong=TARGETS)
 CALLS: dict[str, Call] = {
     "Planned.explain": call(lambda w: w.orders.explain, format=line(wrong=("png",))),
+    "Planned.preview": call(lambda w: w.orders.preview, runs=True, lines=PREVIEW),
+    "Planned.show": call(lambda w: w.orders.show, runs=True, lines=PREVIEW),
     "Planned.__init__": call(lambda _: dt.Table, plan=line()),
     "Topology.from_changelog": reader(dt.Table.from_changelog, versioned=MAYBE_SPAN),
     "Topology.from_changelog (stream)": reader(dt.Stream.from_changelog, versioned=line("None")),
@@ -1088,12 +1096,24 @@ CALLS["run"] = call(
     lines={name: line for name, line in WRITTEN.arguments.items() if name != "sink"},
     results=line(wrong=({dt.dead_letters: dt.to_memory("m")},)),
 )
+CALLS["preview"] = call(
+    lambda w: partial(dt.preview, frame=w.table("orders", w.static).changelog()),
+    frame=line(says="has no column"),
+    n=line("number"),
+)
 CALLS["explain"] = call(
     lambda _: dt.explain,
     results=line("table", "stream", "windowed table"),
     format=line(wrong=("png",)),
 )
-UNCALLED = {"Change", "DriverTimeline", "GroupedTable", "GroupedStream", "WindowedStream"}
+UNCALLED = {
+    "Change",
+    "DriverTimeline",
+    "Preview",
+    "GroupedTable",
+    "GroupedStream",
+    "WindowedStream",
+}
 """Classes of what calls return; they are not made by users."""
 
 

@@ -177,6 +177,11 @@ UNDRAWN: dict[str, str] = {
     **dict.fromkeys(
         (
             *("Table.explain", "Stream.explain", "WindowedTable.explain", "dt.explain"),
+            *(
+                f"{c}.{m}"
+                for c in ("Table", "Stream", "WindowedTable")
+                for m in ("show", "preview")
+            ),
             *("dt.configure", "dt.doctor", "dt.checkpoints.settings"),
         ),
         _SAYS,

@@ -19,6 +19,7 @@ from dovetail.physical.topology_graph import GraphNode, GraphStage, TopologyGrap
 from dovetail.pictures.layout import Box, layout
 
 SVG = "{http://www.w3.org/2000/svg}"
+FORMS: list[Any] = ["mermaid", "svg", "html"]
 TOPOLOGIES = {"join": [PAID], "windows": [HOURS], "stream": [CLICKS], "two": [NAMED, CITIES]}
 
 
@@ -52,6 +53,18 @@ flowchart TD
 def test_mermaid_codes_its_own_signs() -> None:
     odd = testing.table('a "b" <c> #1', key="id", schema={"id": pa.int64()})
     assert 'n1[("a #34;b#34; #60;c#62; #35;1<br/>table' in odd.explain(format="mermaid")
+
+
+def test_what_cannot_be_printed_is_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = testing.table("a\x1b[31m\x00<b>", key="id", schema={"id": pa.int64(), "\x9b": pa.int64()})
+    titles = [part.text or "" for part in ET.fromstring(odd.explain(format="svg")).iter()]
+    assert any("a\\u001b[31m\\u0000<b>" in title for title in titles)
+    odd.explain()
+    printed = capsys.readouterr().out
+    shown = [printed, repr(odd), odd._repr_html_(), *(odd.explain(format=f) for f in FORMS)]
+    for text in shown:
+        assert not {"\x1b", "\x00", "\x9b"} & {*text}
+        assert "\\u001b[31m" in text
 
 
 @pytest.mark.parametrize("results", TOPOLOGIES.values(), ids=TOPOLOGIES)

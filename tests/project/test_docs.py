@@ -15,6 +15,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "index.md",
     ROOT / "docs" / "quickstart.md",
+    ROOT / "docs" / "look.md",
     ROOT / "docs" / "which_join.md",
     ROOT / "docs" / "coming_from_kafka_streams.md",
     ROOT / "docs" / "coming_from_flink.md",

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from dovetail.api.previews import Preview, preview_of
 from dovetail.base.columns import DELETED, PROBLEM, TIMESTAMP
 from dovetail.base.hints import Hinted, HintedWindows
-from dovetail.base.validation import ColumnName, ColumnNames, Path, Positive, Rule, Text, validated
+from dovetail.base.text_cells import printable
+from dovetail.base.validation import (
+    ColumnName,
+    ColumnNames,
+    Path,
+    Positive,
+    Rule,
+    Seconds,
+    Text,
+    validated,
+)
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import ReadFormat, format_of
 from dovetail.io.formats.transactions import TRANSACTION
@@ -119,14 +130,138 @@ class Planned(Hinted):
         """
         return explained((self.plan,), format)
 
+    @validated
+    def preview(
+        self,
+        n: Positive = 20,
+        *,
+        changes: bool = False,
+        input_rows: Positive = 1000,
+        timeout_s: Seconds = 60,
+    ) -> Preview:
+        """Return the first rows: current rows of a table, or records of a stream.
+
+        A preview is for looking. No query starts that lasts, and no checkpoint is touched.
+
+        Parameters
+        ----------
+        n : int, default 20
+            The most rows to return.
+        changes : bool, default False
+            True for the changes of a table, in their order, instead of its current rows.
+        input_rows : int, default 1000
+            The most rows that are read of each streaming input. Static inputs are read
+            whole.
+        timeout_s : float, default 60
+            The most seconds that the inputs may take, and again the result.
+
+        Returns
+        -------
+        Preview
+            The rows. It prints as a table in text, and notebooks show it as a table.
+
+        Raises
+        ------
+        ConfigurationError
+            If an input cannot be read, or if an input or the result takes too long. Also
+            for streaming inputs on Spark Connect.
+        PlanError
+            If an argument is not of its kind, or if an input cannot be run.
+
+        See Also
+        --------
+        Table.show : Print the first rows.
+        Table.changelog : Return all changes as a frame.
+        Table.write_stream : Start a query that keeps a sink up to date.
+
+        Notes
+        -----
+        - Over streaming inputs the result is that of their first rows, as if no more would
+          come. Windows close, and a row whose match was not read stays unmatched.
+        - Rows of a table are in the order of its key, changes and records in their own.
+        - A query of its own reads a streaming input, from where a new query would begin. It
+          takes what is there now. Of ``rate`` and ``socket`` it waits for first rows.
+        - A table with ``late="history"`` shows its changes, because they correct the past.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> columns = "id long, amount long, time long"
+        >>> rows = spark.createDataFrame([(1, 40, 1), (2, 7, 2), (1, 55, 3)], columns)
+        >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(time) AS at")
+        >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+        >>> orders.preview()
+        time | id | amount
+        3    | 1  | 55
+        2    | 2  | 7
+        2 rows of orders
+        >>> orders.preview(2, changes=True)
+        time | id | amount | change
+        1    | 1  | 40     | upsert
+        2    | 2  | 7      | upsert
+        the first 2 changes of orders; there are more
+        """
+        return preview_of(
+            self.plan, limit=n, changes=changes, input_rows=input_rows, timeout_s=timeout_s
+        )
+
+    @validated
+    def show(
+        self,
+        n: Positive = 20,
+        *,
+        changes: bool = False,
+        input_rows: Positive = 1000,
+        timeout_s: Seconds = 60,
+    ) -> None:
+        """Print the first rows: current rows of a table, or records of a stream.
+
+        Parameters
+        ----------
+        n : int, default 20
+            The most rows to print.
+        changes : bool, default False
+            True for the changes of a table, in their order, instead of its current rows.
+        input_rows : int, default 1000
+            The most rows that are read of each streaming input. Static inputs are read
+            whole.
+        timeout_s : float, default 60
+            The most seconds that the inputs may take, and again the result.
+
+        Raises
+        ------
+        ConfigurationError
+            If an input cannot be read, or if an input or the result takes too long. Also
+            for streaming inputs on Spark Connect.
+        PlanError
+            If an argument is not of its kind, or if an input cannot be run.
+
+        See Also
+        --------
+        Table.preview : Return these rows, and what a preview is.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> rows = spark.createDataFrame([(1, 40), (2, 7)], "id long, amount long")
+        >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(id) AS at")
+        >>> clicks = dt.Stream.from_changelog(rows, key="id", timestamp="at", name="clicks")
+        >>> clicks.show(1)
+        time | id | amount
+        1    | 1  | 40
+        the first 1 row of clicks; there are more
+        """
+        print(self.preview(n, changes=changes, input_rows=input_rows, timeout_s=timeout_s))
+
     @property
     def _title(self) -> str:
         """The class, the name and the key."""
-        return f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
+        title = f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
+        return printable(title)
 
     def __repr__(self) -> str:
         columns = ", ".join(
-            f"{field.name} {field.dataType.simpleString()}" for field in self.plan.row
+            printable(f"{field.name} {field.dataType.simpleString()}") for field in self.plan.row
         )
         lines = wrap(columns, _COLUMNS_MAX, max_lines=2, placeholder=" …")
         return "\n  ".join([self._title, *lines])

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from dovetail.errors import PlanError
 
 ROWS: Final = (
-    "Its rows come out of a query: table.changelog(emit='batch').show() over static frames, "
+    "Its first rows are table.preview(), which prints, or preview().to_pandas(). All of them come "
+    "out of a query: table.changelog(emit='batch') over static frames, "
     "table.write_stream(dt.to_memory('name'), checkpoint=...) over streaming ones, and "
     "dt.checkpoints.read_state(spark, checkpoint) reads what a query has stored"
 )
@@ -55,7 +56,7 @@ OF_TABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("start", "to_delta", "to_parquet", "to_postgres", "to_topic"), _WRITE),
     **dict.fromkeys(("foreach", "peek", "to_sql"), _EACH),
     **dict.fromkeys(
-        ("show", "collect", "toPandas", "to_pandas", "take", "head", "tail", "limit", "first"), ROWS
+        ("collect", "toPandas", "to_pandas", "take", "head", "tail", "limit", "first"), ROWS
     ),
     **dict.fromkeys(("toArrow", "toLocalIterator", "display", "print", "iloc", "sample"), ROWS),
     **dict.fromkeys(("iterrows", "items", "describe", "info", "values", "isEmpty"), ROWS),

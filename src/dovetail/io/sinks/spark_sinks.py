@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dovetail.base.columns import quoted
+from dovetail.base.text_cells import changes_text, printable
 from dovetail.base.validation import Path, Positive, Rule, takes, validated
 from dovetail.errors import PlanError, TargetError
 from dovetail.plan.nodes import Node, changelog_schema
@@ -249,15 +250,17 @@ class ConsoleSink:
         """Return the function that prints the first changes of a micro-batch as a text table, or
         nothing if it has none.
         """
-        title, most = node.name, self.rows
+        title, most = printable(node.name), self.rows
 
         def write(batch: DataFrame, batch_id: int) -> None:
-            stored_changes = keep(batch)  # show() alone would run only a part of the stages
+            stored_changes = keep(batch)  # limit() alone would run only a part of the stages
             try:
                 count = stored_changes.count()
                 if count:
                     print(f"micro-batch {batch_id} of {title}: {count:,} changes")
-                    stored_changes.show(most, truncate=False)
+                    print(changes_text(stored_changes.limit(most).toArrow()))
+                    if count > most:
+                        print(f"the first {most:,} of {count:,} changes")
             finally:
                 release(stored_changes)
 
@@ -365,6 +368,7 @@ def to_memory(name: ViewName) -> MemorySink:
     See Also
     --------
     to_console : Print the changelog.
+    preview : Look at the table's first changes.
     Driver : Run a topology without Spark, for tests.
     Table.write_stream : Start a query that keeps a sink up to date.
 
@@ -401,8 +405,8 @@ def to_memory(name: ViewName) -> MemorySink:
 def to_console(*, rows: Positive = 20) -> ConsoleSink:
     """Print the changelog, for a first look.
 
-    Each micro-batch with changes prints their number, and the first of them. On Spark
-    Connect the server prints them.
+    Each micro-batch with changes prints their number, and the first of them as a table
+    with time and change. On Spark Connect the server prints them.
 
     Parameters
     ----------

@@ -77,6 +77,8 @@ class Frames(Flow[DataFrame, DataFrame]):
     """The label of each bucket, under which it is shuffled."""
     partitions: int
     """The number of tasks."""
+    sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
+    """The sources that are read in place of entries, or of the nodes below views."""
     _metrics: Counter[str] = field(default_factory=Counter, init=False)
 
     flat: ClassVar[bool]
@@ -95,7 +97,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         for reading in step.readings:
             assert reading.port.input is not None
             source = reading.port.input.source
-            entry = replacements.setdefault(source, self._in_place(source))
+            entry = replacements.setdefault(source, self.in_place(source))
             by_base[entry.base][entry].append(reading)
         frames = list[DataFrame]()
         for base, readings in by_base.items():
@@ -103,11 +105,11 @@ class Frames(Flow[DataFrame, DataFrame]):
             frames.append(self._read(step, base, readings, unread=step.unread and not frames))
         return _union(frames)
 
-    def _in_place(self, entry: Entry) -> Entry:
-        """Return the entry that is read in place of this one: itself, unless a subclass replaces
-        it.
-        """
-        return entry
+    def in_place(self, entry: Entry) -> Entry:
+        """Return the source that is read in place of an entry, or of a node below its views."""
+        if entry in self.sources:
+            return self.sources[entry]
+        return replace(entry, node=self.in_place(entry.node)) if isinstance(entry, View) else entry
 
     def _read(
         self,
@@ -373,8 +375,6 @@ class Streaming(Frames):
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
     """By a stage's fingerprint: the blobs with which its buckets begin (``bucket``, ``name``,
     ``blob``). The first micro-batch takes them over."""
-    sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
-    """The sources that are read in place of entries, or of the nodes below views."""
     silent: bool = field(default=False, kw_only=True)
     """True if no result is emitted."""
     closing: bool = field(default=False, kw_only=True)
@@ -387,12 +387,6 @@ class Streaming(Frames):
     """The number of stages with state that have been built so far."""
 
     flat = True
-
-    def _in_place(self, entry: Entry) -> Entry:
-        """Return the source that is read in place of an entry, or of a node below its views."""
-        if entry in self.sources:
-            return self.sources[entry]
-        return replace(entry, node=self._in_place(entry.node)) if isinstance(entry, View) else entry
 
     def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``transformWithState``, in the form of

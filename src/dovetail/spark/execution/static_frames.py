@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from dovetail.engine.pack import unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
-from dovetail.plan.nodes import Node
+from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.buckets import parted
 from dovetail.spark.execution.emission import Emission
@@ -26,18 +27,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
+def changelog(
+    node: Node,
+    *,
+    emit: Emit,
+    buckets: int | None,
+    sources: Mapping[Entry, Source] | None = None,
+) -> DataFrame:
     """Return the changelog of a node with static inputs, as a static frame. State is in memory, and
     nothing waits at the end.
 
-    ``buckets``: None for the session's number of shuffle partitions.
+    ``buckets``: None for the session's number of shuffle partitions. ``sources``: those that are
+    read in place of inputs.
     """
     session = session_of(node)
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     plan = plan_of([node], buckets=buckets, emit=emit)
     (result,) = plan.results
-    changes = flow.changes(plan, Static(list(range(buckets)), buckets))
+    changes = flow.changes(plan, Static(list(range(buckets)), buckets, sources=sources or {}))
     return reduce(projection.viewed, result.views, changes)
 
 

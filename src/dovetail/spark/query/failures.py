@@ -20,7 +20,7 @@ def explained(error: StreamingQueryException, title: str) -> StreamingQueryExcep
     follows.
     """
     errors = _OWN.findall(str(error))
-    first = errors[-1] if errors else f"{title}: a micro-batch fails with {_cause(error)}"
+    first = errors[-1] if errors else f"{title}: a micro-batch fails with {cause_of(error)}"
     captured: Any = error
     # A classic session's error shows its description, not its message.
     part = "_desc" if hasattr(error, "_desc") else "_message"
@@ -28,7 +28,7 @@ def explained(error: StreamingQueryException, title: str) -> StreamingQueryExcep
     return error
 
 
-def _cause(error: BaseException | None) -> str:
+def cause_of(error: BaseException | None) -> str:
     """Return the cause of an error in one line.
 
     It is the last exception that Python raised, else the first cause with a condition of Spark's,

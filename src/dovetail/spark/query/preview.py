@@ -1,0 +1,284 @@
+"""The first rows of a node, computed as a batch over the first rows of its streaming inputs.
+
+A streaming query of its own reads each input, with a temporary checkpoint. Nothing of the user's
+queries is touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.sql import functions as F
+
+from dovetail.base.columns import (
+    CHANGE,
+    DELETE,
+    DELETED,
+    FILE_METADATA,
+    LOG_PARTITION,
+    POSITION,
+    SEQUENCE,
+    TIMESTAMP,
+    UPSERT,
+    quoted,
+)
+from dovetail.errors import ConfigurationError
+from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.spark_sources import leaves_of
+from dovetail.platform.sessions import is_remote
+from dovetail.platform.spark_errors import refused
+from dovetail.spark.execution import static_frames
+from dovetail.spark.execution.frames import session_of
+from dovetail.spark.execution.wire import read_of
+from dovetail.spark.query.failures import cause_of
+from dovetail.spark.query.options import ALL, BUCKETS_DEFAULT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_ENDLESS: Final = frozenset({"rate", "socket"})
+"""Formats that have no rows at the moment when a query starts, only later."""
+_POLL_S: Final = 0.1
+_STOP_S: Final = 5.0
+"""The longest wait for the end of a query that reads."""
+_FILE: Final = ("file_modification_time", "file_path", "file_block_start")
+_REMEDY: Final = "See that its source can be reached, or give more time by timeout_s="
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """The number of rows that were read of a streaming input."""
+
+    name: str
+    rows: int
+    cut: bool
+    """True if the input has, or may have, more rows."""
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of a node."""
+
+    rows: pa.Table
+    """The rows, with columns of a changelog."""
+    more: bool
+    """True if there are more rows than these."""
+    read: Sequence[ReadRows]
+    """The numbers of rows that were read of streaming inputs."""
+
+
+def first_rows(
+    node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
+) -> FirstRows:
+    """Return at most ``limit`` rows of a node, or of its ``changes``.
+
+    ``input_rows``: the most rows that are read of each streaming input. ``timeout_s``: the limit
+    for reading, and again for computing. Raises ``ConfigurationError`` if an input cannot be read
+    in time.
+    """
+    session = session_of(node)
+    live = [s for s in node.origins if s.frame is not None and s.frame.isStreaming]
+    if live and is_remote(session):
+        raise ConfigurationError(
+            "preview",
+            "a streaming input is not read on Spark Connect",
+            "Read the same source by spark.read, or write to dt.to_memory",
+        )
+    inputs = _read(live, input_rows, timeout_s)
+    frame = _frame(node, {one.source: one.local(session) for one in inputs}, changes=changes)
+    rows = _collected(session, frame.limit(limit + 1), node.name, timeout_s)
+    read = [ReadRows(one.source.name, one.count, one.cut) for one in inputs]
+    return FirstRows(rows.slice(0, limit), rows.num_rows > limit, read)
+
+
+def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> DataFrame:
+    """Return the rows of a node over these sources: a table's current rows in the order of the key,
+    records and changes in their own order.
+    """
+    if isinstance(node, Entry) and isinstance(node.base, Source) and node.stream:
+        return _records(node, sources)
+    buckets = BUCKETS_DEFAULT if sources else None
+    if node.stream or changes or not node.current:
+        frame = static_frames.changelog(node, emit="change", buckets=buckets, sources=sources)
+        return frame.orderBy(POSITION, *map(quoted, node.key.names))
+    frame = static_frames.changelog(node, emit="batch", buckets=buckets, sources=sources)
+    rows = frame.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
+    return rows.orderBy(*map(quoted, node.key.names))
+
+
+def _records(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
+    """Return the records of a stream that nothing is computed of, except by views."""
+    read = read_of(static_frames.Static([0], 1, sources=sources).in_place(entry), None)
+    deleted = F.lit(False) if read.deleted is None else read.deleted
+    return read.frame.select(
+        *(F.col(quoted(name)) for name in entry.row.names),
+        F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(CHANGE),
+        read.timestamp.alias(TIMESTAMP),
+    )
+
+
+@dataclass
+class _Input:
+    """A streaming input whose first rows are read."""
+
+    source: Source
+    limit: int
+    batches: list[pa.Table] = field(default_factory=list)
+    ended: Event = field(default_factory=Event)
+    """Set when there are enough rows."""
+    query: StreamingQuery | None = None
+    endless: bool = False
+    """True if the source has rows only some time after its start. The first ones are enough."""
+    cut: bool = False
+    """True if there are, or may be, more rows than were read."""
+
+    @property
+    def count(self) -> int:
+        """The number of rows that were read."""
+        return min(self.limit, sum(int(batch.num_rows) for batch in self.batches))
+
+    @property
+    def columns(self) -> DataFrame:
+        """The row, the roles of a source under names of their own, and the file's place."""
+        source = self.source
+        assert source.frame is not None
+        assert source.timestamp is not None
+        roles = {
+            TIMESTAMP: source.timestamp,
+            DELETED: source.deleted,
+            SEQUENCE: source.order.sequence,
+            LOG_PARTITION: source.order.log_partition,
+        }
+        named = [column.alias(name) for name, column in roles.items() if column is not None]
+        if source.order.by_files:
+            file = F.col(FILE_METADATA)
+            named.append(F.struct(*(file[part].alias(part) for part in _FILE)).alias(FILE_METADATA))
+        return source.frame.select(*(F.col(quoted(n)) for n in source.row.names), *named)
+
+    def start(self, folder: str) -> None:
+        """Start the query that reads, with a checkpoint in ``folder``."""
+        frame = self.columns
+        self.endless = any(leaf.format in _ENDLESS for leaf in leaves_of(frame))
+        trigger: Mapping[str, Any] = {"processingTime": "0 seconds"} if self.endless else ALL
+        writer = frame.writeStream.foreachBatch(self._take).trigger(**trigger)
+        place = Path(folder, uuid4().hex).as_uri()
+        with refused("preview", f"{self.source.title} cannot be read", _REMEDY):
+            self.query = writer.option("checkpointLocation", place).start()
+
+    def _take(self, batch: DataFrame, _: int) -> None:
+        """Keep the rows of a micro-batch that are still wanted, and one more."""
+        if not self.ended.is_set():
+            wanted = self.limit + 1 - sum(rows.num_rows for rows in self.batches)
+            self.batches.append(batch.limit(wanted).toArrow())
+        rows_read = sum(rows.num_rows for rows in self.batches)
+        if rows_read > self.limit or (self.endless and rows_read):
+            self.ended.set()
+
+    def wait(self, until: float, timeout_s: float) -> None:
+        """Wait until enough rows are there, all are read or the time is over.
+
+        Raises ``ConfigurationError`` if the query fails, or if it did not even begin to read.
+        """
+        query = self.query
+        assert query is not None
+        while query.isActive and time.monotonic() < until and not self.ended.wait(_POLL_S):
+            pass
+        error = query.exception()
+        if error is not None:
+            problem = f"{self.source.title} cannot be read: {cause_of(error).rstrip('.')}"
+            raise ConfigurationError("preview", problem, _REMEDY) from error
+        self.cut = self.ended.is_set() or query.isActive
+        if query.isActive and not self.batches:
+            raise _late(f"{self.source.title} gave no row", timeout_s)
+
+    def stop(self) -> None:
+        """Stop the query. A source that does not answer may take long to stop, so the wait for it
+        is short.
+        """
+        if self.query is not None:
+            stopping = Thread(target=self.query.stop, name="dovetail-preview-stop", daemon=True)
+            stopping.start()
+            stopping.join(_STOP_S)
+
+    def local(self, session: SparkSession) -> Source:
+        """Return the source of the rows that were read."""
+        schema, source = self.columns.schema, self.source
+        rows = pa.concat_tables(self.batches).slice(0, self.limit) if self.batches else []
+        order = replace(
+            source.order,
+            sequence=_named(SEQUENCE, source.order.sequence),
+            log_partition=_named(LOG_PARTITION, source.order.log_partition),
+        )
+        return replace(
+            source,
+            frame=session.createDataFrame(rows, schema).coalesce(1),
+            timestamp=F.col(TIMESTAMP),
+            deleted=_named(DELETED, source.deleted),
+            order=order,
+            with_unread=None,
+        )
+
+
+def _named(name: str, role: Column | None) -> Column | None:
+    """Return the column of a role, None if the source has no such role."""
+    return None if role is None else F.col(name)
+
+
+def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Input]:
+    """Return the first rows of streaming sources, which are read at the same time."""
+    inputs = [_Input(source, limit) for source in sources]
+    until = time.monotonic() + timeout_s
+    with TemporaryDirectory(prefix="dovetail-preview-", ignore_cleanup_errors=True) as folder:
+        try:
+            for one in inputs:
+                one.start(folder)
+            for one in inputs:
+                one.wait(until, timeout_s)
+        finally:
+            for one in inputs:
+                one.stop()
+    return inputs
+
+
+def _collected(session: SparkSession, frame: DataFrame, name: str, timeout_s: float) -> pa.Table:
+    """Return the rows of a static frame. Raises ``ConfigurationError`` if the job takes too long,
+    and the job's own error if it fails.
+    """
+    tag, outcome = f"dovetail-preview-{uuid4().hex}", list[Any]()
+
+    def collect() -> None:
+        session.addTag(tag)
+        try:
+            outcome.append(frame.toArrow())
+        except Exception as error:
+            outcome.append(error)
+        finally:
+            session.removeTag(tag)
+
+    job = InheritableThread(target=collect, name="dovetail-preview", daemon=True)
+    job.start()
+    try:
+        job.join(timeout_s)
+    finally:
+        if job.is_alive():
+            session.interruptTag(tag)
+    if not outcome:
+        raise _late(f"{name} was not computed", timeout_s)
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _late(problem: str, timeout_s: float) -> ConfigurationError:
+    """Return the error of a preview that takes too long."""
+    return ConfigurationError("preview", f"{problem} within {timeout_s:g} s", _REMEDY)
