@@ -1,0 +1,31 @@
+"""The commands of ``dovetail``, read from the program."""
+
+from __future__ import annotations
+
+import typer.main
+
+from dovetail.cli import app
+
+
+def as_markdown() -> str:
+    """Return the page of all commands."""
+    group = typer.main.get_command(app)
+    context = group.make_context("dovetail", [], resilient_parsing=True)
+    parts = ["# Command line", f"{group.help} `dovetail COMMAND --help` shows the same."]
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        named = [p.name.upper() for p in command.params if p.param_type_name == "argument"]
+        usage = " ".join(["dovetail", name, *named, "[OPTIONS]"])
+        rows = [_row(parameter) for parameter in command.params]
+        parts += [f"## {name}", command.help, f"```\n{usage}\n```"]
+        parts += ["\n".join(["| parameter | default | says |", "|---|---|---|", *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(parameter: typer.core.TyperArgument | typer.core.TyperOption) -> str:
+    names = ", ".join(f"`{name}`" for name in parameter.opts)
+    if parameter.param_type_name == "argument":
+        names = f"`{parameter.name.upper()}`"
+    default = getattr(parameter.default, "value", parameter.default)
+    shown = "required" if parameter.required else f"`{default}`" if default else ""
+    return f"| {names} | {shown} | {(parameter.help or '').replace('|', '')} |"
