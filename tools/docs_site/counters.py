@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 METRICS = ROOT / "src" / "dovetail" / "plan" / "metrics.py"
 OPENING = """\
 Look up a counter of a query's progress, and what to do about it.
-[Running a query](../operations.md#running-a-query) says how to read them."""
+[Running a query](../operations.md#counters) says how to read them."""
 ROW = re.compile(r"^\| `<[^`]+>\.(\w+)` \|.*\|$", re.MULTILINE)
 
 
