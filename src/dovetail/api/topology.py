@@ -195,6 +195,9 @@ class Planned(Hinted):
         3    | 1  | 55
         2    | 2  | 7
         2 rows of orders
+
+        Its changes, in their order:
+
         >>> orders.preview(2, changes=True)
         time | id | amount | change
         1    | 1  | 40     | upsert
