@@ -13,10 +13,16 @@
 
 - ``DovetailWarning``: a harm in spite of which a query runs. It is a ``UserWarning``.
 
-Every message names the operator, the problem and the remedy.
+Every message names the operator, the problem and the remedy. IPython and notebooks show it with the
+user's own line, and the whole traceback on request.
 """
 
 from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
 
 __all__ = [
     "BatchError",
@@ -42,6 +48,10 @@ class DovetailError(Exception):
     The error survives pickling, so one that is raised in a worker says the same on the
     driver.
 
+    In IPython and notebooks the message comes with the line that made the call, without a
+    traceback. Then ``%tb`` shows the whole traceback, and ``%xmode Verbose`` does so for
+    all errors.
+
     See Also
     --------
     PlanError : A mistake in how a topology is written.
@@ -58,6 +68,26 @@ class DovetailError(Exception):
     def __str__(self) -> str:
         where = f"\n  {self.where}" if self.where else ""
         return f"{self.operator}: {self.problem}. {self.remedy}.{where}"
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows: the message and the user's line.
+
+        It is the whole traceback in mode Verbose, and once the cell that failed is over, as for
+        ``%tb``.
+        """
+        shell = _shell()
+        if shell is None:
+            return traceback.format_exception(self)
+        first = vars(self).setdefault("_shown", shell.execution_count)
+        if shell.InteractiveTB.mode == "Verbose" or shell.execution_count != first:
+            whole: list[str] = shell.InteractiveTB.structured_traceback(
+                type(self), self, self.__traceback__
+            )
+            return whole
+        lines = [f"{type(self).__name__}: {self}", *_users_line(self, shell)]
+        if self.__cause__ is not None and (cause := line_of(self.__cause__)) not in lines[0]:
+            lines.append(f"caused by {cause}")
+        return [*lines, "%tb shows the whole traceback."]
 
 
 class PlanError(DovetailError, ValueError):
@@ -170,3 +200,25 @@ def line_of(error: BaseException) -> str:
     """
     lines = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *lines[:1]])
+
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+def _shell() -> Any:
+    """Return IPython's shell; None outside of IPython."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+def _users_line(error: BaseException, shell: Any) -> list[str]:
+    """Return the place and the text of the line that called the library; nothing if unknown."""
+    frames = traceback.extract_tb(error.__traceback__)
+    entered = (n for n, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE))
+    caller = next(entered, 0) - 1
+    if caller < 0:
+        return []
+    frame = frames[caller]
+    cell = shell.compile.format_code_name(frame.filename)
+    place = f"File {frame.filename}" if cell is None else " ".join(cell)
+    return [f"{place}, line {frame.lineno}", f"----> {frame.line}"]
