@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     DateType,
     IntegerType,
@@ -69,6 +70,17 @@ def test_other_keys() -> None:
     twice = join(join(ORDERS, CUSTOMERS, "outer", on="customer"), CUSTOMERS, "outer", on="customer",
                  select=["customer"])  # fmt: skip
     assert twice.key.names == ["id", "right_cid", "right_right_cid"]
+
+
+def test_a_join_shows_its_key_and_its_columns(spark: SparkSession) -> None:
+    shown = dt.SnapshotTable(spark, join(ORDERS, CUSTOMERS, "right", on="customer"))
+    assert repr(shown) == (
+        "SnapshotTable[right join of orders and customers; key id, right_cid]\n"
+        "  id bigint, right_cid bigint, customer bigint, kind string, kind_of string, since date"
+    )
+    html = shown._repr_html_()
+    assert html.count("<td>key</td>") == 2
+    assert "<tr><td>since</td><td>date</td><td></td></tr>" in html
 
 
 def test_only_what_is_used_is_read_and_described() -> None:

@@ -86,6 +86,10 @@ def test_a_session_without_it_is_told_what_it_lacks(spark: SparkSession) -> None
     assert "Unix sockets     off" in lines
     remedy = "remedy: build the session with dt.configure(builder)"
     assert any(line.endswith(f"costs: a sixth more system time; {remedy}") for line in lines)
+    assert repr(report) == str(report)
+    shown = report._repr_html_()
+    assert "<tr><td>Spark</td><td>ok</td><td></td><td></td></tr>" in shown
+    assert "<td>Unix sockets</td><td>off</td><td>a sixth more system time</td>" in shown
 
 
 def short_lived() -> SparkSession.Builder:

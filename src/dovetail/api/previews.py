@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from dovetail.base.columns import CHANGE, POSITION, TIMESTAMP, UPSERT
-from dovetail.base.text_cells import aligned, cells_of, escaped, printable
+from dovetail.base.text_cells import aligned, cells_of, escaped, html_table, printable
 from dovetail.base.validation import Positive, Rule, validated
 from dovetail.errors import PlanError
-from dovetail.pictures.html import table
 from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.unwindow import as_table
 from dovetail.spark.query.preview import FirstRows, first_rows
@@ -108,7 +107,7 @@ class Preview:
     def _repr_html_(self) -> str:
         header, *rows = cells_of(self.arrow)
         notes = (f"<div>{escaped(note)}</div>" for note in self.notes)
-        return "\n".join([table(header, rows), *notes])
+        return "\n".join([html_table(header, rows), *notes])
 
 
 def preview_of(

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias, overload
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -15,7 +14,7 @@ from pyspark.sql.types import StructType
 from dovetail.api.previews import Preview, preview_of
 from dovetail.base.columns import DELETED, PROBLEM, TIMESTAMP
 from dovetail.base.hints import Hinted, HintedWindows
-from dovetail.base.text_cells import printable
+from dovetail.base.text_cells import columns_text
 from dovetail.base.validation import (
     ColumnName,
     ColumnNames,
@@ -58,9 +57,6 @@ from dovetail.spark.query.start import ASink
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from typing_extensions import Self, Unpack
-
-_COLUMNS_MAX: Final = 90
-"""The longest line of columns in ``repr``, in characters."""
 
 
 class Planned(Hinted):
@@ -259,15 +255,11 @@ class Planned(Hinted):
     @property
     def _title(self) -> str:
         """The class, the name and the key."""
-        title = f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
-        return printable(title)
+        return f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
 
     def __repr__(self) -> str:
-        columns = ", ".join(
-            printable(f"{field.name} {field.dataType.simpleString()}") for field in self.plan.row
-        )
-        lines = wrap(columns, _COLUMNS_MAX, max_lines=2, placeholder=" …")
-        return "\n  ".join([self._title, *lines])
+        columns = ((field.name, field.dataType.simpleString()) for field in self.plan.row)
+        return columns_text(self._title, columns)
 
     def _repr_html_(self) -> str:
         return notebook_html(self._title, self.plan)

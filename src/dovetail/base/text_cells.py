@@ -1,17 +1,18 @@
 """Rows and changes as a table in text: a header, then a line for each, with bars between cells.
 
 The test driver, the console and previews print it alike. ``time`` is the first column and
-``change``, if there is any, the last.
+``change``, if there is any, the last. Columns and cells as HTML are here, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from html import escape
 from itertools import chain
+from textwrap import wrap
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from dovetail.base.columns import POSITION, TIMESTAMP
 TIME, CHANGE = "time", "change"
 CELL_MAX: Final = 100
 """The longest cell of a table that is only to be read, in characters."""
+_COLUMNS_MAX: Final = 90
+"""The longest line of columns in ``repr``, in characters."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DAY_US = 86_400_000_000
 
@@ -68,6 +71,41 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
         return ["" if us is None else str(instant(us, zone)) for us in moments]
     texts = (cell_text(value, type_) for value in column.to_pylist())
     return [text if len(text) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…" for text in texts]
+
+
+def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
+    """Return the ``repr`` of something with columns: a title, then names and types in two lines at
+    most.
+
+    >>> print(columns_text("Table[orders; key id]", [("id", "bigint"), ("amount", "bigint")]))
+    Table[orders; key id]
+      id bigint, amount bigint
+    """
+    named = ", ".join(printable(f"{name} {type_}") for name, type_ in columns)
+    lines = wrap(named, _COLUMNS_MAX, max_lines=2, placeholder=" …")
+    return "\n  ".join([printable(title), *lines])
+
+
+def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> str:
+    """Return the same as HTML: a title, and a table of names, types and membership in the key.
+    ``keys``: the number of key columns, which come first.
+    """
+    rows = (
+        (name, type_, "key" if index < keys else "") for index, (name, type_) in enumerate(columns)
+    )
+    return f"<strong>{escaped(title)}</strong>\n{html_table(('column', 'type', ''), rows)}"
+
+
+def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of HTML with these titles above its columns."""
+    lines = [_html_row("th", titles), *(_html_row("td", row) for row in rows)]
+    return "\n".join(["<table>", *lines, "</table>"])
+
+
+def _html_row(cell: str, texts: Sequence[str]) -> str:
+    """Return one row of a table. Lines of a cell stay apart."""
+    cells = (f"<{cell}>{escaped(text).replace(chr(10), '<br>')}</{cell}>" for text in texts)
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def printable(text: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Literal, TypeAlias
 
-from dovetail.base.text_cells import printable
+from dovetail.base.text_cells import html_columns, printable
 from dovetail.physical.explain import explain
 from dovetail.physical.topology_graph import TopologyGraph, topology_graph
-from dovetail.pictures.html import columns_table, html
+from dovetail.pictures.html import html
 from dovetail.pictures.mermaid import mermaid
 from dovetail.pictures.svg import svg
 from dovetail.plan.nodes import Node
@@ -38,7 +38,8 @@ def explained(nodes: tuple[Node, ...], form: ExplainFormat) -> str | None:
 
 def notebook_html(title: str, node: Node) -> str:
     """Return what a notebook shows of a node: its columns, and the picture if it can be drawn."""
-    parts = [columns_table(title, node)]
+    columns = [(field.name, field.dataType.simpleString()) for field in node.row]
+    parts = [html_columns(title, columns, len(node.key))]
     # A cell that shows a value must not fail: neither without grandalf nor for a topology that
     # cannot be planned.
     with suppress(Exception):

@@ -9,6 +9,7 @@ from typing import NoReturn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from dovetail.base.text_cells import columns_text, html_columns
 from dovetail.base.validation import ColumnNames, Natural, Path, Positive, Text, validated
 from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How
@@ -57,6 +58,7 @@ class SnapshotTable:
     >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
     >>> orders
     SnapshotTable[orders; key id]
+      id bigint, customer string
     """
 
     @validated
@@ -499,5 +501,19 @@ class SnapshotTable:
         with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):
             return VersionReader(session, self.plan, Scratch()).rows(self.plan, present)
 
-    def __repr__(self) -> str:
+    @property
+    def _title(self) -> str:
+        """The class, the name and the key."""
         return f"SnapshotTable[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
+
+    @property
+    def _columns(self) -> list[tuple[str, str]]:
+        """The names and types of all columns, key columns first."""
+        fields = (*self.plan.key, *self.plan.values)
+        return [(field.name, field.dataType.simpleString()) for field in fields]
+
+    def __repr__(self) -> str:
+        return columns_text(self._title, self._columns)
+
+    def _repr_html_(self) -> str:
+        return html_columns(self._title, self._columns, len(self.plan.key))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from dovetail.base.text_cells import html_table
 from dovetail.base.validation import validated
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import has_source, started_with
@@ -32,9 +33,9 @@ class Finding:
     """The way to solve the problem."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
-    """The result of ``doctor``; as text, a table.
+    """The result of ``doctor``. It prints as a table, and notebooks show it as a table.
 
     ``findings`` has everything that was checked, and ``missing`` what the session lacks.
     """
@@ -46,7 +47,14 @@ class Report:
         """The findings with a problem."""
         return tuple(finding for finding in self.findings if finding.lacks is not None)
 
-    def __str__(self) -> str:
+    def _repr_html_(self) -> str:
+        rows = (
+            (f.what, "ok", "", "") if f.lacks is None else (f.what, f.lacks, f.costs, f.remedy)
+            for f in self.findings
+        )
+        return html_table(("what", "lacks", "costs", "remedy"), rows)
+
+    def __repr__(self) -> str:
         width = max(len(item.what) for item in self.findings)
         lines = []
         for finding in self.findings:

@@ -181,12 +181,16 @@ def test_a_broker_out_of_reach_is_named(spark: SparkSession) -> None:
 def test_what_a_query_has_written_is_shown(spark: SparkSession, tmp_path: Path) -> None:
     frame = live(spark, tmp_path, [(1, "ann", 40), (1, "ann", 41)], [(1, "ann", -1)])
     query = table(frame, deleted="gone").write_stream(
-        dt.to_memory("looked_at"),
-        checkpoint=tmp_path / "checkpoint",
-        trigger={"availableNow": True},
-        buckets=1,
+        dt.to_memory("looked_at"), checkpoint=tmp_path / "checkpoint", buckets=1
     )
-    query.awaitTermination()
+    query.processAllAvailable()
+    lines = ["Query[orders; running]", f"  id {query.id}", "  micro-batch 0: 3 rows read"]
+    assert repr(query).splitlines() == lines
+    query.stop()
+    assert repr(query).startswith("Query[orders; ended]")
+    assert query._repr_html_().startswith(  # type: ignore[attr-defined]
+        f"<strong>Query[orders; ended]</strong>\n<div>id {query.id}</div>"
+    )
     assert repr(dt.preview(spark.table("looked_at"), 2)) == (
         "time                 | id | customer | amount | change\n"
         "2024-05-01T10:00:01Z | 1  | ann      | 40     | upsert\n"

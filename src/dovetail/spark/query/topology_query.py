@@ -11,8 +11,10 @@ from functools import cache
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
 
+from dovetail.base.text_cells import escaped, printable
 from dovetail.platform.jvm import has_read_all
 from dovetail.spark.query.failures import explained
 
@@ -150,6 +152,31 @@ class TopologyQuery(_SparkQuery):
             return self._failure
         error = super().exception()
         return None if error is None else explained(error, self._title)
+
+    def __repr__(self) -> str:
+        state, lines = self._described()
+        return "\n  ".join([printable(f"Query[{self._title}; {state}]"), *lines])
+
+    def _repr_html_(self) -> str:
+        state, lines = self._described()
+        title = f"<strong>{escaped(f'Query[{self._title}; {state}]')}</strong>"
+        return "\n".join([title, *(f"<div>{escaped(line)}</div>" for line in lines)])
+
+    def _described(self) -> tuple[str, list[str]]:
+        """Return the state in a word, and lines on the query: its id, and its last micro-batch or
+        its failure. Without an answer of Spark the state is unknown.
+        """
+        try:
+            failure, progress = self.exception(), self.lastProgress
+            state = "running" if self.isActive else "ended" if failure is None else "failed"
+            lines = [f"id {self.id}"]
+            if failure is not None:
+                lines.append(printable(str(failure).strip().partition("\n")[0]))
+            elif progress is not None:
+                lines.append(f"micro-batch {progress.batchId}: {progress.numInputRows:,} rows read")
+        except (Py4JError, PySparkException, OSError):
+            return "unknown, its session is gone", []
+        return state, lines
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
