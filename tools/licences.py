@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 HEAD = """\
 # Licences
 
-dovetail is under the Apache License 2.0. What `pip install` brings with it, with all extras:
+See the licences of all that `pip install` brings, with all extras. dovetail itself is under the
+Apache License 2.0.
 
 | package | licence | for |
 |---|---|---|"""
