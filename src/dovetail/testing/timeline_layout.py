@@ -67,4 +67,8 @@ class TimelineLayout:
     lanes: list[Lane]
     bars: list[WindowBar]
     notes: list[str]
-    """Lines on what is left out."""
+    """Lines above the lanes, such as on what is left out."""
+    unit: str = "batch"
+    """The name of the groups that ``TimelineColumn.batch`` numbers."""
+    title: str = "Records and changes in the order of arrival"
+    """The text alternative of a picture."""

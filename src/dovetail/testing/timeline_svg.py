@@ -54,7 +54,7 @@ HEADER, ROW, GAP, MARGIN = 44, 20, 16, 12
 def svg_of(layout: TimelineLayout) -> str:
     """Return a timeline as the text of an SVG."""
     names = [*(lane.name for lane in layout.lanes), *(bar.label for bar in layout.bars)]
-    left = MARGIN + CHARACTER * max(map(len, [*names, "batch"])) + 24
+    left = MARGIN + CHARACTER * max(map(len, [*names, layout.unit])) + 24
     widths = [_width(layout, column) for column in range(len(layout.columns))]
     edges = [*accumulate(widths, initial=left)]
     tops = [*accumulate(map(_height, layout.lanes), initial=HEADER + ROW * len(layout.notes))]
@@ -75,7 +75,7 @@ def svg_of(layout: TimelineLayout) -> str:
         [
             f"<svg {ROOT} {size}>",
             f"<style>{_style()}</style>",
-            "<title>Records and changes in the order of arrival</title>",
+            f"<title>{_escaped(layout.title)}</title>",
             '<rect class="paper" width="100%" height="100%" rx="6"/>',
             *parts,
             "</svg>",
@@ -110,7 +110,7 @@ def _at(edges: Sequence[float], column: int) -> float:
 
 
 def _notes(layout: TimelineLayout) -> Iterator[str]:
-    """Yield the lines on what is left out."""
+    """Yield the lines above the lanes."""
     for row, note in enumerate(layout.notes, 1):
         yield _text(MARGIN, row * ROW, note, "faint")
 
@@ -119,7 +119,7 @@ def _header(
     layout: TimelineLayout, edges: Sequence[float], top: float, bottom: float
 ) -> Iterator[str]:
     """Yield the micro-batches with their bands, every second one tinted, and the times."""
-    yield _text(MARGIN, top + 18, "batch", "faint")
+    yield _text(MARGIN, top + 18, layout.unit, "faint")
     yield _text(MARGIN, top + 36, "time", "faint")
     columns = [*enumerate(layout.columns)]
     for batch, group in groupby(columns, key=lambda column: column[1].batch):
@@ -135,13 +135,14 @@ def _header(
 
 def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float]) -> Iterator[str]:
     """Yield a line from each record down to the last of the changes in its column."""
-    for column in range(len(layout.columns)):
+    records = {column for lane in layout.lanes if not lane.result for column in lane.stacks}
+    for column in sorted(records):
         ends = [
             top + GAP / 2 + ROW * (row + 0.5)
             for lane, top in zip(layout.lanes, tops, strict=False)
             for row, _ in enumerate(lane.stacks.get(column, []))
         ]
-        if len(ends) > 1 and layout.columns[column].source is not None:
+        if len(ends) > 1:
             x = f"{_at(edges, column):.1f}"
             yield f'<line class="cause" x1="{x}" x2="{x}" y1="{ends[0]:.1f}" y2="{ends[-1]:.1f}"/>'
 

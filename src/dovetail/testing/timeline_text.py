@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dovetail.testing.timeline_layout import Lane, Mark, TimelineColumn, TimelineLayout, WindowBar
 
-BATCH, TIME = "batch", "time"
+TIME = "time"
 
 
 def text_of(layout: TimelineLayout, width: int) -> str:
@@ -14,13 +14,18 @@ def text_of(layout: TimelineLayout, width: int) -> str:
 
     Columns that have no room come in a further block. A bar before a cell begins a micro-batch.
     """
-    names = [BATCH, TIME, *(lane.name for lane in layout.lanes), *(b.label for b in layout.bars)]
+    names = [
+        layout.unit,
+        TIME,
+        *(lane.name for lane in layout.lanes),
+        *(b.label for b in layout.bars),
+    ]
     gutter = max(map(len, names))
     blocks = ["\n".join(layout.notes)] * bool(layout.notes)
     widths = [_width(layout, column) for column in range(len(layout.columns))]
     for block in _blocks(widths, width - gutter):
         cells = [
-            (BATCH, [_batch(layout.columns, n) for n in block]),
+            (layout.unit, [_batch(layout.columns, n) for n in block]),
             (TIME, [layout.columns[n].label for n in block]),
         ]
         for lane in layout.lanes:
