@@ -19,18 +19,8 @@ PAGES = {
 }
 WORDS_MAX = 25
 """Of a sentence."""
-LONG_SENTENCES = {
-    "docs/delta_joins.md": 5,
-    "docs/foreign_keys.md": 1,
-    "docs/snapshots.md": 2,
-    "docs/streams.md": 13,
-    "docs/tables.md": 5,
-    "docs/transformations.md": 9,
-    "docs/windows.md": 4,
-}
-"""The pages that still have long sentences, with the number of them."""
-OPENINGS = {"README.md", "docs/index.md", *LONG_SENTENCES}
-"""The landing pages, which say what the library is, and pages that are yet to be rewritten."""
+OPENINGS = {"README.md", "docs/index.md"}
+"""The landing pages, which say what the library is."""
 VERBS = {
     *("Add", "Answer", "Ask", "Bring", "Build", "Change", "Choose", "Compute", "Copy", "Count"),
     *("Emit", "Find", "Flag", "Follow", "Get", "Give", "Group", "Join", "Keep", "Leave", "Let"),
@@ -112,14 +102,7 @@ def test_sentences_are_found() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_sentences_are_short(name: str) -> None:
-    found = long_sentences(PAGES[name].read_text("utf-8"))
-    assert len(found) <= LONG_SENTENCES.get(name, 0), "\n".join(found)
-
-
-@pytest.mark.parametrize("name", sorted(LONG_SENTENCES.keys() & PAGES.keys()))
-def test_an_exception_is_needed(name: str) -> None:
-    """The list shrinks as pages are rewritten."""
-    assert long_sentences(PAGES[name].read_text("utf-8"))
+    assert long_sentences(PAGES[name].read_text("utf-8")) == []
 
 
 def opens_with_a_verb(text: str) -> bool:
@@ -134,7 +117,5 @@ def test_a_page_begins_with_what_the_reader_can_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_words_that_say_nothing_are_left_out(name: str) -> None:
-    if name in LONG_SENTENCES:
-        return
     prose = " ".join(blocks(PAGES[name].read_text("utf-8")))
     assert FORBIDDEN.findall(prose) == []

@@ -116,7 +116,7 @@ def test_llms_txt_lists_each_page(site: Path, pages: dict[str, Tags]) -> None:
 
 
 def test_the_search_needs_no_server(site: Path) -> None:
-    assert '"foreign_keys.html' in (site / "search" / "search_index.js").read_text("utf-8")
+    assert '"joins/foreign_key.html' in (site / "search" / "search_index.js").read_text("utf-8")
 
 
 def test_the_glossary_is_short() -> None:

@@ -1,4 +1,4 @@
-"""The example of docs/snapshots.md, run against Delta tables."""
+"""The example of docs/joins/snapshots.md, run against Delta tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "snapshots.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "joins" / "snapshots.md"
 
 
 def test_the_example_prints_what_it_says(

@@ -44,7 +44,7 @@ class SnapshotTable:
 
     Notes
     -----
-    Source: FLIP-486, "Future Work" (strong consistency); docs/snapshots.md.
+    Source: FLIP-486, "Future Work" (strong consistency); docs/joins/snapshots.md.
 
     Examples
     --------

@@ -75,7 +75,7 @@ def svg_of(layout: TimelineLayout) -> str:
         [
             f"<svg {ROOT} {size}>",
             f"<style>{_style()}</style>",
-            f"<title>{_escaped(layout.title)}</title>",
+            f"<title>{escaped(layout.title)}</title>",
             '<rect class="paper" width="100%" height="100%" rx="6"/>',
             *parts,
             "</svg>",

@@ -21,7 +21,7 @@ In form ``left`` a left row has at most one match, and its result replaces its f
 or not. In form ``key`` a group has one result, a function of at most one row of each side.
 
 There is at most one result per result key, so results need no order among themselves. Source:
-FLIP-486 "Delta Join with Eventual Consistency"; docs/delta_joins.md has the proofs.
+FLIP-486 "Delta Join with Eventual Consistency"; docs/joins/delta_join.md has the proofs.
 """
 
 from __future__ import annotations

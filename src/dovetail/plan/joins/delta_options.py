@@ -3,7 +3,7 @@
 A *delta join* looks rows up in stores and keeps no state. Its limitations (FLIP-486) are checked
 against the plan one by one. An error therefore names all that are broken, and ``explain`` says how
 each is met. A join whose results are keyed by one table's key needs fewer of them.
-docs/delta_joins.md explains why.
+docs/joins/delta_join.md explains why.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def delta_join(
       row.
     - No looked-up row is kept of a side whose rows may change their join key.
 
-    Source: FLIP-486; docs/delta_joins.md lists the limitations.
+    Source: FLIP-486; docs/joins/delta_join.md lists the limitations.
 
     Examples
     --------
