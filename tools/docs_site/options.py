@@ -56,7 +56,7 @@ def as_markdown(title: str, opening: str, calls: tuple[str, ...]) -> str:
             f"| `{option}` | {f'`{default}`' if default else 'required'} | {about} |"
             for option, default, about in options(name)
         ]
-        parts += [f"## {name}", f"{_summary(name)} [All of it][dovetail.{name}]"]
+        parts += [f"## {name}", f"{_summary(name)} [`{name}` in full][dovetail.{name}]"]
         parts += ["\n".join(["| option | default | says |", "|---|---|---|", *table])]
     return "\n\n".join(parts) + "\n"
 
