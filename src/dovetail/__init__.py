@@ -6,6 +6,7 @@ The common names are here. Others are in modules by topic:
 - ``dt.formats``: formats of records, such as JSON, Avro and Debezium's.
 - ``dt.lookups``: stores in which rows are looked up.
 - ``dt.checkpoints``: the state of queries: read it, go back, upgrade.
+- ``dt.metrics``: rows, changes, stream time and durations of running queries.
 - ``dt.testing``: a driver that runs a topology row by row, without Spark.
 - ``dt.errors`` and ``dt.typing``: errors to catch and types for annotations.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from dovetail import checkpoints, errors, formats, lookups, typing, windows
+from dovetail import checkpoints, errors, formats, lookups, metrics, typing, windows
 from dovetail.api.previews import preview
 from dovetail.api.results import dead_letters, explain, run
 from dovetail.api.tables import Stream, Table, WindowedTable
@@ -45,6 +46,7 @@ from dovetail.plan.types.aggregates import (
 )
 from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
+from dovetail.spark.metrics.progress import progress
 from dovetail.spark.session import configure
 
 __version__ = "0.1.0"
@@ -73,8 +75,10 @@ __all__ = [
     "lookups",
     "max",
     "mean",
+    "metrics",
     "min",
     "preview",
+    "progress",
     "read_current",
     "read_topic",
     "run",
@@ -99,7 +103,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("dovetail.testing")
     if name.startswith("_"):
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
-    topics = (windows, formats, lookups, checkpoints, errors, typing)
+    topics = (windows, formats, lookups, checkpoints, metrics, errors, typing)
     remedy = OF_MODULE.get(name) or of_topic(name, __all__, topics) or nearest(name, __all__)
     raise MissingNameError("dovetail", f"there is no dt.{name}", remedy)
 

@@ -83,6 +83,17 @@ class World:
         return str(self.folder / uuid4().hex)
 
     @cached_property
+    def query(self) -> Any:
+        query = self.orders.write_stream(
+            dt.to_memory("of_orders"),
+            checkpoint=self.new_folder(),
+            trigger={"availableNow": True},
+            buckets=1,
+        )
+        query.awaitTermination()
+        return query
+
+    @cached_property
     def a(self) -> dt.SnapshotTable:
         return dt.SnapshotTable.from_delta(self.spark, self.snapshot("a"), key="id")
 
@@ -833,6 +844,15 @@ CALLS: dict[str, Call] = {
         memory=NAME,
     ),
     "doctor": call(lambda _: dt.doctor, spark=SESSION),
+    "progress": call(lambda w: partial(dt.progress, w.query), query=line()),
+    "recent": call(lambda w: partial(dt.metrics.recent, w.query), query=line()),
+    "prometheus": call(
+        lambda w: partial(dt.metrics.prometheus, w.query),
+        runs=True,
+        query=line(),
+        port=line("zero", "number", wrong=(-1, 1 << 16)),
+        host=line("text", "column", "span"),
+    ),
     "read_current": call(
         lambda w: partial(dt.read_current, spark=w.spark, path=w.changelog, key="id"),
         spark=SESSION,
@@ -1109,9 +1129,14 @@ CALLS["explain"] = call(
 UNCALLED = {
     "Change",
     "DriverTimeline",
-    "Preview",
-    "GroupedTable",
+    "Exporter",
     "GroupedStream",
+    "GroupedTable",
+    "InputProgress",
+    "Preview",
+    "Progress",
+    "StageProgress",
+    "Unused",
     "WindowedStream",
 }
 """Classes of what calls return; they are not made by users."""

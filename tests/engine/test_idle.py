@@ -190,7 +190,7 @@ def wait_until(query: Any, happened: Callable[[], bool]) -> None:
 
 def counts_of(query: Any) -> dict[str, int]:
     progress = chain(*(one.observedMetrics.items() for one in query.recentProgress))
-    return {name: row.records for name, row in progress if row.records}
+    return {name: row.records for name, row in progress if "records" in row and row.records}
 
 
 def write(folder: Path, rows: list[dict[str, Any]], number: int) -> None:

@@ -27,6 +27,7 @@ PAGES = [
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "postgres.md",
     ROOT / "docs" / "operations.md",
+    ROOT / "docs" / "metrics.md",
     ROOT / "docs" / "state.md",
     ROOT / "docs" / "upgrades.md",
     ROOT / "docs" / "troubleshooting.md",

@@ -26,7 +26,7 @@ ARRAYS = {"errors", "base", "arrays"}
 LAWS = {*ARRAYS, "aggregates", "laws"}
 PLANS = {*LAWS, "platform", "lookup_sources", "plan", "physical"}
 BUCKETS = {*PLANS, "state", "operators", "engine"}
-TOPICS = {"errors", "windows", "formats", "lookups", "checkpoints", "typing"}
+TOPICS = {"errors", "windows", "formats", "lookups", "checkpoints", "metrics", "typing"}
 """The public modules beside the top one."""
 LAYERS = {
     "errors": set(),
@@ -53,6 +53,7 @@ LAYERS = {
     "formats": {"io"},
     "lookups": {"lookup_sources", "plan"},
     "checkpoints": {"spark", "api"},
+    "metrics": {"spark"},
     "typing": {"plan", "spark", "api"},
     "__init__": {"base", "io", "plan", "spark", "snapshots", "api", *TOPICS},
 }

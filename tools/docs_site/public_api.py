@@ -11,7 +11,7 @@ import griffe
 
 SRC = Path(__file__).parents[2] / "src"
 MODULES = (
-    *("", "windows", "formats", "lookups", "checkpoints", "errors", "typing"),
+    *("", "windows", "formats", "lookups", "checkpoints", "metrics", "errors", "typing"),
     *("testing", "testing.strategies"),
 )
 """The modules that users import from: ``dovetail`` itself, and below it."""

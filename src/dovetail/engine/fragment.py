@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from time import perf_counter_ns
 from time import time as wall_clock
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from dovetail.engine.align import align
 from dovetail.engine.batches.pieces import Piece, batch_of
 from dovetail.engine.batches.row_store import Stock, table_of
 from dovetail.engine.batches.slices import Slices
+from dovetail.engine.bucket_report import BucketReport
 from dovetail.engine.error_context import blamed, culprit, place_of
 from dovetail.engine.idle import Idle, Times
 from dovetail.engine.logs import in_effect
@@ -53,6 +55,8 @@ class Processed:
     """The heartbeat for the stages that read this one; None for none."""
     counts: Counts = field(default_factory=Counts)
     """The numbers of rows that had no use, by metric; complete once all changes have been taken."""
+    report: BucketReport | None = None
+    """The work of the bucket, complete once all changes have been taken; None if there was none."""
 
 
 class Time(NamedTuple):
@@ -93,7 +97,7 @@ def _process(
     idle: Idle | None,
 ) -> Processed:
     """Run one micro-batch as ``process`` does, without naming the place of errors."""
-    sources = fragment.sources
+    begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
     read_us = _advance(before.read_us, pieces)
     after = replace(before, read_us=read_us, stream_time_us=_later(before.stream_time_us, read_us))
@@ -133,10 +137,14 @@ def _process(
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
     counts: Counts = Counts()
-    changes = _worked(shares, before, after, waiting_stores, counts, bucket)
+    report = BucketReport([0] * len(sources), [*after.stream_time_us])
+    report.work_us = (perf_counter_ns() - begun_ns) // 1000
+    changes = report.watching(
+        _worked(shares, before, after, waiting_stores, counts, report, bucket)
+    )
     first = next(changes, None)
     changes = chain(() if first is None else (first,), changes)
-    return Processed(changes, again_us, time, counts)
+    return Processed(changes, again_us, time, counts, report)
 
 
 def _worked(
@@ -145,16 +153,18 @@ def _worked(
     after: Manifest,
     waiting_stores: Mapping[str, Runs],
     counts: Counts,
+    report: BucketReport,
     bucket: int,
 ) -> Iterator[pa.Table]:
     """Yield the changes of shares in turn, each computed on the state that the one before left.
     After the last share's operators, store the manifest.
 
     ``after``: the manifest at the end but for the operators' stores; ``waiting_stores``: its other
-    stores. Unused rows are added to ``counts``.
+    stores. Unused rows are added to ``counts``, the rows that come to ``report``.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
+        report.add_rows([len(batch.rows) for batch in share.batches])
         with blamed(share.fragment.title, partial(_place, share, bucket)):
             share, logs = in_effect(share, counts)
             done = operator_chain.run(share)

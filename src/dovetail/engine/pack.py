@@ -23,6 +23,7 @@ from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
 from dovetail.engine.arrival import arranged
 from dovetail.engine.batches.pieces import Piece
+from dovetail.engine.bucket_report import BucketReport
 from dovetail.errors import DataError
 from dovetail.operators.counts import Counts, example_of, shown
 from dovetail.physical.source import SourceSpec
@@ -36,6 +37,7 @@ PACKED = pa.schema(
         ("heard_us", pa.int64()),
         ("counts", pa.list_(pa.int64())),
         ("examples", pa.list_(pa.string())),
+        ("report", pa.string()),
         *((name, pa.binary()) for name in ("runs", "stairs", "payload")),
     ]
 )
@@ -398,6 +400,8 @@ class Tag:
     """The numbers of rows that had no use, by the packing's metrics."""
     examples: Sequence[str | None] = ()
     """An example of each kind of them, in words; None if there is none."""
+    report: str | None = None
+    """The report on a bucket's work (``BucketReport.as_text``); None if there is none."""
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
     heard_us: int = NO_TIME
@@ -412,6 +416,10 @@ class Tag:
             counts=[count_by_metric[name] for name in metrics],
             examples=[examples.get(name) for name in metrics],
         )
+
+    def reporting(self, report: BucketReport | None) -> Tag:
+        """Return the tag with a report; the tag itself for None."""
+        return self if report is None else replace(self, report=report.as_text())
 
 
 def packed(
@@ -453,7 +461,7 @@ def _beating(reader: int, beat: Piece) -> Tag:
 
 def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
     """Return n rows of ``PACKED`` for n labels and payloads, with the facts of ``tag`` in each.
-    Only the first row has the counts, so that they are counted once.
+    Only the first row has the counts and the report, so that they are counted once.
     """
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)
@@ -464,6 +472,7 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
         *(pa.array([time] * rows, pa.int64()) for time in (tag.high_time_us, tag.heard_us)),
         pa.array(counts, pa.list_(pa.int64())),
         pa.array(examples, pa.list_(pa.string())),
+        pa.array([tag.report] + [None] * (rows - 1), pa.string()),
         *(_to_all(table, rows) for table in (tag.runs, tag.stairs)),
         payloads,
     ]

@@ -21,6 +21,7 @@ Kind: TypeAlias = Literal[
     "replaced",
     "malformed",
     "lookups",
+    "stage",
 ]
 
 

@@ -55,6 +55,11 @@ def analyzed_plan(frame: DataFrame) -> Any:
     return _execution(frame).analyzed()
 
 
+def streaming_leaves(frame: DataFrame) -> int:
+    """Return the number of streaming sources that a frame reads."""
+    return sum(leaf.isStreaming() for leaf in items(analyzed_plan(frame).collectLeaves()))
+
+
 def is_of_the_moment(session: SparkSession, expression: Any) -> bool:
     """Say whether an expression in a plan depends on the time or the user, such as ``now()``."""
     patterns = _packages(session).org.apache.spark.sql.catalyst.trees.TreePattern

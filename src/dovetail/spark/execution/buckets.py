@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from dovetail.arrays.hashing import spark_preimage
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.batches.spool import Spool
-from dovetail.engine.fragment import SLICE_BYTES, process
+from dovetail.engine.fragment import SLICE_BYTES, Processed, process
 from dovetail.engine.idle import Idle
 from dovetail.engine.pack import PACKED, beat, unpack_piece
 from dovetail.physical.fragment import Fragment
@@ -25,6 +27,7 @@ from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 def bucket_labels(buckets: int) -> list[int]:
@@ -93,6 +96,7 @@ class StageWork:
         """
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
         done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle)
+        done = replace(done, changes=_with_state_time(done, blobs))
         if self.timers and done.again_us is not None:
             _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
         yield from self.emission.frames(done, label, high_time_us(pieces))
@@ -100,6 +104,13 @@ class StageWork:
             for reader, source_index in self.beats:
                 heard = Piece.beat(source_index, done.time.stream_us, heard_us=done.time.heard_us)
                 yield beat(reader, label, heard).to_pandas()
+
+
+def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:
+    """Yield the changes. Once all are taken, report what the state store took."""
+    yield from done.changes
+    if done.report is not None:
+        done.report.state_us, done.report.state_calls = blobs.elapsed_ns // 1000, blobs.calls
 
 
 def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
@@ -126,21 +137,36 @@ def work_of(pickled: bytes) -> StageWork:
 class StoreBlobs:
     """A bucket's blobs in Spark's state store."""
 
+    elapsed_ns = 0
+    """The time that all calls took."""
+    calls = 0
+
     def __init__(self, state: Any) -> None:
         self._state = state
 
     def get(self, name: str) -> bytes | None:
         """Return the blob, or None if there is none."""
-        value = self._state.getValue((name,))
+        with self._timed():
+            value = self._state.getValue((name,))
         return None if value is None else bytes(value[0])
 
     def put(self, name: str, blob: bytes) -> None:
         """Store or replace a blob."""
-        self._state.updateValue((name,), (blob,))
+        with self._timed():
+            self._state.updateValue((name,), (blob,))
 
     def delete(self, name: str) -> None:
         """Remove a blob."""
-        self._state.removeKey((name,))
+        with self._timed():
+            self._state.removeKey((name,))
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count a call of the state store, and add its time."""
+        begun_ns = perf_counter_ns()
+        yield
+        self.elapsed_ns += perf_counter_ns() - begun_ns
+        self.calls += 1
 
 
 _CACHES: dict[Path, SegmentCache] = {}

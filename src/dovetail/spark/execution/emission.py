@@ -26,6 +26,7 @@ PACKED_COLUMNS = spark_schema(PACKED)
 
 _OUTPUT_ROWS_MAX = 100_000
 _OUTPUT_BYTES_MAX = 32 << 20
+_COPIED_ROWS_MAX = 5_000
 
 
 class Emission(ABC):
@@ -45,14 +46,14 @@ class Emission(ABC):
 class FlatEmission(Emission):
     """Changes as the rows of a query's output.
 
-    If the stage counts, the rows have a column ``_counted`` besides. It is null, except in a last
-    row, which is no change: there it has ``[[number, example], ...]`` of ``counts`` as JSON. A
-    batch in which nothing was counted has no such row::
+    The rows have a column ``_counted`` besides. It is null, except in a last row, which is no
+    change: there it has ``[[number, example], ..., report]`` as JSON, one pair for each of
+    ``counts``. A bucket without any work has no such row::
 
         _change  _position  _counted
         upsert   7          null
         delete   8          null
-        0        0          [[2, "id=7 at 1970-01-01T00:00:00Z"]]
+        0        0          [[2, "id=7 at 1970-01-01T00:00:00Z"], {"rows": [3, 1], ...}]
     """
 
     output: Output
@@ -60,27 +61,40 @@ class FlatEmission(Emission):
     """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
-        counted = [StructField(COUNTED, StringType())] if self.counts else []
-        self.columns = StructType([*self.output.columns, *counted])
+        self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield the changes as frames with pandas columns of Arrow types. If any count is not 0, a
-        last row without a change has the counts as JSON.
+        """Yield the changes as frames with pandas columns of Arrow types. The last frame ends with
+        a row without a change that has the counts and the report as JSON. That row has a frame of
+        its own where copying the last changes would cost more.
         """
+        schema = self.output.schema.append(pa.field(COUNTED, pa.string()))
+        last = schema.empty_table()
         for rows in _parts(done.changes):
+            if len(last):
+                yield _in_pandas(last)
             table = self.output.rows(rows)
-            if self.counts:
-                table = table.append_column(COUNTED, pa.nulls(len(table), pa.string()))
-            yield _in_pandas(table)
+            last = table.append_column(schema.field(COUNTED), pa.nulls(len(table), pa.string()))
+        if done.report is not None:
+            if len(last) > _COPIED_ROWS_MAX:
+                yield _in_pandas(last)
+                last = schema.empty_table()
+            last = pa.concat_tables([last, self._counted(done, schema)]).combine_chunks()
+        if len(last):
+            yield _in_pandas(last)
+
+    def _counted(self, done: Processed, schema: pa.Schema) -> pa.Table:
+        """Return the row without a change that has the counts and the report."""
+        assert done.report is not None
         counts, examples = done.counts.number, done.counts.examples
-        if any(counts[name] for name in self.counts):
-            counted = json.dumps([[counts[name], examples.get(name)] for name in self.counts])
-            empty = [
-                pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
-                for field, declared in zip(self.output.schema, self.output.columns, strict=True)
-            ]
-            schema = self.output.schema.append(pa.field(COUNTED, pa.string()))
-            yield _in_pandas(pa.table([*empty, pa.array([counted])], schema=schema))
+        pairs = json.dumps([[counts[name], examples.get(name)] for name in self.counts])
+        separator = ", " if self.counts else ""
+        counted = f"{pairs[:-1]}{separator}{done.report.as_text()}]"
+        empty = [
+            pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
+            for field, declared in zip(self.output.schema, self.output.columns, strict=True)
+        ]
+        return pa.table([*empty, pa.array([counted])], schema=schema)
 
 
 _ZERO = pa.array([0])
@@ -97,7 +111,7 @@ def _in_pandas(table: pa.Table) -> pd.DataFrame:
 class BlobEmission(Emission):
     """Changes as Arrow IPC streams, which carry every type.
 
-    A last row has the counts of ``counts``, metrics of rows without use.
+    A last row has the counts of ``counts``, metrics of rows without use, and the report.
     """
 
     output: Output
@@ -109,23 +123,24 @@ class BlobEmission(Emission):
         self.columns = PACKED_COLUMNS
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield rows of ``PACKED``, one per stream of changes. If there are metrics, a last row has
-        the counts alone.
+        """Yield rows of ``PACKED``, one per stream of changes. A last row has the counts and the
+        report alone; it is missing if there are none.
         """
         tag = Tag(self.reader, 0, bucket, 0)
         for piece_index, rows in enumerate(_parts(done.changes)):
             yield whole(
                 self.output.rows(rows), bucket, replace(tag, number=piece_index)
             ).to_pandas()
-        if self.counts:
-            yield whole(None, bucket, tag.counting(done.counts, self.counts)).to_pandas()
+        if self.counts or done.report is not None:
+            tag = tag.counting(done.counts, self.counts).reporting(done.report)
+            yield whole(None, bucket, tag).to_pandas()
 
 
 @dataclass
 class ToBuckets(Emission):
     """Changes as the packed rows of a stage's input, partitioned over its buckets by a hash.
 
-    Every bucket gets the time, and one gets the counts of ``counts``.
+    Every bucket gets the time, and one gets the counts of ``counts`` and the report.
     """
 
     labels: Sequence[int]
@@ -143,7 +158,7 @@ class ToBuckets(Emission):
 
     def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
         """Yield rows of ``PACKED``, one per bucket for each part of the changes. A last part has no
-        rows; it brings the time and the counts.
+        rows; it brings the time, the counts and the report.
         """
         bucket, piece = self.labels.index(bucket), 0
         tag = Tag(self.reader, self.number, bucket, 0, high_time_us)
@@ -152,8 +167,8 @@ class ToBuckets(Emission):
             message = packed(rows, self.labels, rises, by=self.by)
             yield message.to_pandas()
             piece += 1
-        # The last piece has no rows; it brings the time and the bucket's counts.
         tag = replace(tag, number=piece).counting(done.counts, self.counts)
+        tag = tag.reporting(done.report)
         yield packed(None, self.labels, tag).to_pandas()
 
 

@@ -6,14 +6,14 @@ Values cross as Arrow and never become Python objects.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.base.columns import COUNTED, FAILED, LEFT_OUT, LETTER, PASSING
+from dovetail.base.columns import FAILED, LEFT_OUT, LETTER, PASSING
 from dovetail.engine.error_context import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.idle import Idle
@@ -62,6 +62,7 @@ from dovetail.spark.execution.emission import (
     ToBuckets,
     payloads,
 )
+from dovetail.spark.execution.observations import Observations
 from dovetail.spark.execution.passthrough import letting_pass, parted, with_passing
 from dovetail.spark.execution.processor import BucketProcessor
 from dovetail.spark.execution.wire import InputRows, Shared, Wire, read_of
@@ -79,7 +80,9 @@ class Frames(Flow[DataFrame, DataFrame]):
     """The number of tasks."""
     sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
     """The sources that are read in place of entries, or of the nodes below views."""
-    _metrics: Counter[str] = field(default_factory=Counter, init=False)
+    bases: list[Source] = field(default_factory=list, init=False)
+    """The sources that have been read so far, in order."""
+    observations: Observations = field(default_factory=Observations, init=False)
 
     flat: ClassVar[bool]
     """True if flat rows may leave a stage without packing."""
@@ -102,6 +105,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         frames = list[DataFrame]()
         for base, readings in by_base.items():
             assert isinstance(base, Source)
+            self.bases.append(base)
             frames.append(self._read(step, base, readings, unread=step.unread and not frames))
         return _union(frames)
 
@@ -125,14 +129,18 @@ class Frames(Flow[DataFrame, DataFrame]):
         if len(readings) == 1:
             ((entry, edges),) = readings.items()
             read = read_of(
-                entry, None, unread=unread, reported=edges[0].reported, metric=self._metric
+                entry,
+                None,
+                unread=unread,
+                reported=edges[0].reported,
+                metric=self.observations.named,
             )
             wire = Wire(self._sound(step, edges, read))
             packings = self._packings(step, edges, wire, unread=unread)
             return self._pack(step, wire.frame(), packings)
         shared, packings = Shared(base, unread=unread), []
         for entry, edges in readings.items():
-            read = shared.read(entry, reported=edges[0].reported, metric=self._metric)
+            read = shared.read(entry, reported=edges[0].reported, metric=self.observations.named)
             wire = shared.wire(self._sound(step, edges, read))
             packings += self._packings(step, edges, wire, unread=unread and not packings)
             shared.add(wire)
@@ -147,7 +155,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             columns_by_reader[step.result] = changelog_schema(step.stage.node)
         readings = step.readings
         reported = readings[0].reported if readings else 0
-        read = read_of(step.entry, rows, reported=reported, metric=self._metric)
+        read = read_of(step.entry, rows, reported=reported, metric=self.observations.named)
         wire = Wire(self._sound(step, readings, read))
         packings = self._packings(step, readings, wire)
         for to, columns in columns_by_reader.items():
@@ -171,7 +179,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         failed = F.col(FAILED)
         name = metric(readings[0].port.source.name, "failed")
         count = F.when(failed.isNotNull(), F.lit(1))
-        frame = self._observing(read.frame, name, count, failed[LETTER])
+        frame = self.observations.counting(read.frame, name, count, failed[LETTER])
         if step.letters is None and LEFT_OUT not in frame.columns:
             frame = frame.where(failed.isNull()).drop(FAILED)
         return replace(read, frame=frame)
@@ -208,7 +216,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         packed = frame.mapInArrow(packing(packings, title, passing_index), PACKED_COLUMNS)
         for reading in step.readings:
-            packed = self._observed(packed, reading.counts, reading.reader, reading.number)
+            packed = self.observations.of_input(
+                packed, reading.counts, reading.reader, reading.number
+            )
         return packed
 
     def _of(self, reading: InputEdge, wire: Wire, letters: int | None) -> Iterator[Packing]:
@@ -243,7 +253,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             self.labels, reading.port.hash_column, reading.reader, reading.number, fragment.counts
         )
         rows = self.staged(packed, step, emission)
-        return self._observed(rows, fragment.counts, reading.reader, reading.number)
+        return self.observations.of_stage(rows, step, reading.reader, reading.number)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED``: the changes of a stage that no stage reads, beside the rows
@@ -254,7 +264,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         if fragment.stateful:
             output = output_of(step.stage)
             rows = self.staged(_union(inputs), step, BlobEmission(output, fragment.counts, result))
-            return self._observed(rows, fragment.counts, result, 0)
+            return self.observations.of_stage(rows, step, result, 0)
         law, packed = fragment.last.law, _union(inputs)
         if isinstance(law, InOrder):
             packed = packed.repartition(self.partitions, "bucket")
@@ -302,7 +312,7 @@ class Frames(Flow[DataFrame, DataFrame]):
                 output,
                 schema,
                 partitions=self.partitions,
-                metric=self._metric(metric(law.name, "lookups")),
+                metric=self.observations.named(metric(law.name, "lookups")),
             )
         assert isinstance(law, InOrder)
         rows = merging(step, law, lambda tables: _flat(tables, schema))
@@ -318,50 +328,10 @@ class Frames(Flow[DataFrame, DataFrame]):
         fragment, output = step.stage.fragment, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
             rows = self.staged(packed, step, FlatEmission(output, fragment.counts))
-            return self._counted(rows, fragment.counts)
+            return self.observations.of_flat_stage(rows, step)
         blobs = self.staged(packed, step, BlobEmission(output, fragment.counts, step.number))
-        blobs = self._observed(blobs, fragment.counts, step.number, 0)
+        blobs = self.observations.of_stage(blobs, step, step.number, 0)
         return unpacked(blobs, output, step)
-
-    def _counted(self, rows: DataFrame, metrics: Sequence[str]) -> DataFrame:
-        """Return the changes among rows of ``FlatEmission``, and make the counts in the other rows
-        observed metrics. ``metrics``: their names, in order.
-        """
-        if not metrics:
-            return rows
-        for metric_index, name in enumerate(metrics):
-            count, example = (
-                F.get_json_object(F.col(COUNTED), f"$[{metric_index}][{part}]") for part in (0, 1)
-            )
-            rows = self._observing(rows, name, count.cast("long"), example)
-        return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
-
-    def _metric(self, name: str) -> str:
-        """Return a name for an observed metric that is unique in the query."""
-        self._metrics[name] += 1
-        return name if self._metrics[name] == 1 else f"{name}#{self._metrics[name]}"
-
-    def _observed(
-        self, rows: DataFrame, metrics: Sequence[str], reader: int, source_index: int
-    ) -> DataFrame:
-        """Return the rows. Their counts for input ``source_index`` of ``reader``, one per name in
-        ``metrics``, become observed metrics, each with an example.
-        """
-        for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
-        for metric_index, name in enumerate(metrics):
-            count, example = (
-                F.when(for_input, F.col(c)[metric_index]) for c in ("counts", "examples")
-            )
-            rows = self._observing(rows, name, count, example)
-        return rows
-
-    def _observing(self, rows: DataFrame, name: str, count: Column, example: Column) -> DataFrame:
-        """Return the rows, with a counter as an observed metric.
-
-        ``count``: how much each row adds, null for nothing. ``example``: a text, null for none.
-        """
-        total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
-        return rows.observe(self._metric(name), total, F.min(example).alias("example"))
 
 
 @dataclass

@@ -71,6 +71,7 @@ from dovetail.spark.checkpoints.checkpoint import (
 )
 from dovetail.spark.checkpoints.stores import CheckpointStores, refuse_unreadable
 from dovetail.spark.execution.buckets import bucket_labels
+from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import initial_rows, row_files
 from dovetail.spark.migration.carried_over import CarriedOver, carried_over
 from dovetail.spark.migration.first_stages import FirstStages
@@ -302,7 +303,7 @@ def _complete(run: StartRequest, plan: Plan, stages: FirstStages) -> None:
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
             query = writer.trigger(availableNow=True).start()
-    TopologyQuery.of(query, run.title).awaitTermination()
+    TopologyQuery.of(query, run.title, parts_of(plan, stages)).awaitTermination()
 
 
 def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:

@@ -41,6 +41,7 @@ from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.execution.delta_join import refuse_unreachable
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog
+from dovetail.spark.metrics.query_parts import QueryParts, parts_of
 from dovetail.spark.migration import row_files
 from dovetail.spark.query import end_of_input, first_batch, folders
 from dovetail.spark.query.empty_batches import wake
@@ -173,15 +174,16 @@ def start(
         run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
         bound = first_batch.finished(run, bound)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
-        return TopologyQuery.of(_started(run, bound, ONCE, name, closes=True), run.title)
-    query = _started(run, bound, trigger, name)
+        query, parts = _started(run, bound, ONCE, name, closes=True)
+        return TopologyQuery.of(query, run.title, parts)
+    query, parts = _started(run, bound, trigger, name)
 
     def close() -> StreamingQuery | None:
         if not end_of_input.plan_end(run):
             return None
-        return _started(run, run.file.read(run.title), ONCE, name, closes=True)
+        return _started(run, run.file.read(run.title), ONCE, name, closes=True)[0]
 
-    return TopologyQuery.of(query, run.title, close if close_at_end else None)
+    return TopologyQuery.of(query, run.title, parts, close if close_at_end else None)
 
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
@@ -231,9 +233,9 @@ def _started(
     name: str | None,
     *,
     closes: bool = False,
-) -> StreamingQuery:
-    """Start the query and return it as Spark does. The binding of a new checkpoint is written
-    first.
+) -> tuple[StreamingQuery, QueryParts]:
+    """Start the query and return it as Spark does, with its parts. The binding of a new checkpoint
+    is written first.
 
     ``bound``: the binding of a checkpoint that has begun, None for a new one. ``closes``: run the
     last micro-batch, which is planned. Raises ``CheckpointError`` if the binding does not fit,
@@ -290,7 +292,7 @@ def _started(
                     binding_of(run.nodes, plan, partitions=partitions, **entries, **timer_entry)
                 )
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
-            return writer.start()
+            return writer.start(), parts_of(plan, streaming)
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from dovetail.spark.metrics.query_parts import QueryParts
+
     _SparkQuery = StreamingQuery
 else:
     _SparkQuery = object
@@ -34,6 +36,8 @@ class TopologyQuery(_SparkQuery):
     started query.
     """
 
+    parts: QueryParts
+    """The inputs and stages that the progress has figures for."""
     _queries: tuple[StreamingQuery, ...]
     """Spark's queries that have started, in order."""
     _thread: Thread | None
@@ -48,25 +52,29 @@ class TopologyQuery(_SparkQuery):
         cls,
         query: StreamingQuery,
         title: str,
+        parts: QueryParts,
         follow: Callable[[], StreamingQuery | None] | None = None,
     ) -> StreamingQuery:
         """Return a query as one whose failures begin with their cause.
 
-        ``title``: the node's, for failures that do not name an operator. ``follow`` starts another
+        ``title``: the node's, for failures that do not name an operator. ``parts``: what its
+        progress has figures for. ``follow`` starts another
         query at the regular end of this one, or returns None. A query that fails or is stopped is
         not followed.
         """
         spark_class: Any = type(query)
-        return _class_for(spark_class)(query, title, follow)  # type: ignore[no-any-return]
+        return _class_for(spark_class)(query, title, parts, follow)  # type: ignore[no-any-return]
 
     def __init__(
         self,
         query: StreamingQuery,
         title: str,
+        parts: QueryParts,
         follow: Callable[[], StreamingQuery | None] | None,
     ) -> None:
         # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
+        self.parts = parts
         self._take(query)
         if follow is not None:
             self._thread = Thread(

@@ -1,0 +1,24 @@
+"""Metrics of running queries: rows, changes, stream time and durations, by input and by stage."""
+
+from dovetail.spark.metrics.progress import (
+    InputProgress,
+    Progress,
+    StageProgress,
+    Unused,
+    recent,
+)
+from dovetail.spark.metrics.prometheus import Exporter, prometheus
+
+__all__ = [
+    "Exporter",
+    "InputProgress",
+    "Progress",
+    "StageProgress",
+    "Unused",
+    "prometheus",
+    "recent",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""Metrics of running queries: their progress, and its export."""

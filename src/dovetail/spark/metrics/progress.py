@@ -1,0 +1,442 @@
+"""The progress of a query: the figures of a micro-batch, by input and by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dovetail.base.validation import Rule, validated
+from dovetail.engine.bucket_report import BucketReport
+from dovetail.plan.metrics import metric
+from dovetail.spark.metrics.query_parts import QueryParts, StagePart
+from dovetail.spark.query.topology_query import TopologyQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+AQuery = Annotated[
+    TopologyQuery,
+    Rule("what write_stream or dt.run returned", lambda q: isinstance(q, TopologyQuery)),
+]
+PHASES = {
+    "latestOffset": "offsets",
+    "getOffset": "offsets",
+    "getBatch": "offsets",
+    "queryPlanning": "planning",
+    "addBatch": "work",
+    "walCommit": "log",
+    "commitOffsets": "log",
+    "commitBatch": "log",
+}
+"""The phase of a micro-batch to which each of Spark's durations belongs."""
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_STATE_OPERATOR = "transformWithStateInPandasExec"
+
+
+@dataclass(frozen=True)
+class InputProgress:
+    """The figures of one input in a micro-batch, from ``dt.progress``.
+
+    Attributes
+    ----------
+    name : str
+        The input's name in the topology; empty where Spark's sources cannot be told apart.
+    source : str
+        Spark's description of the source, with the folder, table or topic.
+    rows : int
+        The number of rows read.
+    behind : dict of str to float
+        How far the source is behind, under its own names; empty if the source does not tell. Kafka
+        has ``maxOffsetsBehindLatest`` in records, Delta Lake ``numFilesOutstanding``.
+
+    See Also
+    --------
+    progress : Return the figures of a query.
+
+    Examples
+    --------
+    >>> from dovetail.metrics import InputProgress
+    >>> InputProgress("orders", "KafkaV2[Subscribe[orders]]", 120, {}).rows
+    120
+    """
+
+    name: str
+    source: str
+    rows: int
+    behind: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """The figures of one stage in a micro-batch, from ``dt.progress``.
+
+    Attributes
+    ----------
+    number : int
+        The number of the stage, as ``explain`` shows it.
+    title : str
+        The stage, as ``explain`` and errors name it.
+    rows : dict of str to int
+        The number of rows that came, by input. An input that is read twice is numbered.
+    changes : int
+        The number of emitted changes, deletes among them.
+    deletes : int
+    stream_time : dict of str to datetime
+        The stream time in UTC, by input. Inputs without rows so far are missing.
+    work_ms : float
+        The time of the operators in all buckets together, including calls of the state store.
+    state_ms : float
+        The time of reads and writes of the state store, in all buckets together.
+    slowest_ms : float
+        The time of the slowest bucket. It shows a hot key.
+    buckets : int
+        The number of buckets with work.
+    state_bytes : int
+        The size of the files of RocksDB.
+    memory_bytes : int
+        The memory that RocksDB uses.
+    commit_ms : int
+        The time in which RocksDB committed, in all tasks together.
+
+    See Also
+    --------
+    progress : Return the figures of a query.
+
+    Examples
+    --------
+    >>> from dovetail.metrics import StageProgress
+    >>> StageProgress(1, "inner join of orders and payments", rows={"orders": 3}).rows["orders"]
+    3
+    """
+
+    number: int
+    title: str
+    rows: Mapping[str, int] = field(default_factory=dict)
+    changes: int = 0
+    deletes: int = 0
+    stream_time: Mapping[str, datetime] = field(default_factory=dict)
+    work_ms: float = 0.0
+    state_ms: float = 0.0
+    slowest_ms: float = 0.0
+    buckets: int = 0
+    state_bytes: int = 0
+    memory_bytes: int = 0
+    commit_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Unused:
+    """The number of rows without use under one counter, from ``dt.progress``.
+
+    Attributes
+    ----------
+    rows : int
+        The number of rows in the micro-batch.
+    example : str or None
+        The key and the time of one of them.
+
+    See Also
+    --------
+    progress : Return the figures of a query.
+
+    Examples
+    --------
+    >>> from dovetail.metrics import Unused
+    >>> Unused(2, "id=7 at 2024-05-01T10:00:00Z").rows
+    2
+    """
+
+    rows: int
+    example: str | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The figures of one micro-batch, from ``dt.progress``. ``print`` shows them as text.
+
+    Attributes
+    ----------
+    batch : int
+        The number of the micro-batch.
+    started : datetime
+        The time at which it began, in UTC.
+    total_ms : int
+        Its duration.
+    phases_ms : dict of str to int
+        The duration of its phases: ``"offsets"`` asks the sources for what is new, ``"planning"``
+        is Spark's planning, ``"work"`` has all stages and the sink, ``"log"`` writes the
+        checkpoint's files.
+    inputs : tuple of InputProgress
+    stages : tuple of StageProgress
+        The stages with state, by their numbers.
+    unused : dict of str to Unused
+        The rows without use, by counter; counters at zero are left out.
+    lookups : dict of str to dict of str to int
+        The requests of delta joins and lookups, by counter.
+
+    See Also
+    --------
+    progress : Return the figures of a query.
+
+    Examples
+    --------
+    >>> from datetime import datetime, timezone
+    >>> from dovetail.metrics import Progress
+    >>> print(Progress(3, datetime(2024, 5, 1, tzinfo=timezone.utc), 250, {"work": 180}))
+    micro-batch 3 of 2024-05-01 00:00:00: 250 ms (work 180)
+    """
+
+    batch: int
+    started: datetime
+    total_ms: int
+    phases_ms: Mapping[str, int]
+    inputs: tuple[InputProgress, ...] = ()
+    stages: tuple[StageProgress, ...] = ()
+    unused: Mapping[str, Unused] = field(default_factory=dict)
+    lookups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows read from all inputs.
+
+        See Also
+        --------
+        InputProgress : The rows of each.
+
+        Examples
+        --------
+        >>> from datetime import datetime
+        >>> from dovetail.metrics import InputProgress, Progress
+        >>> Progress(0, datetime.now(), 10, {}, (InputProgress("orders", "", 120),)).rows
+        120
+        """
+        return sum(input_.rows for input_ in self.inputs)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+@validated
+def progress(query: AQuery) -> Progress | None:
+    """Return the figures of a query's last micro-batch.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query that ``write_stream`` or ``dt.run`` has started; it may have ended.
+
+    Returns
+    -------
+    Progress or None
+        Rows, changes, stream time and durations by input and by stage; None before the first
+        micro-batch has ended.
+
+    Raises
+    ------
+    PlanError
+        If ``query`` is no query of dovetail's.
+
+    See Also
+    --------
+    metrics.recent : Return the figures of the last micro-batches.
+    metrics.prometheus : Serve the figures for Prometheus.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> rows = spark.createDataFrame([(1, 40)], "id long, amount long")
+    >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(1) AS at")
+    >>> rows.write.parquet(f"{folder.name}/orders")
+    >>> live = spark.readStream.schema(rows.schema).parquet(f"{folder.name}/orders")
+    >>> orders = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
+    >>> query = orders.group_by("amount").agg(n=dt.count()).write_stream(
+    ...     dt.to_memory("amounts"),
+    ...     checkpoint=f"{folder.name}/checkpoint",
+    ...     trigger={"availableNow": True},
+    ...     buckets=1,
+    ... )
+    >>> query.awaitTermination()
+    >>> dt.progress(query).stages[0].rows
+    {'orders': 1}
+    >>> folder.cleanup()
+    """
+    last = query.lastProgress
+    return None if last is None else read(last, query.parts)
+
+
+@validated
+def recent(query: AQuery) -> list[Progress]:
+    """Return the figures of a query's last micro-batches, the oldest first.
+
+    Spark keeps 100 of them (``spark.sql.streaming.numRecentProgressUpdates``).
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query that ``write_stream`` or ``dt.run`` has started; it may have ended.
+
+    Returns
+    -------
+    list of Progress
+        One item per micro-batch.
+
+    Raises
+    ------
+    PlanError
+        If ``query`` is no query of dovetail's.
+
+    See Also
+    --------
+    progress : Return the figures of the last micro-batch.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> rows = spark.createDataFrame([(1, 40)], "id long, amount long")
+    >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(1) AS at")
+    >>> rows.write.parquet(f"{folder.name}/orders")
+    >>> live = spark.readStream.schema(rows.schema).parquet(f"{folder.name}/orders")
+    >>> orders = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
+    >>> query = orders.group_by("amount").agg(n=dt.count()).write_stream(
+    ...     dt.to_memory("recent_amounts"),
+    ...     checkpoint=f"{folder.name}/checkpoint",
+    ...     trigger={"availableNow": True},
+    ...     buckets=1,
+    ... )
+    >>> query.awaitTermination()
+    >>> [progress.batch for progress in dt.metrics.recent(query)]
+    [0]
+    >>> folder.cleanup()
+    """
+    return [read(progress, query.parts) for progress in query.recentProgress]
+
+
+def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
+    """Return Spark's progress as dovetail's. Figures that Spark does not tell are 0."""
+    durations = spark_progress.durationMs
+    phases: dict[str, int] = {}
+    for name, phase in PHASES.items():
+        if name in durations:
+            phases[phase] = phases.get(phase, 0) + int(durations[name])
+    observed: Mapping[str, Any] = {
+        name: row.asDict() for name, row in spark_progress.observedMetrics.items()
+    }
+    unused = {
+        name: Unused(row["records"], row.get("example"))
+        for name, row in observed.items()
+        if row.get("records")
+    }
+    lookups = {
+        name: {kind: int(number or 0) for kind, number in row.items()}
+        for name, row in observed.items()
+        if metric("", "lookups") in name
+    }
+    return Progress(
+        batch=spark_progress.batchId,
+        started=_time(spark_progress.timestamp),
+        total_ms=int(durations.get("triggerExecution", 0)),
+        phases_ms=phases,
+        inputs=tuple(_inputs(spark_progress, parts)),
+        stages=tuple(sorted(_stages(spark_progress, parts, observed), key=lambda s: s.number)),
+        unused=unused,
+        lookups=lookups,
+    )
+
+
+def _inputs(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Iterator[InputProgress]:
+    """Yield the figures of each source. Names are missing if Spark lists other sources than the
+    plan has.
+    """
+    sources = spark_progress.sources
+    known = len(parts.inputs) == len(sources)
+    for index, source in enumerate(sources):
+        behind = {name: float(text) for name, text in (source.metrics or {}).items() if text}
+        name = parts.inputs[index] if known else ""
+        yield InputProgress(name, source.description, source.numInputRows, behind)
+
+
+def _stages(
+    spark_progress: StreamingQueryProgress, parts: QueryParts, observed: Mapping[str, Any]
+) -> Iterator[StageProgress]:
+    """Yield the figures of each stage, those nearest to the sink first. Figures of the state are 0
+    if Spark lists other operators than the plan has.
+    """
+    operators = [
+        operator
+        for operator in spark_progress.stateOperators
+        if operator.operatorName == _STATE_OPERATOR
+    ]
+    known = len(parts.stages) == len(operators)
+    for index, part in enumerate(parts.stages):
+        texts = observed.get(part.report, {}).get("buckets") or []
+        reports = [BucketReport.read(text) for text in texts]
+        progress = _work(part, reports)
+        if known:
+            operator = operators[index]
+            progress = replace(
+                progress,
+                state_bytes=int(operator.customMetrics.get("rocksdbSstFileSize", 0)),
+                memory_bytes=operator.memoryUsedBytes,
+                commit_ms=operator.commitTimeMs,
+            )
+        yield progress
+
+
+def _work(part: StagePart, reports: Sequence[BucketReport]) -> StageProgress:
+    """Return a stage's figures that its buckets have reported, without those of its state."""
+    names = [
+        name if part.inputs.count(name) == 1 else f"{name}#{index + 1}"
+        for index, name in enumerate(part.inputs)
+    ]
+    times = [
+        max((t for report in reports if (t := report.stream_us[index]) is not None), default=None)
+        for index in range(len(names))
+    ]
+    return StageProgress(
+        part.number,
+        part.title,
+        rows={
+            name: sum(report.rows[index] for report in reports) for index, name in enumerate(names)
+        },
+        changes=sum(report.changes for report in reports),
+        deletes=sum(report.deletes for report in reports),
+        stream_time={
+            name: EPOCH + timedelta(microseconds=time_us)
+            for name, time_us in zip(names, times, strict=True)
+            if time_us is not None
+        },
+        work_ms=sum(report.work_us for report in reports) / 1000,
+        state_ms=sum(report.state_us for report in reports) / 1000,
+        slowest_ms=max((report.work_us for report in reports), default=0) / 1000,
+        buckets=len(reports),
+    )
+
+
+def _time(text: str) -> datetime:
+    """Return the time that Spark writes, such as ``2024-05-01T10:00:00.000Z``."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _lines(progress: Progress) -> Iterator[str]:
+    """Yield a micro-batch's figures as lines: itself, its inputs, its stages, and unused rows."""
+    phases = ", ".join(f"{phase} {ms}" for phase, ms in progress.phases_ms.items())
+    began = progress.started.strftime("%Y-%m-%d %H:%M:%S")
+    yield f"micro-batch {progress.batch} of {began}: {progress.total_ms} ms ({phases})"
+    for input_ in progress.inputs:
+        behind = "".join(f", {name} {number:g}" for name, number in input_.behind.items())
+        yield f"  {input_.name or input_.source}: {input_.rows} rows read{behind}"
+    for stage in progress.stages:
+        came = ", ".join(f"{rows} of {name}" for name, rows in stage.rows.items())
+        yield (
+            f"  {stage.number}. {stage.title}: {came} -> {stage.changes} changes, "
+            f"{stage.deletes} of them deletes; {stage.work_ms:.0f} ms in {stage.buckets} buckets, "
+            f"{stage.state_ms:.0f} of them in the state store"
+        )
+    for name, unused in progress.unused.items():
+        yield f"  {name}: {unused.rows}, such as {unused.example}"

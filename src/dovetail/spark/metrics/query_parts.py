@@ -1,0 +1,77 @@
+"""The inputs and stages of a query, in the order in which Spark's progress lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from dovetail.physical.routing import Plan, RouteStep
+from dovetail.physical.stage import Stage
+from dovetail.platform.jvm import streaming_leaves
+from dovetail.platform.sessions import is_remote
+from dovetail.spark.execution.frames import Frames
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """A stage with state."""
+
+    number: int
+    """Its number as ``explain`` shows it, from 1."""
+    title: str
+    inputs: tuple[str, ...]
+    """The names of its inputs."""
+    report: str
+    """The observed metric that has the reports of its buckets."""
+
+
+@dataclass(frozen=True)
+class QueryParts:
+    """The parts of a query that its progress has figures for."""
+
+    inputs: tuple[str, ...] = ()
+    """For each source of Spark's progress the input's name; empty where the sources are not
+    known."""
+    stages: tuple[StagePart, ...] = ()
+    """For each of its operators with state the stage."""
+
+
+def parts_of(plan: Plan, frames: Frames) -> QueryParts:
+    """Return the parts of a plan, once its frames have been built.
+
+    Spark lists sources from left to right, and operators with state from the sink to the sources.
+    """
+    inputs = [
+        base.name
+        for base in frames.bases
+        if base.frame is not None
+        for _ in range(_sources_of(base.frame))
+    ]
+    stages = [
+        StagePart(
+            plan.stages.index(step.stage) + 1,
+            step.stage.fragment.title,
+            tuple(source.name for source in step.stage.fragment.sources),
+            frames.observations.reports[step.number],
+        )
+        for end in plan.ends
+        for step in _downstream_first(end)
+        if step.number in frames.observations.reports and isinstance(step.origin, Stage)
+    ]
+    return QueryParts(tuple(inputs), tuple(stages))
+
+
+def _sources_of(frame: DataFrame) -> int:
+    """Return the number of Spark's sources below a frame. Spark Connect does not tell; most frames
+    have one.
+    """
+    return 1 if is_remote(frame.sparkSession) else streaming_leaves(frame)
+
+
+def _downstream_first(step: RouteStep) -> Iterator[RouteStep]:
+    """Yield a step, then those that send to it, each followed by its own senders."""
+    yield step
+    for earlier in step.before:
+        yield from _downstream_first(earlier)

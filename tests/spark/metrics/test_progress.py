@@ -1,0 +1,207 @@
+"""The figures of a query are those of its rows, by input and by stage."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+
+import dovetail as dt
+from dovetail.spark.metrics.prometheus import COUNTERS, GAUGES
+
+SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone boolean"
+
+
+def write(folder: Path, number: int, rows: Sequence[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"at": f"2024-05-01T10:00:{number:02}Z"} | row) for row in rows]
+    (folder / f"{number}.json").write_text("\n".join(lines))
+
+
+def table(spark: SparkSession, folder: Path, name: str, *columns: str) -> dt.Table:
+    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / name))
+    return dt.Table.from_changelog(
+        frame.select("id", *columns, "at", "gone"),
+        key="id",
+        timestamp="at",
+        deleted="gone",
+        name=name,
+    )
+
+
+def ran(query: Any) -> Any:
+    query.awaitTermination()
+    return query
+
+
+NOW = {"trigger": {"availableNow": True}, "buckets": 2}
+
+
+def test_rows_changes_and_times_are_those_of_the_stage(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "orders", 1, [{"id": n, "amount": n} for n in (1, 2, 3)] + [{"amount": 9}])
+    write(tmp_path / "orders", 2, [{"id": 1, "amount": 5}, {"id": 2, "gone": True}])
+    write(tmp_path / "payments", 1, [{"id": n, "note": "paid"} for n in (1, 2)])
+    write(tmp_path / "payments", 2, [])
+    orders = table(spark, tmp_path, "orders", "amount")
+    payments = table(spark, tmp_path, "payments", "note")
+    query = ran(
+        orders.join(payments).write_stream(
+            dt.to_parquet(tmp_path / "out"), checkpoint=tmp_path / "checkpoint", **NOW
+        )
+    )
+    first, second = dt.metrics.recent(query)
+    assert [(i.name, i.rows) for i in first.inputs] == [("orders", 4), ("payments", 2)]
+    assert [(i.name, i.rows) for i in second.inputs] == [("orders", 2), ("payments", 0)]
+    assert (first.rows, second.rows) == (6, 2)
+    assert first.unused == {
+        "orders.dropped": dt.metrics.Unused(1, "id=None at 2024-05-01T10:00:01.000000Z")
+    }
+    assert second.unused == {}
+    stages = [*first.stages, *second.stages]
+    assert [stage.title for stage in stages] == ["inner join of orders and payments"] * 2
+    assert [stage.rows for stage in stages] == [
+        {"orders": 3, "payments": 2},
+        {"orders": 2, "payments": 0},
+    ]
+    assert [(stage.changes, stage.deletes) for stage in stages] == [(2, 0), (2, 1)]
+    assert [stage.stream_time["orders"] for stage in stages] == [
+        datetime(2024, 5, 1, 10, 0, second, tzinfo=timezone.utc) for second in (1, 2)
+    ]
+    for progress, stage in zip((first, second), stages, strict=True):
+        assert stage.buckets == 2
+        assert 0 < stage.state_ms < stage.work_ms
+        assert stage.work_ms / 2 <= stage.slowest_ms < stage.work_ms
+        assert stage.state_bytes > 0
+        assert progress.phases_ms.keys() == {"offsets", "planning", "work", "log"}
+        assert sum(progress.phases_ms.values()) <= progress.total_ms
+    last = dt.progress(query)
+    assert last == second
+    assert str(last).splitlines()[1:3] == ["  orders: 2 rows read", "  payments: 0 rows read"]
+
+
+def test_stages_of_several_lines_have_their_own_figures(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two aggregates of two inputs are joined. The state of each has its own size."""
+    small = [{"id": 1, "customer": 1, "amount": 1}]
+    large = [{"id": n, "customer": n % 3, "note": f"{n:050}{n * n:050}"} for n in range(9_000)]
+    for name, rows in (("few", small), ("many", large)):
+        write(tmp_path / name, 1, rows)
+    few = table(spark, tmp_path, "few", "customer", "amount")
+    many = table(spark, tmp_path, "many", "customer", "note")
+    for left, right in ((few, many), (many, few)):
+        names = [left.plan.name, right.plan.name]
+        counted = left.group_by("customer").agg(a=dt.count())
+        others = right.group_by("customer").agg(b=dt.max("note" if right is many else "amount"))
+        joined = counted.join(others)
+        query = ran(
+            joined.write_stream(
+                dt.to_memory(f"joined_{names[0]}"), checkpoint=tmp_path / f"by_{names[0]}", **NOW
+            )
+        )
+        (progress,) = dt.metrics.recent(query)
+        assert [i.name for i in progress.inputs] == names
+        # A table is grouped in two stages. The first, by its own key, stores its rows.
+        first = {name: next(s for s in progress.stages if [*s.rows] == [name]) for name in names}
+        assert (first["many"].rows, first["few"].rows) == ({"many": 9_000}, {"few": 1})
+        assert first["many"].state_bytes > 5 * first["few"].state_bytes
+        assert [stage.number for stage in progress.stages] == [1, 2, 3, 4, 5]
+        last = progress.stages[-1]
+        assert [*last.rows.values()] == ([1, 9_000] if left is few else [9_000, 1])
+        assert last.title == f"inner join of {' and '.join(last.rows)}"
+
+
+def test_several_results_and_types_that_travel_packed(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "orders", 1, [{"id": n, "customer": n % 2, "amount": n} for n in range(6)])
+    orders = table(spark, tmp_path, "orders", "customer", "amount")
+    amounts = orders.group_by("customer").agg(amounts=dt.collect_list("amount"))
+    counts = orders.group_by("amount").agg(n=dt.count())
+    results = {amounts: dt.to_memory("amounts_of"), counts: dt.to_memory("counts_of")}
+    (progress,) = dt.metrics.recent(ran(dt.run(results, checkpoint=tmp_path / "c", **NOW)))
+    assert [(i.name, i.rows) for i in progress.inputs] == [("orders", 6)]
+    # A table is grouped in two stages: by its own key, then by the group's.
+    assert [(stage.rows, stage.changes) for stage in progress.stages] == [({"orders": 6}, 6)] * 4
+
+
+def test_a_query_of_sparks_own_is_refused(spark: SparkSession) -> None:
+    rate = spark.readStream.format("rate").load()
+    query = rate.writeStream.format("noop").start()
+    try:
+        with pytest.raises(dt.errors.PlanError, match=r"^progress: query="):
+            dt.progress(query)
+    finally:
+        query.stop()
+
+
+def scraped(url: str) -> dict[str, dict[tuple[str, ...], float]]:
+    with urllib.request.urlopen(url) as answer:
+        text = answer.read().decode()
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(value for name, value in sample.labels.items() if name != "query")
+            found.setdefault(family.name, {})[labels] = sample.value
+    return found
+
+
+def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "orders", 1, [{"id": n, "customer": n % 2} for n in range(4)] + [{}])
+    orders = table(spark, tmp_path, "orders", "customer")
+    counts = orders.group_by("customer").agg(n=dt.count())
+    query = counts.write_stream(
+        dt.to_memory("counts"), checkpoint=tmp_path / "checkpoint", buckets=2, query_name="counts"
+    )
+    exporter = dt.metrics.prometheus(query, port=0)
+    try:
+        query.processAllAvailable()
+        with pytest.raises(dt.errors.ConfigurationError, match="cannot be bound"):
+            dt.metrics.prometheus(query, port=int(exporter.url.split(":")[2].split("/")[0]))
+        write(tmp_path / "orders", 2, [{"id": 1, "customer": 0}])
+        query.processAllAvailable()
+        found, totals = scraped(exporter.url), Counter[str]()
+        for progress in dt.metrics.recent(query):
+            totals["rows"] += progress.rows
+            for stage in progress.stages:
+                totals["changes"] += stage.changes
+                totals["deletes"] += stage.deletes
+        last = dt.progress(query)
+        assert last is not None
+        stage = last.stages[0]
+        assert found["dovetail_rows"] == {("orders",): totals["rows"]} == {("orders",): 6}
+        assert sum(found["dovetail_changes"].values()) == totals["changes"]
+        assert sum(found["dovetail_deletes"].values()) == totals["deletes"]
+        assert found["dovetail_stage_rows"]["orders", f"1. {stage.title}"] == 5
+        assert found["dovetail_unused_rows"] == {("orders.dropped",): 1}
+        time = stage.stream_time["orders"].timestamp()
+        assert found["dovetail_stream_time_seconds"]["orders", f"1. {stage.title}"] == time
+        assert found["dovetail_active"] == {(): 1}
+        assert found.keys() <= COUNTERS.keys() | GAUGES.keys()
+        again = scraped(exporter.url)
+        assert again["dovetail_rows"] == found["dovetail_rows"]
+        query.stop()
+        assert scraped(exporter.url)["dovetail_active"] == {(): 0}
+    finally:
+        query.stop()
+        exporter.stop()
+    with pytest.raises(OSError, match="refused"):
+        scraped(exporter.url)
+
+
+def test_the_dashboard_and_the_page_name_metrics_that_exist() -> None:
+    served = {f"{name}_total" for name in COUNTERS} | {*GAUGES}
+    root = Path(__file__).parents[3]
+    dashboard = (root / "examples/monitoring/grafana.json").read_text()
+    page = (root / "docs/metrics.md").read_text()
+    assert set(re.findall(r"dovetail_\w+", page)) == served
+    assert set(re.findall(r"dovetail_\w+", dashboard)) <= served
+    exprs = [t["expr"] for panel in json.loads(dashboard)["panels"] for t in panel["targets"]]
+    assert all('{query="$query"}' in expr for expr in exprs)
