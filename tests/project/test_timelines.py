@@ -109,6 +109,48 @@ def test_a_block_that_names_nothing_is_refused(
         timelines.layout_of(reference)
 
 
+def test_a_page_gets_a_picture_with_a_text(timelines: ModuleType, tmp_path: Path) -> None:
+    reference = "spec/table_table/kip-77.txt inner rows 4-5"
+    site = _built(timelines.written(f"```timeline\n{reference}\n```\n"), tmp_path)
+    layout = timelines.layout_of(reference)
+    path = "assets/timelines/spec-table-table-kip-77-txt-inner-rows-4-5.svg"
+    page = (site / "joins" / "page.html").read_text("utf-8")
+    assert f'<img alt="{layout.title}" src="../{path}"' in page
+    assert (site / path).read_text("utf-8") == timelines.svg_of(layout)
+
+
+def test_a_block_that_is_wrong_fails_the_build(
+    timelines: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mkdocs.exceptions import Abort
+
+    reference = "spec/table_table/kip-77.txt inner rows 4-5"
+    stale = timelines.written(f"```timeline\n{reference}\n```\n").replace("A, a", "B, a")
+    with pytest.raises(Abort):
+        _built(stale, tmp_path)
+    assert f"joins/page.md: the text below '{reference}' is not the table's" in caplog.text
+    with pytest.raises(Abort):
+        _built(stale.replace("rows 4-5", "rows 4-99"), tmp_path)
+    assert "joins/page.md: spec/table_table/kip-77.txt has no rows 4-99" in caplog.text
+
+
+def _built(markdown: str, folder: Path) -> Path:
+    """Build a site of one page with the hook, and return its folder."""
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    page = folder / "docs" / "joins" / "page.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(markdown, "utf-8")
+    (folder / "mkdocs.yml").write_text(
+        "site_name: test\nplugins: []\nuse_directory_urls: false\n"
+        f"markdown_extensions: [md_in_html]\nhooks: [{ROOT}/tools/docs_site/timelines.py]\n",
+        "utf-8",
+    )
+    build(load_config(str(folder / "mkdocs.yml")))
+    return folder / "site"
+
+
 def _drawn(svg: str) -> list[str]:
     """Return the labels of the marks, lane by lane, with a cross before a deleted one."""
     groups = [*ET.fromstring(svg).iter(f"{SVG}g")]
