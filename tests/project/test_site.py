@@ -62,6 +62,10 @@ def test_no_page_needs_mermaid(pages: dict[str, Tags]) -> None:
     assert [path for path, names in classes.items() if "mermaid" in names] == []
 
 
+def test_a_flowchart_is_shown_once_as_text(site: Path) -> None:
+    assert (site / "results.html").read_text("utf-8").count("flowchart TD") == 1
+
+
 def test_each_image_has_a_text(pages: dict[str, Tags]) -> None:
     images = [
         (path, attributes)
