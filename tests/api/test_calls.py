@@ -842,6 +842,7 @@ CALLS: dict[str, Call] = {
         avro=FLAG,
         jars=line("None", "empty list"),
         memory=NAME,
+        quiet=FLAG,
     ),
     "doctor": call(lambda _: dt.doctor, spark=SESSION),
     "progress": call(lambda w: partial(dt.progress, w.query), query=line()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from small_session import CACHE
 
 import dovetail as dt
 from dovetail.platform import delta_tables
+from dovetail.spark.log_lines import HARMLESS, QUIET
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,9 @@ def test_what_a_builder_has_is_kept() -> None:
     found = options(dt.configure(builder, kafka=True, delta=True, memory="2g"))
     assert found["spark.sql.extensions"] == f"own.Extension,{delta_tables.EXTENSION}"
     assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -XX:+UseParallelGC")
+    assert found[QUIET] == "true"
+    assert options(dt.configure(SparkSession.builder.config(QUIET, "false")))[QUIET] == "false"
+    assert options(dt.configure(SparkSession.builder, quiet=False))[QUIET] == "false"
     assert found["spark.sql.session.timeZone"] == "Europe/Paris"
     packages = found["spark.jars.packages"].split(",")
     assert packages[0] == "own:jar:1"
@@ -100,6 +105,7 @@ def short_lived() -> SparkSession.Builder:
 
 def new_session(folder: str) -> None:
     """A query in a session that ``configure`` has made, and what ``doctor`` says of it."""
+    os.dup2(os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     groups = [CACHE / "jars" / name for name in ("kafka", "delta")]
     jars = [path for path in groups if path.is_dir()]
     spark = dt.configure(short_lived(), delta=len(jars) == 2, jars=jars, memory="1g").getOrCreate()
@@ -108,7 +114,7 @@ def new_session(folder: str) -> None:
     live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
     table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
     out = dt.to_parquet(f"{folder}/out")
-    table.write_stream(
+    table.materialize().write_stream(
         out, checkpoint=f"{folder}/c", trigger={"availableNow": True}
     ).awaitTermination()
     rows = [row["id"] for row in spark.read.parquet(f"{folder}/out").collect()]
@@ -120,6 +126,17 @@ def test_a_session_lacks_nothing_with_it(tmp_path: Path) -> None:
     found = reported(__file__, tmp_path)
     assert found["rows"] == [1]
     assert found["missing"] == ([] if found["jars"] == 2 else ["Kafka", "Delta Lake"])
+    log = (tmp_path / "log").read_text()
+    assert "WARN NativeCodeLoader" in log  # from before the session
+    assert [line for line in HARMLESS if re.search(line, log)] == []
+
+
+def test_lines_that_are_left_out_have_reasons() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "look.md").read_text()
+    assert HARMLESS
+    for line, why in HARMLESS.items():
+        said = re.sub(r"\\(?=[.'])", "", line).replace(r"\w+", "…").replace(r"[-\w]+", "…")
+        assert f"| `{said}` | {why} |" in page
 
 
 def strange_workers(folder: str) -> None:

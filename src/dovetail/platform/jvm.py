@@ -9,8 +9,10 @@ A result of type ``Any`` is an object of the JVM. Each call of its methods goes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, SparkSession
 
 if TYPE_CHECKING:
@@ -103,6 +105,59 @@ def clean_delta_log(session: SparkSession, path: str) -> None:
     none = _packages(session).scala.Option.empty()
     minute = delta.TruncationGranularity.MINUTE()
     log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), none, none, minute)
+
+
+class _ProgressListener:
+    """Spark's interface of listeners. It hands on each progress as JSON, in one call.
+
+    PySpark's own class fetches each field of a progress by a call of its own.
+    """
+
+    def __init__(self, progress: Callable[[str], None], ended: Callable[[str], None]) -> None:
+        self._progress, self._ended = progress, ended
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: a start has been logged by then."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Hand on the progress."""
+        self._progress(str(event.progress().json()))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Hand on the query's id."""
+        self._ended(str(event.id().toString()))
+
+    class Java:
+        """The interface, for Py4J."""
+
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+
+
+def listen(
+    session: SparkSession, progress: Callable[[str], None], ended: Callable[[str], None]
+) -> None:
+    """Call ``progress`` with the JSON of each progress of the session's queries, and ``ended`` with
+    the id of each query that ends. Both are called in a thread of Py4J.
+    """
+    start_callbacks: Any = ensure_callback_server_started
+    start_callbacks(session.sparkContext._gateway)
+    wrapper = _packages(session).org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+    session._jsparkSession.streams().addListener(wrapper(_ProgressListener(progress, ended)))
+
+
+def deny_log_lines(session: SparkSession, pattern: str) -> None:
+    """Leave lines that match a regular expression out of the log of the JVM.
+
+    Raises ``TypeError`` if it does not log by Log4j.
+    """
+    log4j = _packages(session).org.apache.logging.log4j
+    results: Any = getattr(log4j.core, "Filter$Result")
+    regex = log4j.core.filter.RegexFilter
+    denied = regex.createFilter(pattern, None, False, results.DENY, results.NEUTRAL)
+    log4j.LogManager.getContext(False).getConfiguration().getRootLogger().addFilter(denied)
 
 
 class Hadoop:

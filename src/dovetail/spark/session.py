@@ -24,6 +24,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
+from dovetail.spark.log_lines import QUIET
 
 MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -58,6 +59,7 @@ def configure(
     avro: bool = False,
     jars: Paths | None = None,
     memory: Text | None = None,
+    quiet: bool = True,
 ) -> SparkSession.Builder:
     """Configure a builder whose session runs queries as fast as they are measured.
 
@@ -78,6 +80,9 @@ def configure(
         their Maven coordinates.
     memory : str, optional
         The memory of the JVM, such as ``"6g"``. By default it is Spark's.
+    quiet : bool, default True
+        True to leave lines out of Spark's log that read like faults of a query and are
+        none. docs/look.md has the list. False keeps all lines.
 
     Returns
     -------
@@ -131,6 +136,7 @@ def configure(
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     }
     settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
+    settings[QUIET] = "true" if quiet else "false"
     if sys.platform == "linux":
         for name, value in MEMORY.items():
             os.environ.setdefault(name, value)

@@ -39,6 +39,7 @@ from dovetail.platform.spark_errors import refused
 from dovetail.spark.execution import static_frames
 from dovetail.spark.execution.frames import session_of
 from dovetail.spark.execution.wire import read_of
+from dovetail.spark.log_lines import quieten
 from dovetail.spark.query.failures import cause_of
 from dovetail.spark.query.options import ALL, BUCKETS_DEFAULT
 
@@ -87,6 +88,7 @@ def first_rows(
     in time.
     """
     session = session_of(node)
+    quieten(session)
     live = [s for s in node.origins if s.frame is not None and s.frame.isStreaming]
     if live and is_remote(session):
         raise ConfigurationError(

@@ -41,9 +41,10 @@ from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.execution.delta_join import refuse_unreachable
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog
+from dovetail.spark.log_lines import quieten
 from dovetail.spark.metrics.query_parts import QueryParts, parts_of
 from dovetail.spark.migration import row_files
-from dovetail.spark.query import end_of_input, first_batch, folders
+from dovetail.spark.query import end_of_input, first_batch, folders, query_log
 from dovetail.spark.query.empty_batches import wake
 from dovetail.spark.query.options import (
     ALL,
@@ -170,18 +171,23 @@ def start(
     static = any(source.static for source in origins_of(nodes))
     if bound is None and (static or initial is not None):
         bound = first_batch.prepared(run, initial, emits=emit_initial)
+    begins = query_log.beginning(bound)
     if bound is not None and BEGINNING in bound:
         run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
         bound = first_batch.finished(run, bound)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
         query, parts = _started(run, bound, ONCE, name, closes=True)
+        query_log.started(run, query, begins)
         return TopologyQuery.of(query, run.title, parts)
     query, parts = _started(run, bound, trigger, name)
+    query_log.started(run, query, begins)
 
     def close() -> StreamingQuery | None:
         if not end_of_input.plan_end(run):
             return None
-        return _started(run, run.file.read(run.title), ONCE, name, closes=True)[0]
+        last, _ = _started(run, run.file.read(run.title), ONCE, name, closes=True)
+        query_log.started(run, last, "it closes the end of its input")
+        return last
 
     return TopologyQuery.of(query, run.title, parts, close if close_at_end else None)
 
@@ -375,7 +381,9 @@ def streaming_session(*nodes: Node) -> SparkSession:
                 "Read it with spark.readStream; over frames that all are static, use changelog()",
             )
     refuse_alike(*nodes)
-    return session_of(nodes[0])
+    session = session_of(nodes[0])
+    quieten(session)
+    return session
 
 
 def refuse_static(operator: str, node: Node) -> None:
