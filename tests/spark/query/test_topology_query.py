@@ -16,6 +16,7 @@ from pyspark.errors import PySparkValueError, StreamingQueryException
 from pyspark.sql.connect.streaming.query import StreamingQuery as RemoteQuery
 from pyspark.sql.streaming.query import StreamingQuery
 
+from dovetail.spark.metrics.query_parts import QueryParts
 from dovetail.spark.query.topology_query import TopologyQuery
 
 CAUSE = "orders: a micro-batch fails with OSError: no room"
@@ -63,7 +64,7 @@ class Running:
 
 
 def of(first: Running, follow: Callable[[], StreamingQuery | None] | None = None) -> StreamingQuery:
-    return TopologyQuery.of(StreamingQuery(first), "orders", follow)
+    return TopologyQuery.of(StreamingQuery(first), "orders", QueryParts(), follow)
 
 
 def waiting() -> list[str]:
@@ -87,7 +88,8 @@ def test_it_is_a_query_of_its_kind_of_session() -> None:
     query = of(Running("a"))
     assert isinstance(query, TopologyQuery)
     assert isinstance(query, StreamingQuery)
-    remote = TopologyQuery.of(RemoteQuery(None, "id", "run", "b"), "orders")  # type: ignore[arg-type]
+    remote_query = RemoteQuery(None, "id", "run", "b")  # type: ignore[arg-type]
+    remote = TopologyQuery.of(remote_query, "orders", QueryParts())
     assert isinstance(remote, RemoteQuery)
     assert (remote.id, remote.runId, remote.name) == ("id", "run", "b")
     assert type(of(Running("c"))) is type(query)
