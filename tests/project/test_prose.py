@@ -46,7 +46,7 @@ NO_PROSE = re.compile(
 CODE = re.compile(r"`[^`]+`")
 LINK = re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
 ITEM = re.compile(r"^ *(?:[-*]|\d+\.) +", re.MULTILINE)
-END = re.compile(r"(?<=[.!?:;])[)*_\"]*\s+")
+END = re.compile(r"(?<=[.!?])[)*_\"]*\s+")
 
 
 def blocks(text: str) -> Iterator[str]:
@@ -70,6 +70,7 @@ def test_sentences_are_found() -> None:
     word = "word "
     text = f"# {word * 30}\n\nOne. {word * 26}.\n- {word * 20}\n- {word * 20}\n\n| {word * 30} |\n"
     assert [len(sentence.split()) for sentence in long_sentences(text)] == [27]
+    assert long_sentences(f"{word * 13}; {word * 12}: {word * 2}.")
     assert long_sentences(f"```\n{word * 30}\n```\n") == []
     assert long_sentences(f"[{word * 13}](a) `{word * 13}` [{word * 11}][b]") == []
 
