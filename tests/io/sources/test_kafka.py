@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+import dovetail as dt
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import ReadFormat, WriteFormat
 from dovetail.io.sources.kafka import read_topic, to_records, write_topic
@@ -160,6 +161,24 @@ def test_what_does_not_parse_is_distinct_from_null(
         (None, None, None, False, "bad key"),
         (None, 1, None, False, None),
     ]
+
+
+def test_a_topic_is_previewed_and_an_empty_one_is_told(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    orders = dt.Table.from_topic(kafka_spark, topic, servers=kafka_servers, name="orders")
+    assert orders.preview().notes == (
+        "no rows of orders",
+        "read: no row of orders, it has none now",
+    )
+    records = kafka_spark.createDataFrame(
+        [("a", "1"), ("a", "2"), ("b", "3")], "key string, value string"
+    )
+    options = {"kafka.bootstrap.servers": kafka_servers, "topic": topic}
+    records.coalesce(1).write.format("kafka").options(**options).save()
+    assert [(row["key"], row["value"]) for row in orders.preview()] == [("a", "2"), ("b", "3")]
+    assert orders.preview(input_rows=1).notes[-1] == "read: the first 1 row of orders"
 
 
 def test_text_and_bytes(kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic) -> None:
