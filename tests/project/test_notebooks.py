@@ -1,16 +1,21 @@
-"""An error in IPython: its message and the user's line first, the whole traceback on request."""
+"""Notebooks: errors that show the user's line, and the example, which runs."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
+import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
 
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 CALL = """\
 import pyarrow as pa
 from dovetail import testing
@@ -100,3 +105,35 @@ def test_outside_of_ipython_it_is_pythons_own() -> None:
         lines: Any = error._render_traceback_()
     assert lines[0].startswith("Traceback")
     assert lines[-1] == "dovetail.errors.PlanError: a: b. c.\n"
+
+
+def test_the_notebook_has_no_outputs() -> None:
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    assert [cell.id for cell in cells if cell.get("outputs")] == []
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+    html = {
+        id_: output["data"]["text/html"]
+        for id_, cell_outputs in outputs.items()
+        for output in cell_outputs
+        if "text/html" in output.get("data", {})
+    }
+    assert "<td>customer</td><td>string</td>" in html["table"]
+    assert "<svg " in html["table"]
+    assert "<td>bob</td><td>15</td><td></td>" in html["preview"]
+    assert any("image/svg+xml" in output["data"] for output in outputs["picture"])
+    (error,) = [output for output in outputs["mistake"] if output.output_type == "error"]
+    assert len(error.traceback) < 6
+    assert any('located.where("amuont > 10")' in line for line in error.traceback)
+    assert "left join of orders and customers; running" in html["query"]
+    assert outputs["progress"]
+    assert "<td>Oslo</td><td>upsert</td>" in html["changes"]
