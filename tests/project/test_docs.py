@@ -20,6 +20,8 @@ PAGES = [
     ROOT / "docs" / "coming_from_kafka_streams.md",
     ROOT / "docs" / "coming_from_flink.md",
     ROOT / "docs" / "coming_from_spark.md",
+    ROOT / "docs" / "coming_from_databricks.md",
+    ROOT / "docs" / "coming_from_pathway.md",
     ROOT / "docs" / "changelogs.md",
     ROOT / "docs" / "sources.md",
     ROOT / "docs" / "sinks.md",
