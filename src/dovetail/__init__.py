@@ -27,6 +27,7 @@ from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memor
 from dovetail.io.sinks.topics import to_topic
 from dovetail.io.sources.current_rows import read_current
 from dovetail.io.sources.kafka import read_topic
+from dovetail.page.server import serve
 from dovetail.plan.joins.delta_options import delta_join
 from dovetail.plan.joins.stream_join import within
 from dovetail.plan.types.aggregates import (
@@ -82,6 +83,7 @@ __all__ = [
     "read_current",
     "read_topic",
     "run",
+    "serve",
     "sum",
     "testing",
     "to_console",

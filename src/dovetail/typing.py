@@ -2,6 +2,7 @@
 
 from dovetail.api.previews import Preview
 from dovetail.api.tables import GroupedStream, GroupedTable, WindowedStream
+from dovetail.page.server import Page
 from dovetail.plan.joins.delta_options import DeltaJoinOptions
 from dovetail.plan.joins.stream_join import Within
 from dovetail.plan.types.aggregates import AggregateCall
@@ -14,6 +15,7 @@ __all__ = [
     "DeltaJoinOptions",
     "GroupedStream",
     "GroupedTable",
+    "Page",
     "Preview",
     "QueryOptions",
     "Sink",

@@ -229,7 +229,7 @@ PREVIEW = {
     "n": line("number"),
     "changes": FLAG,
     "input_rows": line("number"),
-    "timeout_s": line("number", wrong=(-1.0,)),
+    "timeout_s": line("number", "fraction", wrong=(-1.0,)),
 }
 TRIGGERS = (
     *({"once": True}, {"continuous": "1 s"}, {"availableNow": False}, {"every": "1 s"}, {}),
@@ -847,6 +847,14 @@ CALLS: dict[str, Call] = {
     "doctor": call(lambda _: dt.doctor, spark=SESSION),
     "progress": call(lambda w: partial(dt.progress, w.query), query=line()),
     "recent": call(lambda w: partial(dt.metrics.recent, w.query), query=line()),
+    "serve": call(
+        lambda w: partial(dt.serve, w.query),
+        runs=True,
+        query=line(),
+        port=line("zero", "number", wrong=(-1, 1 << 16)),
+        host=line("text", "column", "span"),
+        token=line("None", "text", "column", "span"),
+    ),
     "prometheus": call(
         lambda w: partial(dt.metrics.prometheus, w.query),
         runs=True,
@@ -1131,6 +1139,7 @@ UNCALLED = {
     "Change",
     "DriverTimeline",
     "Exporter",
+    "Page",
     "GroupedStream",
     "GroupedTable",
     "InputProgress",

@@ -54,8 +54,9 @@ LAYERS = {
     "lookups": {"lookup_sources", "plan"},
     "checkpoints": {"spark", "api"},
     "metrics": {"spark"},
-    "typing": {"plan", "spark", "api"},
-    "__init__": {"base", "io", "plan", "spark", "snapshots", "api", *TOPICS},
+    "page": {"errors", "base", "physical", "pictures", "spark"},
+    "typing": {"plan", "spark", "api", "page"},
+    "__init__": {"base", "io", "plan", "spark", "snapshots", "api", "page", *TOPICS},
 }
 MODULES_MAX = 14
 """Of a folder."""
@@ -176,4 +177,5 @@ def test_every_file_is_reached_from_what_users_import() -> None:
     assert {path.suffix for path in SRC.rglob("*") if path.is_file()} - {".pyc"} <= {
         ".py",
         ".typed",
+        ".html",
     }

@@ -38,6 +38,7 @@ def test_the_wheel_has_the_library_and_nothing_else(built: Path) -> None:
         points = archive.read(f"{about}/entry_points.txt").decode()
     assert {name for name in names if not name.startswith(about)} == {
         *MODULES,
+        "dovetail/page/page.html",
         "dovetail/py.typed",
     }
     assert f"{about}/licenses/LICENSE" in names

@@ -317,6 +317,26 @@ def recent(query: AQuery) -> list[Progress]:
     return [read(progress, query.parts) for progress in query.recentProgress]
 
 
+class ProgressFollower:
+    """Reads each micro-batch of a query once, as far as Spark still remembers it. Callers share it
+    only under a lock of theirs.
+    """
+
+    def __init__(self, query: TopologyQuery) -> None:
+        self._query = query
+        self._seen: set[tuple[str, int]] = set()
+
+    def new(self) -> list[Progress]:
+        """Return the micro-batches that have ended since the last call, the oldest first."""
+        last = self._query.lastProgress
+        if last is None or (str(last.runId), last.batchId) in self._seen:
+            return []
+        recent = self._query.recentProgress
+        unseen = [one for one in recent if (str(one.runId), one.batchId) not in self._seen]
+        self._seen = {(str(one.runId), one.batchId) for one in recent}
+        return [read(one, self._query.parts) for one in unseen]
+
+
 def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
     """Return Spark's progress as dovetail's. Figures that Spark does not tell are 0."""
     durations = spark_progress.durationMs

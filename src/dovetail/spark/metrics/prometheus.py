@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
-from dovetail.spark.metrics.progress import AQuery, Progress, StageProgress, read
+from dovetail.spark.metrics.progress import AQuery, Progress, ProgressFollower, StageProgress
 from dovetail.spark.query.topology_query import TopologyQuery
 
 if TYPE_CHECKING:
@@ -106,23 +106,16 @@ class _Figures:
     """The totals of a query since the exporter's start, and its last figures."""
 
     def __init__(self, query: TopologyQuery) -> None:
-        self._query, self._lock, self._seen = query, Lock(), set[tuple[str, int]]()
+        self._query, self._lock, self._follower = query, Lock(), ProgressFollower(query)
         self.totals = {name: defaultdict[_Labels, float](float) for name in COUNTERS}
         self.last: Progress | None = None
 
     def update(self) -> None:
         """Add all micro-batches that have ended since the last call."""
         with self._lock:
-            last = self._query.lastProgress
-            if last is None or (str(last.runId), last.batchId) in self._seen:
-                return
-            recent = self._query.recentProgress
-            for spark_progress in recent:
-                batch = (str(spark_progress.runId), spark_progress.batchId)
-                if batch not in self._seen:
-                    self.last = read(spark_progress, self._query.parts)
-                    self._add(self.last)
-            self._seen = {(str(one.runId), one.batchId) for one in recent}
+            for progress in self._follower.new():
+                self.last = progress
+                self._add(progress)
 
     def active(self) -> bool:
         """Say whether the query runs."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
 from dovetail.physical.routing import Plan, RouteStep
 from dovetail.physical.stage import Stage
+from dovetail.plan.nodes import Node
 from dovetail.platform.jvm import streaming_leaves
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.execution.frames import Frames
@@ -36,10 +37,12 @@ class QueryParts:
     known."""
     stages: tuple[StagePart, ...] = ()
     """For each of its operators with state the stage."""
+    results: tuple[Node, ...] = ()
+    """The results of its topology."""
 
 
-def parts_of(plan: Plan, frames: Frames) -> QueryParts:
-    """Return the parts of a plan, once its frames have been built.
+def parts_of(plan: Plan, frames: Frames, results: Iterable[Node]) -> QueryParts:
+    """Return the parts of a plan with these results, once its frames have been built.
 
     Spark lists sources from left to right, and operators with state from the sink to the sources.
     """
@@ -60,7 +63,7 @@ def parts_of(plan: Plan, frames: Frames) -> QueryParts:
         for step in _downstream_first(end)
         if step.number in frames.observations.reports and isinstance(step.origin, Stage)
     ]
-    return QueryParts(tuple(inputs), tuple(stages))
+    return QueryParts(tuple(inputs), tuple(stages), tuple(results))
 
 
 def _sources_of(frame: DataFrame) -> int:

@@ -298,7 +298,7 @@ def _started(
                     binding_of(run.nodes, plan, partitions=partitions, **entries, **timer_entry)
                 )
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
-            return writer.start(), parts_of(plan, streaming)
+            return writer.start(), parts_of(plan, streaming, run.nodes)
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
