@@ -508,11 +508,28 @@ def of_static_frames(spark: SparkSession, folder: Path) -> list[str]:
     frame = spark.read.parquet(str(folder / "flights"))
     table = dt.Table.from_changelog(frame, key="id", timestamp="at", deleted="gone", name="flights")
     counted = table.group_by("carrier").agg(n=dt.count(), late=dt.sum("late"))
-    return emitted(counted.changelog(emit="batch", buckets=2))
+    shown = repr(counted.preview()).splitlines()
+    return [*shown, *emitted(counted.changelog(emit="batch", buckets=2))]
 
 
 def test_static_frames_are_a_batch(spark: SparkSession, client: Client, tmp_path: Path) -> None:
     assert client.run(of_static_frames, tmp_path) == of_static_frames(spark, tmp_path)
+
+
+def previewed(spark: SparkSession, folder: Path) -> str:
+    first_rows(folder)
+    try:
+        flights(spark, folder).preview()
+    except dt.errors.ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def test_a_preview_reads_no_streaming_input(client: Client, tmp_path: Path) -> None:
+    assert client.run(previewed, tmp_path) == (
+        "preview: a streaming input is not read on Spark Connect. Read the same source by "
+        "spark.read, or write to dt.to_memory."
+    )
 
 
 def begun_with_rows(spark: SparkSession, folder: Path) -> list[list[str]]:

@@ -267,7 +267,9 @@ def _collected(session: SparkSession, frame: DataFrame, name: str, timeout_s: fl
         finally:
             session.removeTag(tag)
 
-    job = InheritableThread(target=collect, name="dovetail-preview", daemon=True)
+    # A thread of Spark Connect has nothing to inherit, and a classic one its local properties.
+    kind = Thread if is_remote(session) else InheritableThread
+    job = kind(target=collect, name="dovetail-preview", daemon=True)
     job.start()
     try:
         job.join(timeout_s)
