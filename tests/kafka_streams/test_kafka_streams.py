@@ -26,7 +26,7 @@ from fuzz.families import FAMILIES
 
 KNOWN = [name for name, known in FAMILIES.items() if known.family is not views]
 """The families of which Kafka Streams has the operators."""
-CASES = int(os.environ.get("DOVETAIL_CASES", "80"))
+CASES = int(os.environ.get("DOVETAIL_CASES", "40"))
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
 
 pytestmark = kafka_streams.needed

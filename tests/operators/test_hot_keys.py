@@ -133,7 +133,7 @@ def net(batches: Sequence[Sequence[Emitted]]) -> Iterator[list[Emitted]]:
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("aggregates", slow_after(4, AGGREGATES))
+@pytest.mark.parametrize("aggregates", slow_after(2, AGGREGATES))
 def test_what_is_made_at_a_time_changes_nothing(
     windows: str, aggregates: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from bench.models.aggregates import bits
+from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
@@ -172,7 +173,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "_COMPACTION_BYTES_MIN", 500)
 
 
-@pytest.mark.parametrize("type_", VALUES, ids=str)
+@pytest.mark.parametrize("type_", slow_after(4, VALUES), ids=str)
 @pytest.mark.usefixtures("tiny")
 def test_long_lists_in_parts(type_: pa.DataType) -> None:
     random_ = random.Random(str(type_))

@@ -65,7 +65,7 @@ def pipeline(text: str) -> Pipeline:
     return views.read_join("view", text, {})
 
 
-@pytest.mark.parametrize("seed", slow_after(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(5, range(24)))
 def test_what_comes_out_is_what_the_definition_says(seed: int) -> None:
     random_ = random.Random(seed)
     after, later = random_.choice(AFTER), random_.choice(AFTER)
@@ -93,7 +93,7 @@ def test_what_comes_out_is_what_the_definition_says(seed: int) -> None:
             assert one == other if exactly else by_key(one) == by_key(other), (size, buckets)
 
 
-@pytest.mark.parametrize("seed", slow_after(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(5, range(24)))
 def test_by_batch_the_last_change_of_each_key_comes_out(seed: int) -> None:
     random_ = random.Random(seed)
     topology = pipeline(f"T expire {random_.choice(AFTER)}")
@@ -113,7 +113,7 @@ def test_by_batch_the_last_change_of_each_key_comes_out(seed: int) -> None:
         assert [*map(by_key, found)] == [*map(by_key, views.each_batch(topology, batches))]
 
 
-@pytest.mark.parametrize("seed", slow_after(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(5, range(24)))
 def test_the_changes_add_up_to_the_rows_that_are_young_enough(seed: int) -> None:
     """After each record: of each key the last row to come, if it is no further behind."""
     random_ = random.Random(seed)

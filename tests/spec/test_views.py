@@ -15,6 +15,7 @@ import pytest
 from bench import runners
 from bench.families import views
 from bench.forced import forced
+from bench.parameters import slow_after
 from bench.records import WHOLE, Record, Result, cut, parts
 
 import dovetail as dt
@@ -180,7 +181,7 @@ def in_time(random_: random.Random, count: int) -> list[int]:
     return [max(time, 0) for time in accumulate(random_.choice(steps) for _ in range(count))]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", slow_after(8, range(24)))
 def test_of_records_that_repeat_each_other_the_first_to_arrive_comes_out(seed: int) -> None:
     """However they are cut, restarted and spread, and though state lies in many small segments; and
     no two of a key that come out are as near.
@@ -222,7 +223,7 @@ def test_a_versioned_view_keeps_the_history() -> None:
     assert [change.values for change in driver.read()] == [{"v": 1}, {"v": None}, {"v": 3}]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_after(6, range(12)))
 def test_changes_make_the_table_again(seed: int) -> None:
     """Of random records, however they are cut, restarted and spread: a row comes once before it is
     replaced or goes, and then as it was.
