@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 TERMS_MAX = 60
 WORDS_MAX = 25
+LANDING_WORDS_MAX = 700
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 """The attributes that a browser loads without a click."""
 REMOTE = re.compile(r"(?:https?:)?//")
@@ -101,6 +102,11 @@ def test_llms_txt_lists_each_page(site: Path, pages: dict[str, Tags]) -> None:
 
 def test_the_search_needs_no_server(site: Path) -> None:
     assert '"joins/foreign_key.html' in (site / "search" / "search_index.js").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_landing_page_is_short(page: str) -> None:
+    assert len((ROOT / page).read_text("utf-8").split()) <= LANDING_WORDS_MAX
 
 
 def test_the_glossary_is_short() -> None:
