@@ -10,6 +10,7 @@ from benchmarks import (
     delta_join,
     delta_sink,
     foreign_key,
+    latency,
     postgres_sink,
     scaling,
     snapshot_join,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "windowed": windowed,
     "snapshot-join": snapshot_join,
     "start": start,
+    "latency": latency,
     "scaling": scaling,
     "state": state,
 }

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail.spark.metrics.progress import _numbers
 from dovetail.spark.metrics.prometheus import COUNTERS, GAUGES
 
 SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone boolean"
@@ -130,6 +131,12 @@ def test_several_results_and_types_that_travel_packed(spark: SparkSession, tmp_p
     assert [(i.name, i.rows) for i in progress.inputs] == [("orders", 6)]
     # A table is grouped in two stages: by its own key, then by the group's.
     assert [(stage.rows, stage.changes) for stage in progress.stages] == [({"orders": 6}, 6)] * 4
+
+
+def test_what_a_source_says_of_its_lag_is_kept_where_it_is_a_number() -> None:
+    metrics: Any = {"maxOffsetsBehindLatest": "12", "avgOffsetsBehindLatest": "2.5", "state": "ok"}
+    assert _numbers(metrics) == {"maxOffsetsBehindLatest": 12, "avgOffsetsBehindLatest": 2.5}
+    assert _numbers(metrics | {"none": None}) == _numbers(metrics)
 
 
 def test_a_query_of_sparks_own_is_refused(spark: SparkSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
@@ -376,9 +377,18 @@ def _inputs(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Iterat
     sources = spark_progress.sources
     known = len(parts.inputs) == len(sources)
     for index, source in enumerate(sources):
-        behind = {name: float(text) for name, text in (source.metrics or {}).items() if text}
         name = parts.inputs[index] if known else ""
+        behind = _numbers(source.metrics or {})
         yield InputProgress(name, source.description, source.numInputRows, behind)
+
+
+def _numbers(metrics: Mapping[str, str]) -> dict[str, float]:
+    """Return a source's metrics that are numbers."""
+    numbers = {}
+    for name, text in metrics.items():
+        with suppress(TypeError, ValueError):
+            numbers[name] = float(text)
+    return numbers
 
 
 def _stages(

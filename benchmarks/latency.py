@@ -1,0 +1,180 @@
+"""The time of a small micro-batch, by phase: joins beside Spark's aggregation.
+
+Each contender is a process of its own: one query that reads 2,000 rows a micro-batch, half of them
+in tables that are looked into. The first micro-batches are left out. ``spark`` is Spark's
+aggregation in a session as Spark makes it, ``aggregation`` the same in one of ``dt.configure``.
+``stages`` and ``state`` are the time of the operators and of their calls of the state store, added
+up over buckets, so they run beside each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from benchmarks import harness
+from benchmarks.start import session
+
+ROWS = 1_000
+KEYS = 5_000
+WARM = 6
+"""The number of micro-batches that are left out."""
+DIMENSIONS = 4
+PHASES = ("offsets", "planning", "work", "log")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batches", type=int, default=24, help="measured micro-batches (24)")
+    parser.add_argument("--rounds", type=int, default=2, help="processes of each contender (2)")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
+    for _ in range(arguments.rounds):
+        for name, rounds in taken.items():
+            command = [sys.executable, "-m", "benchmarks.latency", name, str(arguments.batches)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+            rounds.append(json.loads(done.stdout.splitlines()[-1]))
+    figures: dict[str, Any] = {
+        name: {figure: round(median(one[figure] for one in rounds), 1) for figure in rounds[0]}
+        for name, rounds in taken.items()
+    }
+    of = {name: figures[name]["total"] for name in CONTENDERS}
+    ratios = {
+        **{f"{name}_over_aggregation": of[name] / of["spark"] for name in JOINS},
+        **{f"{name}_over_equal_aggregation": of[name] / of["aggregation"] for name in JOINS},
+        "star_over_one": of["star"] / of["foreign_key"],
+    }
+    figures |= {name: round(ratio, 2) for name, ratio in ratios.items()}
+    rows = [("ms", "total", *PHASES, "stages", "state", "commit", "over Spark's")]
+    rows += [
+        (name, *(f"{figures[name][figure]:.0f}" for figure in rows[0][1:-1]), f"{ratio:.2f}")
+        for name in CONTENDERS
+        for ratio in [of[name] / of["spark"]]
+    ]
+    harness.show(f"a micro-batch of {2 * ROWS:,} rows, median of {arguments.batches}", rows)
+    return figures
+
+
+def feed(directory: Path, batches: int) -> None:
+    """A file per micro-batch for orders and for each dimension, all with random keys."""
+    random = np.random.default_rng(7)
+    names = ["orders", *(f"d{n}" for n in range(DIMENSIONS))]
+    for name in names:
+        (directory / name).mkdir()
+    for number in range(batches):
+        rows = KEYS if number == 0 else ROWS
+        at = pa.array(number * 1_000_000 + np.arange(rows), pa.timestamp("us", "UTC"))
+        keys = np.arange(rows) if number == 0 else random.integers(0, KEYS, rows)
+        drawn = {f"c{n}": random.integers(0, KEYS, rows) for n in range(DIMENSIONS)}
+        orders = {"id": keys, **drawn, "amount": random.integers(0, 100, rows), "at": at}
+        pq.write_table(pa.table(orders), directory / "orders" / f"{number:04}.parquet")
+        for dimension in range(DIMENSIONS):
+            keys = np.arange(rows) if number == 0 else random.integers(0, KEYS, rows)
+            values = random.integers(0, 100, rows)
+            table = pa.table({"id": keys, f"v{dimension}": values, "at": at})
+            pq.write_table(table, directory / f"d{dimension}" / f"{number:04}.parquet")
+
+
+def frame(spark: SparkSession, directory: Path, name: str) -> Any:
+    """A folder as a stream, one file a micro-batch."""
+    schema = spark.read.parquet(str(directory / name)).schema
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(directory / name))
+
+
+def table(spark: SparkSession, directory: Path, name: str, *columns: str) -> dt.Table:
+    rows = frame(spark, directory, name)
+    if columns:
+        rows = rows.select("id", *columns, "at")
+    return dt.Table.from_changelog(rows, key="id", timestamp="at", name=name)
+
+
+def of_tables(spark: SparkSession, directory: Path) -> dt.Table:
+    orders = table(spark, directory, "orders", "amount")
+    return orders.join(table(spark, directory, "d0"))
+
+
+def of_star(dimensions: int) -> Callable[[SparkSession, Path], dt.Table]:
+    def star(spark: SparkSession, directory: Path) -> dt.Table:
+        columns = [f"c{n}" for n in range(dimensions)]
+        joined = table(spark, directory, "orders", *columns, "amount")
+        for n in range(dimensions):
+            joined = joined.join(table(spark, directory, f"d{n}"), on=f"c{n}")
+        return joined
+
+    return star
+
+
+def of_totals(spark: SparkSession, directory: Path) -> dt.Table:
+    joined = of_star(1)(spark, directory)
+    return joined.group_by("v0").agg(amount=dt.sum("amount"))
+
+
+JOINS: Mapping[str, Callable[[SparkSession, Path], dt.Table]] = {
+    "table_table": of_tables,
+    "foreign_key": of_star(1),
+    "foreign_key_aggregate": of_totals,
+    "star": of_star(DIMENSIONS),
+}
+CONTENDERS = ("spark", "aggregation", *JOINS)
+
+
+def measure(name: str, batches: int) -> dict[str, float]:
+    """The medians of a contender's micro-batches, in milliseconds."""
+    spark = session("plain" if name == "spark" else "configured")
+    with harness.workspace() as directory:
+        feed(directory, batches + WARM)
+        checkpoint = str(directory / "checkpoint")
+        if name in JOINS:
+            query = JOINS[name](spark, directory).write_stream(
+                harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
+            )
+        else:
+            spark.conf.set("spark.sql.shuffle.partitions", "2")
+            rows = frame(spark, directory, "orders").select("id", "amount", "at")
+            counted = rows.groupBy("id").agg(F.sum("amount").alias("amount"))
+            writer = counted.writeStream.format("noop").outputMode("update")
+            writer = writer.trigger(availableNow=True)
+            query = writer.option("checkpointLocation", checkpoint).start()
+        query.awaitTermination()
+        taken = [phases(query, index) for index in range(len(query.recentProgress))][WARM:]
+    spark.stop()
+    return {figure: median(one[figure] for one in taken) for figure in taken[0]}
+
+
+def phases(query: Any, index: int) -> dict[str, float]:
+    """The durations of a micro-batch, in milliseconds."""
+    progress = query.recentProgress[index]
+    durations = progress["durationMs"]
+    spark = {
+        "total": durations["triggerExecution"],
+        "offsets": durations.get("latestOffset", 0) + durations.get("getBatch", 0),
+        "planning": durations["queryPlanning"],
+        "work": durations["addBatch"],
+        "log": durations["walCommit"] + durations["commitOffsets"],
+        "commit": sum(operator["commitTimeMs"] for operator in progress["stateOperators"]),
+    }
+    stages = dt.metrics.recent(query)[index].stages if hasattr(query, "parts") else ()
+    return {
+        **spark,
+        "stages": sum(stage.work_ms for stage in stages),
+        "state": sum(stage.state_ms for stage in stages),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
