@@ -29,3 +29,8 @@ def test_rows_of_slices_add_up() -> None:
 def test_the_text_has_all_of_it() -> None:
     report = BucketReport([1], [None], 2, 1, 300, 200, 4)
     assert BucketReport.read(report.as_text()) == report
+
+
+def test_the_text_is_short() -> None:
+    report = BucketReport([10**6, 10**6], [10**15, 10**15], 10**6, 10**6, 10**7, 10**7, 10**3)
+    assert len(report.as_text()) < 120

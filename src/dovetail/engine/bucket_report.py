@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass
 from time import perf_counter_ns
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.base.columns import DELETED
+
+_VERSION = 1
 
 
 @dataclass
@@ -34,7 +36,6 @@ class BucketReport:
     """The time that reads and writes of the state store took."""
     state_calls: int = 0
     """The number of reads and writes of the state store."""
-    version: int = field(default=1, kw_only=True)
 
     def add_rows(self, counts: Sequence[int]) -> None:
         """Add rows that came: one number per input."""
@@ -56,10 +57,14 @@ class BucketReport:
             yield table
 
     def as_text(self) -> str:
-        """Return the report as JSON, as ``read`` reads it."""
-        return json.dumps(asdict(self))
+        """Return the report as ``read`` reads it: a JSON list of the version and all fields. It is
+        short, since Spark keeps one of each bucket for the last 100 micro-batches.
+        """
+        return json.dumps([_VERSION, *astuple(self)], separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> BucketReport:
         """Return the report that ``as_text`` wrote."""
-        return cls(**json.loads(text))
+        version, *values = json.loads(text)
+        assert version == _VERSION, version
+        return cls(*values)

@@ -53,7 +53,7 @@ class FlatEmission(Emission):
         _change  _position  _counted
         upsert   7          null
         delete   8          null
-        0        0          [[2, "id=7 at 1970-01-01T00:00:00Z"], {"rows": [3, 1], ...}]
+        0        0          [[2, "id=7 at 1970-01-01T00:00:00Z"], [1, [3, 1], ...]]
     """
 
     output: Output
