@@ -1,5 +1,6 @@
 """Metrics of running queries: rows, changes, stream time and durations, by input and by stage."""
 
+from dovetail.spark.metrics.history import Recorder, record, recorded
 from dovetail.spark.metrics.progress import (
     InputProgress,
     Progress,
@@ -13,10 +14,13 @@ __all__ = [
     "Exporter",
     "InputProgress",
     "Progress",
+    "Recorder",
     "StageProgress",
     "Unused",
     "prometheus",
     "recent",
+    "record",
+    "recorded",
 ]
 
 

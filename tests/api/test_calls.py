@@ -847,6 +847,16 @@ CALLS: dict[str, Call] = {
     "doctor": call(lambda _: dt.doctor, spark=SESSION),
     "progress": call(lambda w: partial(dt.progress, w.query), query=line()),
     "recent": call(lambda w: partial(dt.metrics.recent, w.query), query=line()),
+    "record": call(
+        lambda w: partial(dt.metrics.record, w.query, w.new_folder()),
+        runs=True,
+        query=line(),
+        path=line("text", "column", "span", "path", wrong=("/proc/nothing/figures",)),
+        keep=line("number"),
+    ),
+    "recorded": call(
+        lambda _: dt.metrics.recorded, path=line(wrong=("/proc/nothing",), says="is not there")
+    ),
     "serve": call(
         lambda w: partial(dt.serve, w.query),
         runs=True,
@@ -1140,6 +1150,7 @@ UNCALLED = {
     "DriverTimeline",
     "Exporter",
     "Page",
+    "Recorder",
     "GroupedStream",
     "GroupedTable",
     "InputProgress",

@@ -12,7 +12,6 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from ipaddress import ip_address
@@ -23,7 +22,8 @@ from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
 from dovetail.physical.topology_graph import topology_graph
 from dovetail.pictures.svg import svg
-from dovetail.spark.metrics.progress import AQuery, Progress, ProgressFollower
+from dovetail.spark.metrics.history import as_json
+from dovetail.spark.metrics.progress import AQuery, ProgressFollower
 from dovetail.spark.query.topology_query import TopologyQuery
 
 Port = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n <= 65535)]
@@ -106,7 +106,7 @@ class _Batches:
         with self._lock:
             for progress in self._follower.new():
                 self._count += 1
-                self._batches.append((self._count, _as_json(progress)))
+                self._batches.append((self._count, json.dumps(as_json(progress))))
             return self._count, [text for at, text in self._batches if at > number]
 
     def state(self) -> str:
@@ -114,11 +114,6 @@ class _Batches:
         failure = self._query.exception()
         first = None if failure is None else str(failure).strip().splitlines()[0]
         return json.dumps({"active": bool(self._query.isActive), "failure": first})
-
-
-def _as_json(progress: Progress) -> str:
-    """Return a micro-batch's figures as JSON; times are ISO texts."""
-    return json.dumps(asdict(progress), default=lambda time: time.isoformat())
 
 
 @validated

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import urllib.request
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,36 @@ def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Pa
         exporter.stop()
     with pytest.raises(OSError, match="refused"):
         scraped(exporter.url)
+
+
+def test_a_record_outlives_the_query_and_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "orders", number, [{"id": number, "customer": 1}] + [{}] * number)
+    orders = table(spark, tmp_path, "orders", "customer")
+    counts, file = orders.group_by("customer").agg(n=dt.count()), tmp_path / "figures"
+    query = counts.write_stream(dt.to_memory("kept"), checkpoint=tmp_path / "c", **NOW)
+    recorder = dt.metrics.record(query, file)
+    ran(query)
+    recorder.stop()
+    expected = dt.metrics.recent(query)
+    assert [progress.rows for progress in expected] == [1, 2, 3]
+    assert dt.metrics.recorded(file) == expected
+    dt.metrics.record(query, file, keep=4).stop()
+    assert dt.metrics.recorded(file) == [expected[-1], *expected]
+
+
+def test_another_file_is_not_written(tmp_path: Path) -> None:
+    text, database = tmp_path / "text", tmp_path / "database"
+    text.write_text("figures" * 1000)
+    with closing(sqlite3.connect(database)) as other, other:
+        other.execute("CREATE TABLE mine (id INTEGER)")
+    before = database.read_bytes()
+    for file in (text, database):
+        with pytest.raises(dt.errors.ConfigurationError, match=f"{file} cannot be used"):
+            dt.metrics.recorded(file)
+    assert database.read_bytes() == before
+    with pytest.raises(dt.errors.ConfigurationError, match="nowhere is not there"):
+        dt.metrics.recorded(tmp_path / "nowhere")
 
 
 def test_the_dashboard_and_the_page_name_metrics_that_exist() -> None:

@@ -1,0 +1,220 @@
+"""A query's figures in a local file, for plots after the fact."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from os import fspath
+from pathlib import Path as FilePath
+from threading import Event, Thread
+from typing import Any
+
+from dovetail.base.validation import Path, Positive, validated
+from dovetail.errors import ConfigurationError
+from dovetail.spark.metrics.progress import (
+    AQuery,
+    InputProgress,
+    Progress,
+    ProgressFollower,
+    StageProgress,
+    Unused,
+)
+from dovetail.spark.query.topology_query import TopologyQuery
+
+_EVERY_S = 2.0
+_VERSION = 1
+"""The version of the file, as SQLite's ``user_version``."""
+_TABLE = "CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, figures TEXT NOT NULL)"
+
+
+class Recorder:
+    """A thread that records a query's figures, from ``dt.metrics.record``.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+
+    See Also
+    --------
+    metrics.record : Start a recorder.
+
+    Examples
+    --------
+    >>> from dovetail.metrics import Recorder
+    >>> callable(Recorder.stop)
+    True
+    """
+
+    path: str
+
+    def __init__(self, query: TopologyQuery, path: str, keep: int) -> None:
+        self.path, self._keep = path, keep
+        self._query, self._follower, self._stopping = query, ProgressFollower(query), Event()
+        with _opened(path) as file:
+            file.execute(_TABLE)
+            file.execute(f"PRAGMA user_version = {_VERSION}")
+        self._recording = Thread(target=self._record, name="dovetail-record", daemon=True)
+        self._recording.start()
+
+    def stop(self) -> None:
+        """Record what is left, and stop. The query goes on.
+
+        See Also
+        --------
+        metrics.recorded : Read the file.
+
+        Examples
+        --------
+        >>> from dovetail.metrics import Recorder
+        >>> Recorder.stop.__name__
+        'stop'
+        """
+        self._stopping.set()
+        self._recording.join()
+
+    def _record(self) -> None:
+        """Record micro-batches until the recorder or the query ends."""
+        last = False
+        while not last:
+            last = self._stopping.wait(_EVERY_S) or not self._query.isActive
+            progress = self._follower.new()
+            if progress:
+                with _opened(self.path) as file:
+                    rows = [(json.dumps(as_json(one)),) for one in progress]
+                    file.executemany("INSERT INTO progress (figures) VALUES (?)", rows)
+                    file.execute(
+                        "DELETE FROM progress WHERE id <= (SELECT max(id) FROM progress) - ?",
+                        (self._keep,),
+                    )
+
+
+@validated
+def record(query: AQuery, path: Path, *, keep: Positive = 10_000) -> Recorder:
+    """Record a query's figures in a local file, an SQLite database.
+
+    The recorder ends with the query. A later query may go on in the same file.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query that ``write_stream`` or ``dt.run`` has started.
+    path : str or PathLike
+        The file, on a local disk. It is made if it is missing.
+    keep : int, default 10_000
+        The number of micro-batches to keep; older ones are removed.
+
+    Returns
+    -------
+    Recorder
+        The recorder. Call ``stop()`` to end it earlier.
+
+    Raises
+    ------
+    PlanError
+        If an argument does not fit.
+    ConfigurationError
+        If the file cannot be opened, or is no such file.
+
+    See Also
+    --------
+    metrics.recorded : Read the file.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.metrics.record("orders", "figures.sqlite")
+    Traceback (most recent call last):
+        ...
+    dovetail.errors.PlanError: record: query= is 'orders'. Give what write_stream ...
+    """
+    return Recorder(query, fspath(path), keep)
+
+
+@validated
+def recorded(path: Path) -> list[Progress]:
+    """Return the figures in a file that ``dt.metrics.record`` has written, the oldest first.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The file.
+
+    Returns
+    -------
+    list of Progress
+        One item per micro-batch.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no file, or it is another one.
+
+    See Also
+    --------
+    metrics.record : Write the file.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> dt.metrics.recorded("/nowhere")
+    Traceback (most recent call last):
+        ...
+    dovetail.errors.ConfigurationError: recorded: /nowhere is not there...
+    """
+    name = fspath(path)
+    if not FilePath(name).is_file():
+        raise ConfigurationError("recorded", f"{name} is not there", "Give a file of record()")
+    with _opened(name) as file:
+        rows = file.execute("SELECT figures FROM progress ORDER BY id").fetchall()
+    return [of_json(json.loads(text)) for (text,) in rows]
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[sqlite3.Connection]:
+    """Open the file, and commit at the end. Raises ``ConfigurationError`` for another file."""
+    try:
+        with closing(sqlite3.connect(path, timeout=30)) as file, file:
+            (version,) = file.execute("PRAGMA user_version").fetchone()
+            (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if version != _VERSION and (version or tables):
+                raise sqlite3.DatabaseError(f"it is another database (version {version})")
+            yield file
+    except sqlite3.Error as error:
+        problem = f"{path} cannot be used: {error}"
+        raise ConfigurationError(
+            "record", problem, "Give a file of record(), or a new one"
+        ) from error
+
+
+def as_json(progress: Progress) -> dict[str, Any]:
+    """Return a micro-batch's figures as JSON data; times are ISO texts."""
+    figures = asdict(progress)
+    figures["started"] = progress.started.isoformat()
+    for stage in figures["stages"]:
+        times = stage["stream_time"].items()
+        stage["stream_time"] = {name: time.isoformat() for name, time in times}
+    return figures
+
+
+def of_json(figures: Mapping[str, Any]) -> Progress:
+    """Return the figures that ``as_json`` made JSON data of."""
+    stages = []
+    for stage in figures["stages"]:
+        times = stage["stream_time"].items()
+        stream_time = {name: datetime.fromisoformat(text) for name, text in times}
+        stages.append(StageProgress(**{**stage, "stream_time": stream_time}))
+    unused = {name: Unused(**one) for name, one in figures["unused"].items()}
+    return Progress(
+        **{
+            **figures,
+            "started": datetime.fromisoformat(figures["started"]),
+            "inputs": tuple(InputProgress(**one) for one in figures["inputs"]),
+            "stages": tuple(stages),
+            "unused": unused,
+        }
+    )
