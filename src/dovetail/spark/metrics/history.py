@@ -82,10 +82,10 @@ class Recorder:
         last = False
         while not last:
             last = self._stopping.wait(_EVERY_S) or not self._query.isActive
-            progress = self._follower.new()
-            if progress:
+            batches = self._follower.new()
+            if batches:
                 with _opened(self.path) as file:
-                    rows = [(json.dumps(as_json(one)),) for one in progress]
+                    rows = [(json.dumps(as_json(batch)),) for batch in batches]
                     file.executemany("INSERT INTO progress (figures) VALUES (?)", rows)
                     file.execute(
                         "DELETE FROM progress WHERE id <= (SELECT max(id) FROM progress) - ?",
@@ -208,12 +208,12 @@ def of_json(figures: Mapping[str, Any]) -> Progress:
         times = stage["stream_time"].items()
         stream_time = {name: datetime.fromisoformat(text) for name, text in times}
         stages.append(StageProgress(**{**stage, "stream_time": stream_time}))
-    unused = {name: Unused(**one) for name, one in figures["unused"].items()}
+    unused = {name: Unused(**counted) for name, counted in figures["unused"].items()}
     return Progress(
         **{
             **figures,
             "started": datetime.fromisoformat(figures["started"]),
-            "inputs": tuple(InputProgress(**one) for one in figures["inputs"]),
+            "inputs": tuple(InputProgress(**input_) for input_ in figures["inputs"]),
             "stages": tuple(stages),
             "unused": unused,
         }

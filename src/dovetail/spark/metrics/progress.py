@@ -333,9 +333,10 @@ class ProgressFollower:
         if last is None or (str(last.runId), last.batchId) in self._seen:
             return []
         recent = self._query.recentProgress
-        unseen = [one for one in recent if (str(one.runId), one.batchId) not in self._seen]
-        self._seen = {(str(one.runId), one.batchId) for one in recent}
-        return [read(one, self._query.parts) for one in unseen]
+        batches = {(str(progress.runId), progress.batchId): progress for progress in recent}
+        unseen = [progress for batch, progress in batches.items() if batch not in self._seen]
+        self._seen = {*batches}
+        return [read(progress, self._query.parts) for progress in unseen]
 
 
 def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:

@@ -97,9 +97,11 @@ def first_rows(
             "Read the same source by spark.read, or write to dt.to_memory",
         )
     inputs = _read(live, input_rows, timeout_s)
-    frame = _frame(node, {one.source: one.local(session) for one in inputs}, changes=changes)
+    frame = _frame(
+        node, {reading.source: reading.local(session) for reading in inputs}, changes=changes
+    )
     rows = _collected(session, frame.limit(limit + 1), node.name, timeout_s)
-    read = [ReadRows(one.source.name, one.count, one.cut) for one in inputs]
+    read = [ReadRows(reading.source.name, reading.count, reading.cut) for reading in inputs]
     return FirstRows(rows.slice(0, limit), rows.num_rows > limit, read)
 
 
@@ -242,13 +244,13 @@ def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Inpu
     until = time.monotonic() + timeout_s
     with TemporaryDirectory(prefix="dovetail-preview-", ignore_cleanup_errors=True) as folder:
         try:
-            for one in inputs:
-                one.start(folder)
-            for one in inputs:
-                one.wait(until, timeout_s)
+            for reading in inputs:
+                reading.start(folder)
+            for reading in inputs:
+                reading.wait(until, timeout_s)
         finally:
-            for one in inputs:
-                one.stop()
+            for reading in inputs:
+                reading.stop()
     return inputs
 
 
