@@ -289,7 +289,7 @@ def test_where_moves_no_clock_on_spark(spark: Any) -> None:
 def test_the_documentation_has_each_counter() -> None:
     """The table of docs/operations.md is complete, and has nothing that is not counted."""
     page = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
-    section = page.split("**Counters.**")[1].split("\n**")[0]
+    section = page.split("\n## Counters\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     named = [row.split("`")[1].rpartition(".")[2] for row in rows]
     assert sorted({*named}) == sorted(get_args(Kind))
