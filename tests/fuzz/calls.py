@@ -182,7 +182,9 @@ UNDRAWN: dict[str, str] = {
                 for c in ("Table", "Stream", "WindowedTable")
                 for m in ("show", "preview")
             ),
-            *("dt.configure", "dt.doctor", "dt.checkpoints.settings"),
+            *("dt.configure", "dt.doctor", "dt.checkpoints.settings", "dt.preview"),
+            *("dt.progress", "dt.serve", "dt.metrics.prometheus", "dt.metrics.recent"),
+            *("dt.metrics.record", "dt.metrics.recorded"),
         ),
         _SAYS,
     ),
