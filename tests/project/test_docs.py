@@ -30,6 +30,7 @@ PAGES = [
     ROOT / "docs" / "postgres.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "metrics.md",
+    ROOT / "docs" / "reliability.md",
     ROOT / "docs" / "state.md",
     ROOT / "docs" / "upgrades.md",
     ROOT / "docs" / "troubleshooting.md",
