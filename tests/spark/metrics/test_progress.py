@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from dovetail.spark.metrics.progress import _numbers
+from dovetail.spark.metrics.progress import ProgressFollower, _numbers
 from dovetail.spark.metrics.prometheus import COUNTERS, GAUGES
 
 SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone boolean"
@@ -27,7 +29,11 @@ SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone b
 def write(folder: Path, number: int, rows: Sequence[dict[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"at": f"2024-05-01T10:00:{number:02}Z"} | row) for row in rows]
-    (folder / f"{number}.json").write_text("\n".join(lines))
+    file = folder / f"{number}.json"
+    file.write_text("\n".join(lines))
+    # Spark reads the oldest file first. Files of one millisecond have no order.
+    second = 1_700_000_000 + number
+    os.utime(file, (second, second))
 
 
 def table(spark: SparkSession, folder: Path, name: str, *columns: str) -> dt.Table:
@@ -190,8 +196,8 @@ def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Pa
         assert sum(found["dovetail_deletes"].values()) == totals["deletes"]
         assert found["dovetail_stage_rows"]["orders", f"1. {stage.title}"] == 5
         assert found["dovetail_unused_rows"] == {("orders.dropped",): 1}
-        time = stage.stream_time["orders"].timestamp()
-        assert found["dovetail_stream_time_seconds"]["orders", f"1. {stage.title}"] == time
+        moment = stage.stream_time["orders"].timestamp()
+        assert found["dovetail_stream_time_seconds"]["orders", f"1. {stage.title}"] == moment
         assert found["dovetail_active"] == {(): 1}
         assert found.keys() <= COUNTERS.keys() | GAUGES.keys()
         again = scraped(exporter.url)
@@ -233,6 +239,46 @@ def test_another_file_is_not_written(tmp_path: Path) -> None:
     assert database.read_bytes() == before
     with pytest.raises(dt.errors.ConfigurationError, match="nowhere is not there"):
         dt.metrics.recorded(tmp_path / "nowhere")
+
+
+def test_a_micro_batch_after_a_pause_is_not_taken_for_the_report_of_the_pause(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark reports a pause under the number of the micro-batch that follows it."""
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(interval, "300ms")
+    write(tmp_path / "orders", 1, [{"id": 1, "customer": 1}])
+    counts = table(spark, tmp_path, "orders", "customer").group_by("customer").agg(n=dt.count())
+    query = counts.write_stream(dt.to_memory("paused"), checkpoint=tmp_path / "c", buckets=2)
+
+    def paused(number: int) -> bool:
+        last = query.lastProgress
+        return last is not None and (last.batchId, last.numInputRows) == (number, 0)
+
+    def wait(number: int) -> None:
+        deadline = time.monotonic() + 60
+        while not paused(number):
+            assert time.monotonic() < deadline, query.lastProgress
+            time.sleep(0.1)
+
+    follower = ProgressFollower(query)  # type: ignore[arg-type]
+    try:
+        followed = []
+        for number in (1, 2):
+            wait(number)
+            followed += follower.new()
+            assert follower.new() == []
+            last = dt.progress(query)
+            assert last is not None
+            assert (last.batch, last.rows) == (number - 1, number)
+            if number == 1:
+                write(tmp_path / "orders", 2, [{"id": n, "customer": 1} for n in (2, 3)])
+                query.processAllAvailable()
+        assert [(one.batch, one.rows) for one in followed] == [(0, 1), (1, 2)]
+        assert dt.metrics.recent(query) == followed
+    finally:
+        query.stop()
+        spark.conf.unset(interval)
 
 
 def test_the_dashboard_and_the_page_name_metrics_that_exist() -> None:

@@ -266,6 +266,8 @@ def progress(query: AQuery) -> Progress | None:
     >>> folder.cleanup()
     """
     last = query.lastProgress
+    if last is not None and not _ran(last):
+        last = next(reversed(_micro_batches(query)), None)
     return None if last is None else read(last, query.parts)
 
 
@@ -273,7 +275,8 @@ def progress(query: AQuery) -> Progress | None:
 def recent(query: AQuery) -> list[Progress]:
     """Return the figures of a query's last micro-batches, the oldest first.
 
-    Spark keeps 100 of them (``spark.sql.streaming.numRecentProgressUpdates``).
+    Spark keeps 100 reports (``spark.sql.streaming.numRecentProgressUpdates``), those that the query
+    waits for data among them.
 
     Parameters
     ----------
@@ -315,7 +318,19 @@ def recent(query: AQuery) -> list[Progress]:
     [0]
     >>> folder.cleanup()
     """
-    return [read(progress, query.parts) for progress in query.recentProgress]
+    return [read(progress, query.parts) for progress in _micro_batches(query)]
+
+
+def _ran(spark_progress: StreamingQueryProgress) -> bool:
+    """Say whether a micro-batch ran. Spark also reports that a query waits for data, under the
+    number of the micro-batch that is to come.
+    """
+    return "addBatch" in spark_progress.durationMs
+
+
+def _micro_batches(query: TopologyQuery) -> list[StreamingQueryProgress]:
+    """Return Spark's progress of the micro-batches that it still has, the oldest first."""
+    return [progress for progress in query.recentProgress if _ran(progress)]
 
 
 class ProgressFollower:
@@ -325,14 +340,17 @@ class ProgressFollower:
 
     def __init__(self, query: TopologyQuery) -> None:
         self._query = query
+        self._latest = ""
+        """The time of Spark's last report when the query was last asked."""
         self._seen: set[tuple[str, int]] = set()
 
     def new(self) -> list[Progress]:
         """Return the micro-batches that have ended since the last call, the oldest first."""
         last = self._query.lastProgress
-        if last is None or (str(last.runId), last.batchId) in self._seen:
+        if last is None or last.timestamp == self._latest:
             return []
-        recent = self._query.recentProgress
+        self._latest = last.timestamp
+        recent = _micro_batches(self._query)
         batches = {(str(progress.runId), progress.batchId): progress for progress in recent}
         unseen = [progress for batch, progress in batches.items() if batch not in self._seen]
         self._seen = {*batches}
