@@ -16,17 +16,17 @@ from html import escape
 from importlib.resources import files
 from ipaddress import ip_address
 from threading import Event, Lock, Thread
-from typing import Annotated, Any
+from typing import Any
 
-from dovetail.base.validation import Rule, Text, validated
-from dovetail.errors import ConfigurationError
+from dovetail.base.validation import Text, validated
 from dovetail.physical.topology_graph import topology_graph
 from dovetail.pictures.svg import svg
 from dovetail.spark.metrics.history import as_json
 from dovetail.spark.metrics.progress import AQuery, ProgressFollower
+from dovetail.spark.metrics.serving import Port, binding, optional
 from dovetail.spark.query.topology_query import TopologyQuery
 
-Port = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n <= 65535)]
+_EXTRAS = "page,pictures"
 _BATCHES_MAX = 500
 """The number of micro-batches that the page shows at most."""
 _EVERY_S = 1.0
@@ -54,13 +54,14 @@ class Page:
     url: str
 
     def __init__(self, query: TopologyQuery, host: str, port: int, token: str | None) -> None:
-        uvicorn: Any = _imported("uvicorn")
+        optional("serve", "starlette", _EXTRAS)
+        uvicorn = optional("serve", "uvicorn", _EXTRAS)
         self._figures, self._stopping = _Batches(query), Event()
+        application = _application(query, self._figures, self._stopping, token)
         listening = socket.create_server((host, port), family=_family(host))
         suffix = "" if token is None else f"?token={token}"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{listening.getsockname()[1]}/{suffix}"
-        application = _application(query, self._figures, self._stopping, token)
         configuration = uvicorn.Config(
             application, log_level="warning", lifespan="off", timeout_graceful_shutdown=1
         )
@@ -164,14 +165,8 @@ def serve(
     """
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)
-    try:
+    with binding("serve", host, port):
         return Page(query, host, port, token)
-    except OSError as error:
-        raise ConfigurationError(
-            "serve",
-            f"{host}:{port} cannot be bound: {error.strerror or error}",
-            "Give another port=, or 0 for any free one",
-        ) from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -238,18 +233,3 @@ def _content(query: TopologyQuery) -> str:
     name = escape(query.name or str(query.id))
     picture = svg(topology_graph(*query.parts.results))
     return template.replace("{{name}}", name).replace("{{picture}}", picture)
-
-
-def _imported(name: str) -> Any:
-    """Return a module of the extra ``page``. Raises ``ConfigurationError`` if it is missing."""
-    import importlib
-
-    try:
-        importlib.import_module("starlette")
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigurationError(
-            "serve",
-            f"{error.name} is not installed",
-            "Install it: pip install 'dovetail[page,pictures]'",
-        ) from error

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-from dovetail.base.validation import Rule, Text, validated
-from dovetail.errors import ConfigurationError
+from dovetail.base.validation import Text, validated
 from dovetail.spark.metrics.progress import AQuery, Progress, ProgressFollower, StageProgress
+from dovetail.spark.metrics.serving import Port, binding, optional
 from dovetail.spark.query.topology_query import TopologyQuery
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-Port = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n <= 65535)]
 _EVERY_S = 2.0
 """The time between two looks at a query's progress, without scrapes."""
 COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -66,7 +65,7 @@ class Exporter:
     url: str
 
     def __init__(self, query: TopologyQuery, host: str, port: int, title: str) -> None:
-        client = _client()
+        client = optional("prometheus", "prometheus_client", "prometheus")
         self._query, self._stopping, self._figures = query, Event(), _Figures(query)
         registry = client.CollectorRegistry()
         registry.register(_Collector(self._figures, title))
@@ -234,24 +233,5 @@ def prometheus(query: AQuery, *, port: Port = 9464, host: Text = "127.0.0.1") ->
         ...
     dovetail.errors.PlanError: prometheus: query= is 'orders'. Give what write_stream ...
     """
-    try:
+    with binding("prometheus", host, port):
         return Exporter(query, host, port, query.name or str(query.id))
-    except OSError as error:
-        raise ConfigurationError(
-            "prometheus",
-            f"{host}:{port} cannot be bound: {error.strerror or error}",
-            "Give another port=, or 0 for any free one",
-        ) from error
-
-
-def _client() -> Any:
-    """Return Prometheus's client library. Raises ``ConfigurationError`` if it is missing."""
-    try:
-        import prometheus_client
-    except ImportError as error:
-        raise ConfigurationError(
-            "prometheus",
-            "prometheus-client is not installed",
-            "Install it: pip install 'dovetail[prometheus]'",
-        ) from error
-    return prometheus_client

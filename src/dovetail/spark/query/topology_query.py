@@ -58,9 +58,8 @@ class TopologyQuery(_SparkQuery):
         """Return a query as one whose failures begin with their cause.
 
         ``title``: the node's, for failures that do not name an operator. ``parts``: what its
-        progress has figures for. ``follow`` starts another
-        query at the regular end of this one, or returns None. A query that fails or is stopped is
-        not followed.
+        progress has figures for. ``follow`` starts another query at the regular end of this one, or
+        returns None. A query that fails or is stopped is not followed.
         """
         spark_class: Any = type(query)
         return _class_for(spark_class)(query, title, parts, follow)  # type: ignore[no-any-return]
