@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from chromium import PHONE
 from pyspark.sql import SparkSession
 
 import dovetail as dt
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 DESK = {"width": 1280, "height": 1100, "deviceScaleFactor": 1, "mobile": False}
 
 
@@ -123,22 +121,6 @@ def test_a_port_in_use_is_named_and_a_stopped_page_is_gone(query: Any) -> None:
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(page.url)
     assert query.isActive
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("no browser (Debian: apt-get install chromium chromium-driver)")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs the dependency group docs")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
-        options.add_argument(f"--{argument}")
-    service = webdriver.ChromeService(executable_path=DRIVER)
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
 
 
 def test_figures_move_in_a_browser(
