@@ -15,6 +15,7 @@ import pytest
 import small_session
 from built_site import site  # noqa: F401 -- a fixture
 from chromium import browser  # noqa: F401 -- a fixture
+from golden_checkpoints import golden  # noqa: F401 -- a fixture
 from mariadb_server import mariadb, mariadb_socket  # noqa: F401 -- fixtures
 from postgres_server import database, pooled, postgres_server  # noqa: F401 -- fixtures
 from pyspark.sql import SparkSession

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_checkpoints import CHECKPOINTS, Copied
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
@@ -21,12 +20,6 @@ from dovetail import cli
 from dovetail.spark.checkpoints.changelog_files import Unknown, changes
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.state import manifest as manifests
-
-GOLDEN = Path(__file__).parents[2] / "golden"
-HOME, METADATA = "file:/golden", "state/*/_metadata/v2/*"
-"""Where Spark takes a checkpoint to be, and the files that say so."""
-CHECKPOINTS = [path.with_suffix("") for path in sorted(GOLDEN.glob("*/*.json"))]
-assert CHECKPOINTS
 
 
 def rows(frame: DataFrame) -> list[str]:
@@ -38,24 +31,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Callable[[Path], Path]:
-    """A copy of one."""
-
-    def copied(checkpoint: Path) -> Path:
-        made = Path(
-            shutil.copytree(checkpoint, tmp_path / checkpoint.parent.name / checkpoint.name)
-        )
-        for file in made.glob(METADATA):
-            file.write_text(file.read_text().replace(HOME, f"file:{tmp_path}"))
-        return made
-
-    return copied
-
-
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_every_version_is_read_and_never_written(
-    spark: SparkSession, path: Path, golden: Callable[[Path], Path]
+    spark: SparkSession, path: Path, golden: Copied
 ) -> None:
     checkpoint = golden(path)
     before = files(checkpoint)
@@ -67,7 +45,7 @@ def test_every_version_is_read_and_never_written(
 
 
 def test_the_files_of_micro_batches_have_what_spark_reads(
-    spark: SparkSession, golden: Callable[[Path], Path]
+    spark: SparkSession, golden: Copied
 ) -> None:
     """All of them, one after the other, with the blobs that merges have deleted."""
     checkpoint = golden(next(path for path in CHECKPOINTS if path.name == "tables"))
@@ -93,7 +71,7 @@ def test_the_files_of_micro_batches_have_what_spark_reads(
             list(changes(broken))
 
 
-def test_a_newer_format_is_refused(spark: SparkSession, golden: Callable[[Path], Path]) -> None:
+def test_a_newer_format_is_refused(spark: SparkSession, golden: Copied) -> None:
     checkpoint = golden(CHECKPOINTS[0])
     file = checkpoint / "dovetail.json"
     (checkpoint / ".dovetail.json.crc").unlink(missing_ok=True)
@@ -132,7 +110,7 @@ nothing = 1
 
 def test_the_command_line(
     spark: SparkSession,
-    golden: Callable[[Path], Path],
+    golden: Copied,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

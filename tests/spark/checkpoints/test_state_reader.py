@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail.arrays.hashing import spark_hash
 from dovetail.plan.types.arrow import arrow_schema
+from dovetail.spark.checkpoints import state_lookup
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -99,11 +100,19 @@ def both(given: Sequence[Row]) -> list[list[tuple[Any, ...]]]:
 
 
 def looked_up(checkpoint: Path, given: Sequence[Row]) -> list[list[tuple[Any, ...]]]:
-    """The rows of all keys, and of one that never came."""
-    return [
-        arrow_rows(dt.checkpoints.lookup_state(checkpoint, name, keys=[*"abcdefghxyz", "never"]))
-        for name in TABLES
-    ]
+    """The rows of all keys, and of one that never came: read from local files, and by Spark."""
+
+    def found() -> list[list[tuple[Any, ...]]]:
+        keys = [*"abcdefghxyz", "never"]
+        return [
+            arrow_rows(dt.checkpoints.lookup_state(checkpoint, name, keys=keys)) for name in TABLES
+        ]
+
+    local = found()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(state_lookup, "local_files", lambda _: None)
+        assert found() == local
+    return local
 
 
 def arrow_rows(found: pa.Table) -> list[tuple[Any, ...]]:
@@ -145,7 +154,7 @@ def test_each_micro_batch_of_a_query_beside_its_run(
         )
         with monkeypatch.context() as patched:
             patched.setattr(
-                CheckpointStores, "of", None
+                CheckpointStores, "read", None
             )  # what is new is read from its files alone
             assert looked_up(checkpoint, given) == both(given)
         assert query.exception() is None

@@ -55,7 +55,7 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
             value, at = _part(data, at)
             label, name = _named(key)
             if name is not None:
-                yield label, name, _blob(value) if kind == _PUT else None
+                yield label, name, blob_of(value) if kind == _PUT else None
     except struct.error as error:
         raise Unknown("a file that is cut off") from error
 
@@ -83,7 +83,7 @@ def _named(key: memoryview) -> tuple[int, str | None]:
     return label, name.decode() if _NAME.fullmatch(name) else None
 
 
-def _blob(value: memoryview) -> bytes:
+def blob_of(value: memoryview) -> bytes:
     """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another
     shape.
     """

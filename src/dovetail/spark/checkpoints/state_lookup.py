@@ -7,7 +7,8 @@ files.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from os import fspath
@@ -18,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import combined, low_half, spark_hash
@@ -28,14 +28,14 @@ from dovetail.engine import store_contents
 from dovetail.engine.store_contents import Asked
 from dovetail.errors import ConfigurationError, DovetailError
 from dovetail.operators.job import END_OF_TIME
-from dovetail.platform.files import Folder
 from dovetail.spark.checkpoints.changelog_files import Unknown, changes
+from dovetail.spark.checkpoints.local_state import local_files
 from dovetail.spark.checkpoints.lookup_keys import Keys, columns_of
+from dovetail.spark.checkpoints.state_files import SparkFiles, StateFiles, StatefulOperator
 from dovetail.spark.checkpoints.state_reader import Moment
 from dovetail.spark.checkpoints.stores import (
     CheckpointStores,
     Kept,
-    StatefulOperator,
     in_us,
     refuse_other_times,
     runs_of,
@@ -94,10 +94,11 @@ def lookup_state(
 
     Notes
     -----
-    In the first call of a process, Spark reads the manifests of all buckets, in the active
-    session. For the first key of a bucket, it reads the table's rows in that bucket. They
-    stay in temporary files of this process. When a running query commits micro-batches,
-    only their new rows are read.
+    A checkpoint on a local disk is read without Spark if ``rocksdict`` is installed
+    (``pip install dovetail[state]``). Else Spark reads it, in the active session: in the
+    first call the manifests of all buckets, and for the first key of a bucket the table's
+    rows in that bucket. Rows that were read stay in temporary files of this process. When
+    a running query commits micro-batches, only their new rows are read.
 
     Any number of threads may call. Equivalent to interactive queries of Kafka Streams.
 
@@ -119,20 +120,29 @@ def lookup_state(
     >>> found.select(["id", "amount"]).to_pylist()
     [{'id': 1, 'amount': 10}]
     """
+    path = fspath(checkpoint)
+    here = local_files(path)
+    if here is not None:
+        with suppress(Unknown):
+            return _lookups(("", path), lambda: here).rows(table, keys, as_of)
     spark = SparkSession.active()
-    cache_key = str(spark.conf.get("spark.app.id")), fspath(checkpoint)
-    with _LOCK:
-        lookups = _KNOWN.pop(cache_key, None)
-        lookups = lookups or _Lookups(spark, fspath(checkpoint))
-        _KNOWN[cache_key] = lookups
-        while len(_KNOWN) > _OPEN_MAX:
-            del _KNOWN[next(iter(_KNOWN))]
-    return lookups.rows(table, keys, as_of)
+    session_key = str(spark.conf.get("spark.app.id")), path
+    return _lookups(session_key, lambda: SparkFiles(spark, path)).rows(table, keys, as_of)
 
 
 _LOCK = Lock()
 _KNOWN: dict[tuple[str, str], _Lookups] = {}
 """The checkpoints that have been looked up, that of the last call last."""
+
+
+def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> _Lookups:
+    """Return the lookups of a checkpoint that are known under this key, else new ones."""
+    with _LOCK:
+        lookups = _KNOWN.pop(cache_key, None) or _Lookups(files())
+        _KNOWN[cache_key] = lookups
+        while len(_KNOWN) > _OPEN_MAX:
+            del _KNOWN[next(iter(_KNOWN))]
+    return lookups
 
 
 class _Lookups:
@@ -142,10 +152,8 @@ class _Lookups:
     segments that are in this process, by id.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark, self._checkpoint = spark, checkpoint
-        self._lock = Lock()
-        self._folder: Folder | None = None
+    def __init__(self, files: StateFiles) -> None:
+        self._files, self._lock = files, Lock()
         self._stored: CheckpointStores | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="dovetail-lookup-")
         self._cache = SegmentCache(LocalPath(self._directory.name))
@@ -162,10 +170,10 @@ class _Lookups:
             stored = self._current()
             try:
                 return self._rows(stored, table, keys, as_of)
-            except (PySparkException, ConfigurationError) as error:
+            except (PySparkException, ConfigurationError, Unknown) as error:
                 if isinstance(error, DovetailError) and error.__cause__ is None:
                     raise
-                # Spark has deleted the files of this micro-batch.
+                # The files of this micro-batch have been deleted.
                 self._stored = None
                 return self._rows(self._current(), table, keys, as_of)
 
@@ -244,10 +252,9 @@ class _Lookups:
             runs = whole.holding(np.sort(bucket_asked.hash).tolist())
             needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
             if any(segment.id not in self._held for segment in needed):
-                all_segments = [
-                    s for store_runs in (whole, *beside.values()) for s in store_runs.segments
-                ]
-                self._fetch(stored, stage_store.operator, all_segments)
+                if not self._files.reads_pieces:
+                    needed = [s for runs in (whole, *beside.values()) for s in runs.segments]
+                self._fetch(stored, stage_store.operator, label, needed)
             horizon_us = store_contents.horizon_us(stage_store.store, manifest)
             none = MemoryBlobs()
             tables.append(
@@ -258,14 +265,20 @@ class _Lookups:
         return pa.concat_tables(tables)
 
     def _fetch(
-        self, stored: CheckpointStores, operator: StatefulOperator, segments: Sequence[Segment]
+        self,
+        stored: CheckpointStores,
+        operator: StatefulOperator,
+        label: int,
+        segments: Sequence[Segment],
     ) -> None:
-        """Read those of these segments that are not at hand from Spark's state, into the cache."""
+        """Read those of a bucket's segments that are not at hand into the cache."""
+        assert stored.batch is not None
         missing = {s.id: s for s in segments if s.id not in self._held}
-        for row in (
-            stored.blobs(operator).where(F.col("name").isin(list(missing))).toLocalIterator()
+        names = dict.fromkeys(missing, label)
+        for name, blob in self._files.segments(
+            _CALLER, operator, stored.batch, stored.buckets, names
         ):
-            self._add(missing[row["name"]], bytes(row["blob"]))
+            self._add(missing[name], blob)
 
     def _add(self, segment: Segment, blob: bytes) -> None:
         """Store a segment's columns in this process."""
@@ -278,25 +291,23 @@ class _Lookups:
         They follow from the stores at hand by changelog files, up to ``_STEPS_MAX`` micro-batches
         on. Else Spark reads them anew.
         """
-        if self._folder is None:
-            self._folder = Folder(self._spark, self._checkpoint)
         stored, steps = self._stored, 0
         if stored is not None and not stored.operators:
             stored = None
-        while stored is not None and self._folder.has(f"commits/{_next(stored)}"):
+        while stored is not None and self._files.has(f"commits/{_next(stored)}"):
             steps += 1
             try:
-                stored = self._advanced(stored, self._folder) if steps <= _STEPS_MAX else None
+                stored = self._advanced(stored) if steps <= _STEPS_MAX else None
             except Unknown:
                 stored = None
         if stored is None:
-            stored = CheckpointStores.of(_CALLER, self._spark, self._checkpoint, None)
+            stored = CheckpointStores.read(_CALLER, self._files, None)
         if stored is not self._stored:
             self._stored = stored
             self._forget(stored)
         return stored
 
-    def _advanced(self, stored: CheckpointStores, folder: Folder) -> CheckpointStores:
+    def _advanced(self, stored: CheckpointStores) -> CheckpointStores:
         """Return the stores one micro-batch later, from its changelog files, and cache the new
         segments of the followed stores. Raises ``Unknown`` if a file is missing or in another
         format.
@@ -310,7 +321,9 @@ class _Lookups:
                 for label, manifest_blobs in before.items()
             }
             for partition in range(operator.partitions):
-                file = folder.read(f"state/{operator.number}/{partition}/{batch + 1}.changelog")
+                file = self._files.read(
+                    f"state/{operator.number}/{partition}/{batch + 1}.changelog"
+                )
                 if file is None:
                     raise Unknown("no such file")
                 for label, name, blob in changes(file):

@@ -22,7 +22,8 @@ from dovetail.errors import ConfigurationError
 from dovetail.physical.specs.law import Store
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.spark.checkpoints.lookup_keys import columns_of
-from dovetail.spark.checkpoints.stores import MANIFESTS, CheckpointStores, Kept, runs_of
+from dovetail.spark.checkpoints.state_files import MANIFESTS
+from dovetail.spark.checkpoints.stores import CheckpointStores, Kept, runs_of
 from dovetail.spark.execution.buckets import bucket_number
 from dovetail.spark.task import BatchFunction, mapping
 from dovetail.state.blobs import MemoryBlobs

@@ -1,53 +1,40 @@
 """The stores of a checkpoint after a micro-batch: their description, and the blobs in which they
 lie.
 
-The description is in the checkpoint's own file and in the buckets' manifests. Blobs are read by
-Spark's reader of state, from the files that the micro-batch has left. So a running query is not
-disturbed.
+The description is in the checkpoint's own file and in the buckets' manifests. Blobs are read from
+the files that the micro-batch has left. So a running query is not disturbed.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine.store_contents import horizon_us
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.specs.law import Store
-from dovetail.platform.spark_errors import refused
 from dovetail.spark.checkpoints import checkpoint as binding
 from dovetail.spark.checkpoints.stage_layout import StageLayout, layout
+from dovetail.spark.checkpoints.state_files import (
+    ManifestBlobs,
+    SparkFiles,
+    StateFiles,
+    StatefulOperator,
+)
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 
-_QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
-"""The characters of a path that a URI must quote."""
-MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
-"""The SQL condition for blobs that are not segments."""
-
-
 _FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
-
-
-class StatefulOperator(NamedTuple):
-    """One of Spark's operators with state: its number, and the number of its partitions."""
-
-    number: int
-    partitions: int
 
 
 def runs_of(manifest: Manifest, store: str) -> Runs:
@@ -75,8 +62,8 @@ class CheckpointStores:
 
     caller: str
     """The function that errors name."""
-    spark: SparkSession
-    checkpoint: str
+    files: StateFiles
+    """The files of the checkpoint."""
     batch: int | None
     """The micro-batch; None if none is committed."""
     topology: tuple[str, Mapping[str, Any]]
@@ -101,13 +88,19 @@ class CheckpointStores:
         ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
         batch.
         """
-        bound = _bound(caller, spark, checkpoint)
-        refuse_unreadable(caller, checkpoint)
-        operators, after = _operators(caller, spark, checkpoint, batch)
-        stores = cls(
+        return cls.read(caller, SparkFiles(spark, checkpoint), batch)
+
+    @classmethod
+    def read(cls, caller: str, files: StateFiles, batch: int | None) -> CheckpointStores:
+        """Return the stores after a micro-batch, as ``of`` does, from these files."""
+        bound = _bound(caller, files)
+        operators, after = _operators(caller, files, batch)
+        stored: Mapping[StatefulOperator, ManifestBlobs] = {}
+        if after is not None:
+            stored = files.manifests(caller, operators, after, bound["buckets"])
+        return cls(
             caller=caller,
-            spark=spark,
-            checkpoint=checkpoint,
+            files=files,
             batch=after,
             topology=(bound["topology"], bound["plan"]),
             buckets=bound["buckets"],
@@ -116,15 +109,23 @@ class CheckpointStores:
                 (source_identity, leaves, *(folders or [None]))
                 for source_identity, leaves, *folders in bound.get("reads", ())
             ],
+            operators=stored,
         )
-        frames = [
-            stores.blobs(operator).withColumn("operator", F.lit(operator_index))
-            for operator_index, operator in enumerate(operators)
-        ]
-        blobs_by_bucket = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in operators]
-        for row in reduce(DataFrame.union, frames).where(MANIFESTS).collect() if frames else ():
-            blobs_by_bucket[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
-        return replace(stores, operators=dict(zip(operators, blobs_by_bucket, strict=True)))
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of the checkpoint."""
+        return self.files.checkpoint
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, of stores that Spark reads."""
+        return self._by_spark.session
+
+    @property
+    def _by_spark(self) -> SparkFiles:
+        assert isinstance(self.files, SparkFiles)
+        return self.files
 
     @cached_property
     def _buckets(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
@@ -185,43 +186,32 @@ class CheckpointStores:
 
         None for a source that has brought nothing yet.
         """
-        path = f"{self.checkpoint.rstrip('/')}/offsets/{self.batch}"
-        text = self.spark.read.text(path, wholetext=True).head()
+        text = self.files.text(f"offsets/{self.batch}")
         assert text is not None
-        _, _, *offsets = str(text[0]).splitlines()
+        _, _, *offsets = text.splitlines()
         return [None if offset == "-" else offset for offset in offsets]
 
     def blobs(self, operator: StatefulOperator) -> DataFrame:
         """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``.
         Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
-        reader = self.spark.read.format("statestore").option("operatorId", operator.number)
-        reader = reader.option("stateVarName", "blobs").option("batchId", str(self.batch))
-        problem = f"Spark cannot read {self.checkpoint}"
-        with refused(self.caller, problem, "Mend what it names"):
-            return reader.load(self.checkpoint).select(
-                F.col("key.bucket").alias("bucket"),
-                F.col("user_map_key.name").alias("name"),
-                F.col("user_map_value.blob").alias("blob"),
-            )
+        return self._by_spark.frame(self.caller, operator, self.batch)
 
 
-def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
+def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
     unreadable or of another version.
     """
-    path = f"{checkpoint.rstrip('/')}/{binding.NAME}"
-    try:
-        text = spark.read.text(path, wholetext=True).head()
-    except PySparkException as error:
+    path = f"{files.checkpoint}/{binding.NAME}"
+    text = files.text(binding.NAME)
+    if text is None:
         raise CheckpointError(
             caller,
-            f"{checkpoint} has no {binding.NAME}",
+            f"{files.checkpoint} has no {binding.NAME}",
             "Give the checkpoint= of a query that was started with write_stream",
-        ) from error
-    assert text is not None
+        )
     try:
-        bound: dict[str, Any] = json.loads(text[0])
+        bound: dict[str, Any] = json.loads(text)
     except ValueError as error:
         problem = f"{path} cannot be read"
         raise CheckpointError(caller, problem, "Restore it from a copy") from error
@@ -232,20 +222,7 @@ def _bound(caller: str, spark: SparkSession, checkpoint: str) -> dict[str, Any]:
             f"{binding.FORMAT_VERSION}",
             "Read it with the version that wrote it",
         )
-    return binding.CheckpointFile(spark, checkpoint).in_its_place(bound, caller)
-
-
-def refuse_unreadable(caller: str, checkpoint: str) -> None:
-    """Raise ``ConfigurationError`` for a path that Spark's readers of state would quote twice, and
-    so not find.
-    """
-    quoted = _QUOTED.search(checkpoint)
-    if quoted is not None:
-        raise ConfigurationError(
-            caller,
-            f"Spark cannot read the state of {checkpoint}, for its path has a {quoted[0]!r}",
-            "Move the checkpoint to a path without it",
-        )
+    return files.in_its_place(bound, caller)
 
 
 def _whole(blobs: MemoryBlobs) -> Manifest:
@@ -256,27 +233,23 @@ def _whole(blobs: MemoryBlobs) -> Manifest:
 
 
 def _operators(
-    caller: str, spark: SparkSession, checkpoint: str, batch: int | None
+    caller: str, files: StateFiles, batch: int | None
 ) -> tuple[list[StatefulOperator], int | None]:
     """Return the operators with state, and the micro-batch after which they are read.
 
     An empty list and None if nothing is stored yet. Raises ``CheckpointError`` for an unknown
     batch.
     """
-    spark.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
-    with refused(caller, f"Spark cannot read {checkpoint}", "Mend what it names"):
-        rows = spark.read.format("state-metadata").load(checkpoint).collect()
-    if not rows:
+    committed = files.committed(caller)
+    if committed is None:
         return [], None
-    first, last = max(r["minBatchId"] for r in rows), min(r["maxBatchId"] for r in rows)
-    if batch is not None and not first <= batch <= last:
+    if batch is not None and not committed.first <= batch <= committed.last:
         raise CheckpointError(
             caller,
-            f"{checkpoint} has no micro-batch {batch}",
-            f"Spark has kept {first} to {last}",
+            f"{files.checkpoint} has no micro-batch {batch}",
+            f"Spark has kept {committed.first} to {committed.last}",
         )
-    operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in rows]
-    return operators, last if batch is None else batch
+    return committed.operators, committed.last if batch is None else batch
 
 
 def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: datetime) -> None:

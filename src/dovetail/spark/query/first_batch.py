@@ -69,7 +69,8 @@ from dovetail.spark.checkpoints.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
-from dovetail.spark.checkpoints.stores import CheckpointStores, refuse_unreadable
+from dovetail.spark.checkpoints.state_files import refuse_unreadable
+from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import initial_rows, row_files

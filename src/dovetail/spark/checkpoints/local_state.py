@@ -1,0 +1,250 @@
+"""A checkpoint on a local disk, read without Spark: no JVM, no job.
+
+A partition of Spark's state store is a snapshot and the changelog files that follow it. The
+snapshot is a RocksDB database: a ``.zip`` file, and files in ``SSTs``. The package rocksdict opens
+it; ``changelog_files`` reads the rest. This is a shortcut: files that are not as known raise
+``Unknown``, and the caller asks Spark instead. Nothing in the checkpoint is written.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from dovetail.spark.checkpoints.changelog_files import Unknown, blob_of, changes
+from dovetail.spark.checkpoints.state_files import Committed, ManifestBlobs, StatefulOperator
+from dovetail.spark.execution.buckets import bucket_labels, bucket_number
+from dovetail.state import manifest as manifests
+from dovetail.state.blobs import MemoryBlobs
+
+_OPERATOR = "transformWithStateInPandasExec"
+_VERSION = "v1\n"
+_FAMILY = "blobs"
+"""The state variable in which buckets keep their blobs."""
+
+
+class LocalFiles:
+    """The files of a checkpoint on a local disk."""
+
+    reads_pieces = True
+
+    def __init__(self, folder: Path) -> None:
+        self.checkpoint, self._folder = str(folder), folder
+
+    def text(self, name: str) -> str | None:
+        """Return a file's text; None if there is no such file."""
+        data = self.read(name)
+        return None if data is None else data.decode()
+
+    def has(self, name: str) -> bool:
+        """Say whether there is such a file."""
+        return (self._folder / name).is_file()
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes; None if there is no such file."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return (self._folder / name).read_bytes()
+        return None
+
+    def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
+        """Return the checkpoint's own file. Paths in Spark's metadata are not needed here."""
+        return bound
+
+    def committed(self, caller: str) -> Committed | None:
+        """Return what can be read; None if nothing is stored yet."""
+        batches = _numbers(self._folder / "commits")
+        folders = _numbers(self._folder / "state")
+        if not batches or not folders:
+            return None
+        operators = [self._operator(number, batches[-1]) for number in folders]
+        return Committed(operators, batches[0], batches[-1])
+
+    def manifests(
+        self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
+    ) -> dict[StatefulOperator, ManifestBlobs]:
+        """Return the manifests of all buckets, by operator, after a micro-batch."""
+        read: dict[StatefulOperator, ManifestBlobs] = {}
+        for operator in operators:
+            labels: list[list[int]] = [[] for _ in range(operator.partitions)]
+            for bucket, label in enumerate(bucket_labels(buckets)):
+                labels[bucket % operator.partitions].append(label)
+            of_operator: dict[int, MemoryBlobs] = {}
+            for partition, there in enumerate(labels):
+                with self._partition(operator, partition, batch) as blobs:
+                    of_operator |= dict(blobs.manifests(there))
+            read[operator] = of_operator
+        return read
+
+    def segments(
+        self,
+        caller: str,
+        operator: StatefulOperator,
+        batch: int,
+        buckets: int,
+        names: Mapping[str, int],
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield the blobs of these names."""
+        by_partition: dict[int, list[str]] = {}
+        for name, label in names.items():
+            partition = bucket_number(label, buckets) % operator.partitions
+            by_partition.setdefault(partition, []).append(name)
+        for partition, there in by_partition.items():
+            with self._partition(operator, partition, batch) as blobs:
+                for name in there:
+                    blob = blobs.get(names[name], name)
+                    if blob is None:
+                        raise Unknown(f"no segment {name}")
+                    yield name, blob
+
+    def _operator(self, number: int, batch: int) -> StatefulOperator:
+        """Return an operator with the number of its partitions."""
+        folder = self._folder / f"state/{number}/_metadata/v2"
+        versions = [version for version in _numbers(folder) if version <= batch]
+        text = self.text(f"state/{number}/_metadata/v2/{versions[-1]}") if versions else None
+        head, _, body = (text or "").partition("\n")
+        if head != "v2":
+            raise Unknown("metadata of another version")
+        described = json.loads(body)
+        (store,) = described["stateStoreInfo"]
+        if described["operatorInfo"]["operatorName"] != _OPERATOR:
+            raise Unknown("another operator")
+        return StatefulOperator(number, store["numPartitions"])
+
+    @contextmanager
+    def _partition(
+        self, operator: StatefulOperator, partition: int, batch: int
+    ) -> Iterator[_Partition]:
+        """Open the state of a partition after a micro-batch."""
+        folder = self._folder / f"state/{operator.number}/{partition}"
+        version = batch + 1
+        snapshots = [n for n in _numbers(folder, ".zip") if n <= version]
+        first = snapshots[-1] if snapshots else 0
+        written: dict[tuple[int, str], bytes | None] = {}
+        for later in range(first + 1, version + 1):
+            try:
+                file = (folder / f"{later}.changelog").read_bytes()
+            except FileNotFoundError as error:
+                raise Unknown("no such file") from error
+            written.update(((label, name), blob) for label, name, blob in changes(file))
+        with tempfile.TemporaryDirectory(prefix="dovetail-state-") as copy:
+            snapshot = _opened(folder, first, Path(copy)) if first else None
+            try:
+                yield _Partition(snapshot, written)
+            finally:
+                if snapshot is not None:
+                    snapshot[0].close()
+
+
+class _Partition:
+    """The blobs of one partition: those of a snapshot, and those written since."""
+
+    def __init__(
+        self, snapshot: tuple[Any, int] | None, written: Mapping[tuple[int, str], bytes | None]
+    ) -> None:
+        self._snapshot, self._written = snapshot, written
+
+    def get(self, label: int, name: str) -> bytes | None:
+        """Return a blob of a bucket, None if there is none."""
+        if (label, name) in self._written:
+            return self._written[label, name]
+        if self._snapshot is None:
+            return None
+        database, family = self._snapshot
+        try:
+            value = database.get(_key(family, label, name))
+        except Exception as error:
+            # rocksdict raises plain exceptions.
+            raise Unknown(str(error)) from error
+        return None if value is None else blob_of(memoryview(value))
+
+    def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
+        """Yield for each bucket that has a manifest the manifest and its pages."""
+        for label in labels:
+            blobs = _Recording(self, label)
+            if blobs.get(manifests.NAME) is not None:
+                manifests.read(blobs)
+                yield label, MemoryBlobs(blobs.blobs)
+
+
+class _Recording(MemoryBlobs):
+    """The blobs of a bucket that have been read, in memory."""
+
+    def __init__(self, partition: _Partition, label: int) -> None:
+        super().__init__()
+        self._partition, self._label = partition, label
+
+    def get(self, name: str) -> bytes | None:
+        """Return the blob, or None if there is none."""
+        blob = self._partition.get(self._label, name)
+        if blob is not None:
+            self.put(name, blob)
+        return blob
+
+
+def local_files(checkpoint: str) -> LocalFiles | None:
+    """Return the files of a checkpoint on this machine; None for another place, and if rocksdict is
+    not installed.
+    """
+    try:
+        import rocksdict  # noqa: F401
+    except ImportError:
+        return None
+    folder = Path(checkpoint.removeprefix("file://").removeprefix("file:"))
+    return LocalFiles(folder) if (folder / "dovetail.json").is_file() else None
+
+
+def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
+    """Open a snapshot: the database, and the number of the state variable. ``copy``: an empty
+    folder for links to its files.
+    """
+    from rocksdict import AccessType, Options, Rdict
+
+    try:
+        with ZipFile(folder / f"{version}.zip") as archive:
+            archive.extractall(copy)
+        text = (copy / "metadata").read_text()
+        described = json.loads(text.removeprefix(_VERSION))
+        if not text.startswith(_VERSION) or described.get("logFiles"):
+            raise Unknown("metadata of another version")
+        for file in described["sstFiles"]:
+            (copy / file["localFileName"]).symlink_to(
+                (folder / "SSTs" / file["dfsSstFileName"]).absolute()
+            )
+        family = int(described["columnFamilyMapping"][_FAMILY])
+        database = Rdict(
+            str(copy), options=Options(raw_mode=True), access_type=AccessType.read_only()
+        )
+    except (OSError, BadZipFile, KeyError, ValueError) as error:
+        raise Unknown(str(error)) from error
+    except Exception as error:
+        if isinstance(error, Unknown):
+            raise
+        raise Unknown(str(error)) from error
+    return database, family
+
+
+def _key(family: int, label: int, name: str) -> bytes:
+    """Return the key of a blob in Spark's state store (see ``changelog_files``)."""
+    row = _row(struct.pack("<qi4x", 0, label))
+    return (
+        struct.pack("<hi", family, len(row) + 1) + b"\0" + row + b"\0" + _row(_row(name.encode()))
+    )
+
+
+def _row(data: bytes) -> bytes:
+    """Return Spark's unsafe row with one value of variable length."""
+    return struct.pack("<qii", 0, len(data), 16) + data + bytes(-len(data) % 8)
+
+
+def _numbers(folder: Path, suffix: str = "") -> list[int]:
+    """Return the numbers that are names in a folder, before ``suffix``, in order."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = (p.name.removesuffix(suffix) for p in folder.iterdir() if p.name.endswith(suffix))
+        return sorted(int(name) for name in names if name.isdigit())
+    return []

@@ -1,0 +1,110 @@
+"""Checkpoints on a local disk, read without Spark, have what Spark reads of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from golden_checkpoints import CHECKPOINTS, Copied
+from pyspark.sql import SparkSession
+
+import dovetail as dt
+from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
+from dovetail.spark.checkpoints.stores import CheckpointStores
+
+pytest.importorskip("rocksdict")
+TABLES = next(path for path in CHECKPOINTS if path.name == "tables")
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_all_blobs_of_all_micro_batches(spark: SparkSession, path: Path, golden: Copied) -> None:
+    checkpoint = golden(path)
+    files = LocalFiles(checkpoint)
+    committed = files.committed("test")
+    assert committed is not None
+    count = 0
+    for batch in range(committed.first, committed.last + 1):
+        by_spark = CheckpointStores.of("test", spark, str(checkpoint), batch)
+        local = CheckpointStores.read("test", files, batch)
+        assert local.batch == by_spark.batch == batch
+        assert local.offsets() == by_spark.offsets()
+        assert [*local.operators] == [*by_spark.operators]
+        for operator, buckets in local.operators.items():
+            by_bucket = by_spark.operators[operator]
+            assert {n: b.blobs for n, b in buckets.items()} == {
+                n: b.blobs for n, b in by_bucket.items()
+            }
+            rows = by_spark.blobs(operator).collect()
+            names = {row["name"]: row["bucket"] for row in rows if len(row["name"]) == 32}
+            expected = {row["name"]: bytes(row["blob"]) for row in rows if row["name"] in names}
+            found = dict(files.segments("test", operator, batch, local.buckets, names))
+            assert found == expected
+            count += len(found)
+    assert count
+
+
+def test_a_key_is_looked_up_without_a_session(
+    golden: Copied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise AssertionError("a session is asked for")
+
+    monkeypatch.setattr(SparkSession, "active", refuse)
+    checkpoint = golden(TABLES)
+    lines = json.loads(TABLES.with_suffix(".json").read_text())["subscriptions @8"]
+    rows = {row["id"]: row for row in map(json.loads, lines)}
+    found = dt.checkpoints.lookup_state(checkpoint, "subscriptions", keys=[*rows])
+    assert {row["id"]: row["name"] for row in found.to_pylist()} == {
+        key: row["name"] for key, row in rows.items()
+    }
+
+
+def broken_metadata(checkpoint: Path) -> None:
+    file = checkpoint / "state/0/_metadata/v2/0"
+    file.write_text(file.read_text().replace("v2", "v9"))
+
+
+def without_a_changelog(checkpoint: Path) -> None:
+    for file in checkpoint.glob("state/0/0/*.changelog"):
+        file.unlink()
+    for file in checkpoint.glob("state/0/0/*.zip"):
+        file.unlink()
+
+
+def without_a_table(checkpoint: Path) -> None:
+    for file in checkpoint.glob("state/0/0/SSTs/*"):
+        file.unlink()
+
+
+def broken_snapshot(checkpoint: Path) -> None:
+    for file in checkpoint.glob("state/0/0/*.zip"):
+        file.write_bytes(b"no archive")
+
+
+@pytest.mark.parametrize(
+    "broken", [broken_metadata, without_a_changelog, without_a_table, broken_snapshot]
+)
+def test_other_files_are_left_to_spark(golden: Copied, broken: Callable[[Path], None]) -> None:
+    checkpoint = golden(TABLES)
+    files = local_files(str(checkpoint))
+    assert files is not None
+    assert CheckpointStores.read("test", files, None).stores
+    broken(checkpoint)
+    with pytest.raises(Unknown):
+        CheckpointStores.read("test", files, None)
+
+
+def test_only_a_checkpoint_is_read(golden: Copied, tmp_path: Path) -> None:
+    assert local_files(str(tmp_path)) is None
+    assert local_files("s3a://bucket/checkpoint") is None
+    checkpoint = golden(TABLES)
+    for spelled in (str(checkpoint), f"file:{checkpoint}", f"file://{checkpoint}"):
+        files = local_files(spelled)
+        assert files is not None
+        assert files.has("commits/8")
+    shutil.rmtree(checkpoint / "commits")
+    assert CheckpointStores.read("test", files, None).stores == []
