@@ -534,6 +534,12 @@ CALLS: dict[str, Call] = {
         condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW)),
         errors=ERRORS,
     ),
+    "Topology.expect": call(
+        lambda w: partial(w.orders.expect, condition="orders > 1"),
+        condition=line(wrong=("nope > 1", FOREIGN, *BEYOND_A_ROW)),
+        on_fail=line(wrong=("ignore",)),
+        name=line("text", "span", "column", "None", wrong=("a#b",), says="without #"),
+    ),
     "Topology.select": call(lambda w: w.orders.select, columns=ITEM, errors=ERRORS, named=ITEM),
     "Topology.with_columns": call(lambda w: w.orders.with_columns, errors=ERRORS, named=ITEM),
     "Topology.drop": call(lambda w: w.orders.drop, columns=line(wrong=("nope",))),

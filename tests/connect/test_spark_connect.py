@@ -337,9 +337,8 @@ def left_out(spark: SparkSession, folder: Path) -> tuple[list[str], list[tuple[s
         F.coalesce(100 / (F.col("late") - 1), F.lit(0)) > -1000, errors="dead_letter"
     )
     unknown = F.when(F.col("late").isNull(), F.raise_error(F.lit("no time")))
-    result = rated.join(
-        carriers(spark, folder), on=unknown.otherwise(F.col("carrier")), select=["by", "name"]
-    )
+    known = carriers(spark, folder).expect("name <> 'United'", on_fail="dead_letter")
+    result = rated.join(known, on=unknown.otherwise(F.col("carrier")), select=["by", "name"])
     sinks = {result: dt.to_parquet(folder / "out"), dt.dead_letters: dt.to_parquet(folder / "dead")}
     dt.run(
         sinks, checkpoint=folder / "checkpoint", trigger={"availableNow": True}
@@ -353,6 +352,7 @@ def test_rows_on_which_an_expression_fails_are_dead_letters(client: Client, tmp_
     rows, letters = client.run(left_out, tmp_path)
     assert rows == ["(1, {'late': 5}, 'American')"]
     assert letters == [
+        ("expect of carriers", '{"carrier":"UA","name":"United"}'),
         ("inner join of flights and carriers", '{"id":2,"carrier":"UA","by":{"late":null}}'),
         ("where of flights", '{"id":4,"late":1,"by":{"late":1}}'),
         ("with_columns of flights", '{"id":3,"carrier":"XX","late":9}'),

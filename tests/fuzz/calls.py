@@ -220,6 +220,7 @@ UNDRAWN: dict[str, str] = {
         (
             *("Table.key_by", "Table.union", "Stream.key_by(errors='dead_letter')"),
             *(f"{c}.{m}(errors='dead_letter')" for c in ("Table", "Stream") for m in _COMPUTES),
+            *(f"{c}.expect(on_fail='dead_letter')" for c in ("Table", "Stream")),
         ),
         "needs a session of Spark: fuzz --family computed",
     ),

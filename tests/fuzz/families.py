@@ -290,16 +290,20 @@ def _read_joined(given: Any) -> Any:
 STEPS_OF = {
     "stream": [
         *["where", "swap", "columns", "key_by", "to_table", "lookup", "lookup_left"],
-        *["deduplicate", "lookup_cached"],
+        *["deduplicate", "lookup_cached", "expect_drop", "expect_warn"],
     ],
     "table": [
-        *["where", "swap", "columns", "to_stream", "to_changes", "told", "materialize", "count"]
+        *["where", "swap", "columns", "to_stream", "to_changes", "told", "materialize", "count"],
+        *["expect_drop", "expect_warn"],
     ],
 }
 """The steps that a stream's and a table's rows may take without a session of Spark."""
 COMPUTED = {
-    "stream": ["computed", "fails", "fails_where", "fails_select", "fails_key"],
-    "table": ["computed", "fails", "fails_where", "fails_select", "table_key", "fails_table_key"],
+    "stream": ["computed", "fails", "fails_where", "fails_select", "fails_key", "expect_letter"],
+    "table": [
+        *["computed", "fails", "fails_where", "fails_select", "table_key", "fails_table_key"],
+        "expect_letter",
+    ],
 }
 """Those that need one."""
 ENDS = ("count", "to_changes", "told", "fails_table_key", "fails_key")

@@ -600,7 +600,7 @@ FAULTS = [
     ),
     Fault(
         "views: an unknown condition is met",
-        "engine.local",
+        "engine.view_rows",
         "pc.invert(gone)).fill_null(False)",
         "pc.invert(gone)).fill_null(True)",
     ),
@@ -705,6 +705,19 @@ FAULTS = [
         "laws.netting",
         "stays[at[goes & (coming[group] > 0)]] = False",
         "stays[at[goes & (coming[group] > 9)]] = False",
+    ),
+    Fault(
+        "local: a bucket gets the rows of another",
+        "engine.local",
+        "for target, piece in pieces if target == bucket]",
+        "for target, piece in pieces if target >= bucket]",
+    ),
+    Fault(
+        "expectations: null meets one",
+        "engine.view_rows",
+        "rows.column(view.expected).fill_null(False)",
+        "rows.column(view.expected).fill_null(True)",
+        "views",
     ),
 ]
 

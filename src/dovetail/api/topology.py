@@ -44,6 +44,7 @@ from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, n
 from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.plan.transforms.expectation import ExpectationName, OnFail, expectation
 from dovetail.plan.transforms.fill import filled
 from dovetail.plan.transforms.transact import transacted
 from dovetail.plan.types.spans import Span
@@ -797,6 +798,74 @@ class Topology(Planned):
         [<id=1: deleted @3>]
         """
         return type(self)(views.where(self.plan, condition, errors))
+
+    @validated
+    def expect(
+        self,
+        condition: Condition,
+        *,
+        on_fail: OnFail = "fail",
+        name: ExpectationName | None = None,
+    ) -> Self:
+        """Check a condition on each row, and count the rows that do not meet it.
+
+        Parameters
+        ----------
+        condition : str or Column
+            The name of a boolean column, a Spark expression or a text in SQL. It is over
+            the key, the values and ``_timestamp``, the event time. A row on which it is
+            null, or cannot be computed, does not meet it.
+        on_fail : {"fail", "drop", "dead_letter", "warn"}, default "fail"
+            The treatment of a row that does not meet the condition.
+
+            - ``"fail"`` stops the query. The error names the expectation and a row.
+            - ``"drop"`` leaves the row out as if it had never come.
+            - ``"dead_letter"`` also makes it a dead letter for ``dt.run`` and
+              ``dead_letters``.
+            - ``"warn"`` keeps the row.
+        name : str, optional
+            The name of the expectation in counters, errors and dead letters. By default
+            the text of the condition.
+
+        Returns
+        -------
+        Table or Stream
+            The rows, without those that are left out. A table's former row of the key
+            stays then.
+
+        Raises
+        ------
+        PlanError
+            If the condition names an unknown column, is not boolean, or is random.
+
+        See Also
+        --------
+        Table.where : Delete a table's rows that cease to meet a condition.
+        progress : Read the counters of a query.
+
+        Notes
+        -----
+        The metric ``<name>.<expectation>.unmet`` counts the rows. A tombstone, and a
+        stream's record without a value, meet every condition.
+
+        Equivalent to Databricks' ``expect``, ``expect_or_drop`` and ``expect_or_fail`` on
+        the feed of AUTO CDC.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "amount": pa.int64(), "paid": pa.bool_()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> driver = testing.Driver(orders.expect("paid", on_fail="drop"))
+        >>> driver.pipe(orders, {"id": 1, "amount": 40, "paid": True}, timestamp=1)
+        [<id=1: amount=40, paid=True @1>]
+        >>> driver.pipe(orders, {"id": 1, "amount": 50, "paid": None}, timestamp=2)
+        []
+        >>> driver.counts
+        {'orders.paid.unmet': 1}
+        """
+        return type(self)(expectation(self.plan, condition, on_fail, name))
 
     @validated
     def select(self, *columns: Item, errors: Errors = "fail", **named: Item) -> Self:

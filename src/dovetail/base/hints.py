@@ -79,6 +79,10 @@ OF_TABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("toStream", "asStream"), "Write to_stream()"),
     **dict.fromkeys(("toTable", "asTable", "to_table"), "Write to_table(), of a stream"),
     **dict.fromkeys(("fillna", "fill_null"), "Write with_columns(x=F.coalesce('x', F.lit(0)))"),
+    **dict.fromkeys(
+        ("expect_or_drop", "expect_or_fail", "expect_all", "expect_all_or_drop"),
+        "Write expect('amount > 0', on_fail='drop')",
+    ),
     **dict.fromkeys(("dropna", "na"), "Write where('x IS NOT NULL')"),
     **dict.fromkeys(("cast", "astype"), "Write with_columns(x=F.col('x').cast('long'))"),
     **dict.fromkeys(("alias", "as_"), "Give name= to the reader, to join or to union"),

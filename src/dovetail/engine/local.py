@@ -36,6 +36,7 @@ from dovetail.engine.flow import Flow
 from dovetail.engine.fragment import Time, process
 from dovetail.engine.idle import Idle
 from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
+from dovetail.engine.view_rows import Conditions, beside, checked, plain
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins.in_order import merge
@@ -51,8 +52,8 @@ from dovetail.physical.stage import Port, Stage
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Source
+from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.plan.view_columns import array_of
 from dovetail.plan.views import View, views_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -85,7 +86,7 @@ class Made(NamedTuple):
     """The parcels that passed it on their way to others."""
 
 
-class Expressions(Protocol):
+class Expressions(Conditions, Protocol):
     """An evaluator of a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
@@ -255,32 +256,27 @@ class Local:
         """
         if isinstance(view, Lookup):
             return self._looked_up(rows, view, reports=reports)
+        if isinstance(view, Expectation):
+            checked_rows, texts, letters = checked(rows, view, self._expressions)
+            if reports:
+                self._report(view.counter, texts, letters)
+            return checked_rows
         if view.computed:
             assert self._expressions is not None
             view_rows, which, letters = self._expressions.viewed(view, rows)
-            if reports and len(letters):
-                row = letters.column(LETTER)[0].as_py()
-                self.failed.add(metric(view.name, "failed"), len(letters), row)
-                self.letters += [letters] if self.plan.dead_letters else []
+            if reports:
+                self._report(metric(view.name, "failed"), letters.column(LETTER), letters)
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
-            return _beside(view_rows, carried)
-        if view.condition is not None:
-            gone = rows.column(DELETED)
-            met = pc.and_(rows.column(view.condition), pc.invert(gone)).fill_null(False)
-            if view.stream:
-                rows = rows.filter(met)
-            else:
-                left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
-                deleted_index = rows.schema.get_field_index(DELETED)
-                rows = rows.set_column(deleted_index, DELETED, pc.if_else(met, False, left_out))
-        view_rows = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
-        if view.exploded is not None:
-            lists = view_rows.column(view.exploded).combine_chunks()
-            which = pc.list_parent_indices(lists)
-            rows, view_rows = rows.take(which), view_rows.take(which)
-            name = view.row.names[view.exploded]
-            view_rows = view_rows.set_column(view.exploded, name, pc.list_flatten(lists))
-        return _beside(view_rows, rows.drop_columns(view.node.row.names))
+            return beside(view_rows, carried)
+        return plain(rows, view)
+
+    def _report(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
+        """Count rows under a metric, with the first of ``texts`` as the example, and keep their
+        dead letters if these are a result.
+        """
+        if len(texts):
+            self.failed.add(name, len(texts), texts[0].as_py())
+        self.letters += [letters] if len(letters) and self.plan.dead_letters else []
 
     def _looked_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
         """Return each record beside each row that the store has for it. Columns that are not of the
@@ -291,7 +287,7 @@ class Local:
         live = pc.invert(rows.column(DELETED)).to_numpy()
         carried = [*view.key.names, *(n for n in rows.schema.names if n not in view.node.row.names)]
         answered = [
-            _beside(records.select(carried), pa.table(values, names=view.values.names))
+            beside(records.select(carried), pa.table(values, names=view.values.names))
             for records, values in answering.results(rows, live)
         ]
         if reports and answering.dropped:
@@ -544,13 +540,6 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
             f"{argument} has a Spark expression, and the driver has no session to evaluate it",
             "Give it one with spark=, or name columns only",
         )
-
-
-def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
-    """Return a table with the columns of ``more`` after its own."""
-    for name in more.schema.names:
-        rows = rows.append_column(name, more.column(name))
-    return rows
 
 
 def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:

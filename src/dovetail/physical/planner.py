@@ -49,7 +49,7 @@ from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.types.checks import signature
-from dovetail.plan.views import View, at_rest, leaves_out
+from dovetail.plan.views import View, at_rest, sees_each_change
 
 
 def plan_of(
@@ -144,7 +144,7 @@ class _Planner:
         # view needs each change. A union keeps no rows, so its reader nets them: it keeps the last
         # change of each key.
         exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
-        nets = exact and not leaves_out(input_.source)
+        nets = exact and not sees_each_change(input_.source)
         origin = self.of(
             base.node,
             emit if nets else "change",

@@ -19,6 +19,7 @@ Kind: TypeAlias = Literal[
     "null_element",
     "unsent",
     "replaced",
+    "unmet",
     "malformed",
     "lookups",
     "stage",

@@ -74,6 +74,16 @@ class View(Entry):
     """True if the view queries a store whenever a stage reads it."""
 
     @property
+    def checks(self) -> bool:
+        """Say whether the view sees each change, since it leaves out or counts single rows."""
+        return self.letters is not None
+
+    @property
+    def drops(self) -> bool:
+        """Say whether the view leaves out rows as if they had never come."""
+        return self.letters is not None
+
+    @property
     def row_by_row(self) -> bool:
         """Say whether the view makes at most one row of each row, by expressions alone."""
         return self.exploded is None and not self.asks
@@ -138,7 +148,7 @@ class View(Entry):
     @property
     def loose(self) -> bool:
         """Say whether this is a table that may emit tombstones of keys that had no row."""
-        drops_rows = self.letters is not None and isinstance(self.base, Derived)
+        drops_rows = self.drops and isinstance(self.base, Derived)
         return not self.stream and (self.condition is not None or drops_rows or self.node.loose)
 
     @property
@@ -172,7 +182,7 @@ class View(Entry):
         items += [] if where is None or self.condition is None else [(where, self.condition)]
         read = {item for _, item in items if isinstance(item, str)}
         texts = [text for text, item in items if not isinstance(item, str)]
-        read |= {name for name in self.node.row.names if any(_in_text(name, t) for t in texts)}
+        read |= {name for text in texts for name in read_by(text, self.node)}
         return {
             "view": describe(self.node, whole=True, needed=read),
             "stream": self.stream,
@@ -198,7 +208,16 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     random or not boolean.
     """
     name = f"where of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
+    column = condition_over(name, source, condition)
+    return _lenient(name, _same(source, condition=column), errors)
+
+
+def condition_over(name: str, source: Entry, condition: str | Column) -> str | Column:
+    """Return a condition over the rows of an entry: a boolean column's name, or an expression.
+
+    ``name``: the operator in errors. Raises ``PlanError`` if it is random or not boolean.
+    """
     column = condition
     if isinstance(condition, str) and condition in source.row.names:
         data_type = source.fields[condition].dataType
@@ -214,7 +233,7 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
             f"condition= is of type {data_type.simpleString()}, not boolean",
             "Compare the column with something, as in F.col('amount') > 0",
         )
-    return _lenient(name, _same(source, condition=column), errors)
+    return column
 
 
 def selected(
@@ -229,7 +248,7 @@ def selected(
     columns named as such are not repeated.
     """
     name = f"select of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     values = [_named(name, "one of columns", source, None, item) for item in columns]
     values += [_named(name, f"{new}=", source, new, item) for new, item in named.items()]
     non_key = [(field, item) for field, item in values if not _is_key(source, field, item)]
@@ -249,7 +268,7 @@ def with_columns(
     ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be replaced.
     """
     name = f"{call} of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     for new in named:
         if new in source.key.names:
             remedy = "Give it another name, or another key with key_by()"
@@ -266,7 +285,7 @@ def dropped(node: Node, names: Sequence[str]) -> View:
     names.
     """
     name = f"drop of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     for column in names:
         if column in source.key.names:
             problem = f"one of columns is {column!r}, a key column"
@@ -281,7 +300,7 @@ def renamed(node: Node, names: Mapping[str, str]) -> View:
     from old ones. Raises ``PlanError`` for unknown names.
     """
     name = f"rename of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     for column in names:
         known_field(name, "names=", column, source.row)
     columns = [
@@ -303,7 +322,7 @@ def keyed_by(
     Raises ``PlanError`` if no column is named, or one twice.
     """
     name = f"key_by of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     key_items = {**{column: column for column in columns}, **named}
     if not key_items or len(key_items) < len(columns) + len(named):
         raise PlanError(name, "key_by() names no column or one twice", "Name each once")
@@ -325,7 +344,7 @@ def as_records(node: Node) -> View:
 
 def as_rows(node: Node) -> View:
     """Return the last record of each key of a stream as a table."""
-    return _same(_viewed(f"to_table of {node.name}", node), stream=False)
+    return _same(viewed_entry(f"to_table of {node.name}", node), stream=False)
 
 
 def exploded(node: Node, column: str) -> View:
@@ -334,7 +353,7 @@ def exploded(node: Node, column: str) -> View:
     Raises ``PlanError`` if the column is unknown, a key, or no array.
     """
     name = f"explode of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     array_field = known_field(name, "column=", column, source.values)
     if not isinstance(array_field.dataType, ArrayType):
         raise PlanError(
@@ -355,7 +374,7 @@ _Fields: TypeAlias = Sequence[tuple[StructField, Made]]
 """Columns of a view, each with what it is made of."""
 
 
-def _viewed(name: str, node: Node) -> Entry:
+def viewed_entry(name: str, node: Node) -> Entry:
     """Return a node as the input of a view. Raises ``PlanError`` for a node that
     corrects the past.
     """
@@ -379,7 +398,7 @@ def of_join(join: JoinNode, errors: Errors) -> Node:
         select=(*sides, *(Selected(name, ref) for name, ref in plain.items())),
         values=StructType(row.fields[len(join.left.key) :]),
     )
-    view = of_joined_row(join.name, _viewed(join.name, whole), plain, join.select, join.values)
+    view = of_joined_row(join.name, viewed_entry(join.name, whole), plain, join.select, join.values)
     return replace(view, letters=join.name)
 
 
@@ -413,7 +432,7 @@ def _computed(selected: Selected) -> Column:
 def labelled(node: Node, column: str) -> View:
     """Return a view of a table with the table's name in a new last key column, ``column``."""
     name = f"union of {node.name}"
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     label = (StructField(column, StringType(), True), Constant(node.name))
     values = [(field, field.name) for field in source.values]
     return _view(name, source, [*_key_of(source), label], values)
@@ -423,17 +442,20 @@ def fields_of(name: str, node: Node, struct: str) -> View:
     """Return a view of the key and, as values, the fields of the struct column ``struct``.
     ``name``: the operator in errors.
     """
-    source = _viewed(name, node)
+    source = viewed_entry(name, node)
     row = source.values[struct].dataType
     assert isinstance(row, StructType)
     values = [(field, FieldOf(struct, field.name)) for field in row]
     return _view(name, source, _key_of(source), values)
 
 
+def read_by(text: str, node: Node) -> set[str]:
+    """Return the columns of ``node`` that an expression with this text may read."""
+    return {name for name in node.row.names if _in_text(name, text)}
+
+
 def _in_text(name: str, text: str) -> bool:
-    """Say whether a column's name occurs as a word in an expression's text, ignoring case. The
-    expression may read the column then.
-    """
+    """Say whether a column's name occurs as a word in an expression's text, ignoring case."""
     shown = re.escape(name.replace("`", "``"))
     return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -527,7 +549,7 @@ def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
         return node, ()
-    if leaves_out(node) or any(view.asks for view in views_of(node)):
+    if sees_each_change(node) or any(view.asks for view in views_of(node)):
         return node, ()
     # A stage turns a stream's records into a table's rows, and drops null keys.
     if node.base.stream and not node.stream:
@@ -542,9 +564,9 @@ def views_of(node: Node) -> tuple[View, ...]:
     return (*views_of(node.node), node) if isinstance(node, View) else ()
 
 
-def leaves_out(node: Node) -> bool:
-    """Say whether the node has a view that leaves out failing rows."""
-    return any(view.letters is not None for view in views_of(node))
+def sees_each_change(node: Node) -> bool:
+    """Say whether the node has a view that leaves out or counts single rows (``View.checks``)."""
+    return any(view.checks for view in views_of(node))
 
 
 def parts_of(entry: Entry) -> tuple[Entry, ...]:

@@ -26,10 +26,12 @@ from dovetail.engine.pack import DEAD_LETTERS
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import output_of
 from dovetail.physical.stage import Stage
+from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View
 from dovetail.spark.execution import projection
-from dovetail.spark.execution.wire import InputRows, as_json, viewed, with_foreign_key
+from dovetail.spark.execution.view_rows import InputRows, as_json, unmet_rows, viewed
+from dovetail.spark.execution.wire import with_foreign_key
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Evaluator:
         items = [item for item, _ in input_.foreign]
         frame = self._frame(rows, columns)
         frame, parts, fails = with_foreign_key(frame, items, F.col(DELETED), foreign_key_name(0))
-        failure = F.when(fails, as_json(input_))
+        failure = F.when(fails, as_json(input_.source))
         named = (column.alias(f"_{n}") for n, column in enumerate([*parts, failure]))
         return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
 
@@ -87,6 +89,15 @@ class Evaluator:
             letters = parts.filter(left_out).rename_columns(letters.column_names)
             table = table.select(range(len(names))).filter(pc.invert(left_out))
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
+
+    def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
+        """Return each row that does not meet an expectation as JSON, null for the others."""
+        columns = StructType([*view.row, StructField(DELETED, BooleanType())])
+        timed = [StructField(EVENT_TIME, LongType())]
+        frame = self._frame(rows, StructType([*columns, *timed]))
+        frame = frame.withColumn(TIMESTAMP, F.timestamp_micros(F.col(EVENT_TIME)))
+        frame, unmet = unmet_rows(frame, view)
+        return _table(frame.select(F.when(unmet, as_json(view.node)))).column(0).combine_chunks()
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
         """Return rows as a frame with these columns, all nullable."""

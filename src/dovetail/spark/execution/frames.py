@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.base.columns import FAILED, LEFT_OUT, LETTER, PASSING
+from dovetail.base.columns import FAILED, LEFT_OUT, PASSING
 from dovetail.engine.error_context import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.idle import Idle
@@ -65,7 +65,8 @@ from dovetail.spark.execution.emission import (
 from dovetail.spark.execution.observations import Observations
 from dovetail.spark.execution.passthrough import letting_pass, parted, with_passing
 from dovetail.spark.execution.processor import BucketProcessor
-from dovetail.spark.execution.wire import InputRows, Shared, Wire, read_of
+from dovetail.spark.execution.view_rows import InputRows
+from dovetail.spark.execution.wire import Shared, Wire, read_of
 
 _FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
@@ -133,15 +134,15 @@ class Frames(Flow[DataFrame, DataFrame]):
                 None,
                 unread=unread,
                 reported=edges[0].reported,
-                metric=self.observations.named,
+                observations=self.observations,
             )
-            wire = Wire(self._sound(step, edges, read))
+            wire = Wire(_sound(step, read))
             packings = self._packings(step, edges, wire, unread=unread)
             return self._pack(step, wire.frame(), packings)
         shared, packings = Shared(base, unread=unread), []
         for entry, edges in readings.items():
-            read = shared.read(entry, reported=edges[0].reported, metric=self.observations.named)
-            wire = shared.wire(self._sound(step, edges, read))
+            read = shared.read(entry, reported=edges[0].reported, observations=self.observations)
+            wire = shared.wire(_sound(step, read))
             packings += self._packings(step, edges, wire, unread=unread and not packings)
             shared.add(wire)
         return self._pack(step, shared.frame, packings)
@@ -155,8 +156,8 @@ class Frames(Flow[DataFrame, DataFrame]):
             columns_by_reader[step.result] = changelog_schema(step.stage.node)
         readings = step.readings
         reported = readings[0].reported if readings else 0
-        read = read_of(step.entry, rows, reported=reported, metric=self.observations.named)
-        wire = Wire(self._sound(step, readings, read))
+        read = read_of(step.entry, rows, reported=reported, observations=self.observations)
+        wire = Wire(_sound(step, read))
         packings = self._packings(step, readings, wire)
         for to, columns in columns_by_reader.items():
             places = wire.own(columns.names)
@@ -167,22 +168,6 @@ class Frames(Flow[DataFrame, DataFrame]):
     def relayed(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, and the passing rows in a column beside it."""
         return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
-
-    def _sound(self, step: RouteStep, readings: Sequence[InputEdge], read: InputRows) -> InputRows:
-        """Return the read rows without those on which their views fail.
-
-        Failing rows are counted as observed metric ``<name>.failed``. They stay if their dead
-        letters are wanted, or if other views share the rows.
-        """
-        if FAILED not in read.frame.columns:
-            return read
-        failed = F.col(FAILED)
-        name = metric(readings[0].port.source.name, "failed")
-        count = F.when(failed.isNotNull(), F.lit(1))
-        frame = self.observations.counting(read.frame, name, count, failed[LETTER])
-        if step.letters is None and LEFT_OUT not in frame.columns:
-            frame = frame.where(failed.isNull()).drop(FAILED)
-        return replace(read, frame=frame)
 
     def _packings(
         self, step: RouteStep, readings: Sequence[InputEdge], wire: Wire, *, unread: bool = False
@@ -332,6 +317,17 @@ class Frames(Flow[DataFrame, DataFrame]):
         blobs = self.staged(packed, step, BlobEmission(output, fragment.counts, step.number))
         blobs = self.observations.of_stage(blobs, step, step.number, 0)
         return unpacked(blobs, output, step)
+
+
+def _sound(step: RouteStep, read: InputRows) -> InputRows:
+    """Return the read rows without those that their views report as dead letters.
+
+    They stay if dead letters are wanted, or if other views share the rows.
+    """
+    columns = read.frame.columns
+    if FAILED not in columns or step.letters is not None or LEFT_OUT in columns:
+        return read
+    return replace(read, frame=read.frame.where(F.col(FAILED).isNull()).drop(FAILED))
 
 
 @dataclass

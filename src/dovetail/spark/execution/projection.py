@@ -28,7 +28,7 @@ from dovetail.plan.nodes import JoinNode, Node
 from dovetail.plan.select import SIDES, row_columns
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.views import View
-from dovetail.spark.execution import wire
+from dovetail.spark.execution import view_rows
 
 
 def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> DataFrame:
@@ -56,9 +56,9 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
     """Return the changelog of a view from that of its node (``plan.nodes.changelog_schema``). Rows
     that the view leaves out are gone, or deletes of a table.
     """
-    read = wire.viewed(
+    read = view_rows.viewed(
         view,
-        wire.InputRows(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
+        view_rows.InputRows(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
     )
     (position,) = read.positions
     return read.frame.select(
@@ -84,7 +84,7 @@ def _unwindowed(
         *(F.col(name) for name in carried),
     )
     computed = [
-        F.col(quoted(c)) if isinstance(c, str) else wire.fitted(c, field.dataType)
+        F.col(quoted(c)) if isinstance(c, str) else view_rows.fitted(c, field.dataType)
         for c, field in zip(node.columns, node.row, strict=True)
     ]
     keys = len(node.key)
@@ -117,7 +117,7 @@ def _project(
         frame = row.select(
             *(F.col(quoted(name)) for name in frame_columns),
             *(
-                F.when(present, wire.fitted(s.column, node.fields[s.name].dataType)).alias(
+                F.when(present, view_rows.fitted(s.column, node.fields[s.name].dataType)).alias(
                     names[s.name]
                 )
                 for s in computed

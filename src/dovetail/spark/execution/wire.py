@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
 from functools import reduce
-from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,7 +13,6 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     LongType,
-    MapType,
     StructField,
     StructType,
 )
@@ -25,21 +22,16 @@ from dovetail.base.columns import (
     CLOCK,
     DELETE,
     DELETED,
-    EVENT_TIME,
     FAILED,
     FILE_METADATA,
     LEFT_OUT,
-    LETTER,
-    OPERATOR,
     ORDER,
     PASSING,
-    PROBLEM,
     SEQUENCE,
     STREAM_TIME,
     TIE,
     TIMESTAMP,
     UNREAD,
-    attempt_name,
     foreign_key_name,
     position_name,
     quoted,
@@ -48,17 +40,22 @@ from dovetail.base.columns import (
 )
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
-from dovetail.physical.specs.lookup import store_lookup
 from dovetail.plan.joins.lookup import Lookup
-from dovetail.plan.metrics import metric as metric_name
 from dovetail.plan.nodes import Entry, Source
-from dovetail.plan.view_columns import Made, column_of, said
-from dovetail.plan.views import View, views_of
+from dovetail.plan.transforms.expectation import Expectation
+from dovetail.plan.view_columns import column_of
+from dovetail.plan.views import views_of
 from dovetail.platform.sessions import attempted
-from dovetail.spark.execution.lookup import answered
-
-Metric: TypeAlias = Callable[[str], str]
-"""A function from the name of an observed metric to one that is unique in the query."""
+from dovetail.spark.execution.observations import Observations
+from dovetail.spark.execution.view_rows import (
+    InputRows,
+    are_there,
+    as_json,
+    checked,
+    columns_beside,
+    looked_up,
+    viewed,
+)
 
 
 class Wire:
@@ -120,7 +117,7 @@ class Wire:
                 self._frame, foreign, fails = with_foreign_key(
                     self._frame, items, read.deleted, name
                 )
-                failure = F.when(fails, as_json(input_) if letters else F.lit(True))
+                failure = F.when(fails, as_json(input_.source) if letters else F.lit(True))
                 what = ("foreign", name)
                 failed.append(self._place(("failed", name), failure))
             foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
@@ -143,10 +140,10 @@ class Wire:
 
         Rows that pass to other stages do not count.
         """
-        beside = [name for name in _beside(self._read.frame) if name != PASSING]
+        beside = [name for name in columns_beside(self._read.frame) if name != PASSING]
         if not beside:
             return None
-        return self._place("out", F.when(reduce(Column.__or__, _there(beside)), F.lit(True)))
+        return self._place("out", F.when(reduce(Column.__or__, are_there(beside)), F.lit(True)))
 
     def letters(self, *, unread: bool) -> int | None:
         """Return the place of the dead letters; None if there are none.
@@ -174,22 +171,6 @@ class Wire:
         return self._first + [*self._columns].index(what)
 
 
-@dataclass(frozen=True)
-class InputRows:
-    """The rows of an input."""
-
-    frame: DataFrame
-    timestamp: Column
-    """The event time."""
-    deleted: Column | None
-    """True for tombstones (rows that delete their key's row). Null for a row that only a condition
-    turns into a tombstone. None if there are no tombstones."""
-    positions: list[Column]
-    """The columns that order the rows."""
-    carried: tuple[str, ...] = ()
-    """The names of further columns, which stay as they are."""
-
-
 class Shared:
     """A source's rows, read once, from which several views are made one after the other.
 
@@ -205,14 +186,14 @@ class Shared:
             columns[DELETED] = read.deleted
         self._positions = [*map(position_name, range(len(read.positions)))]
         columns |= zip(self._positions, read.positions, strict=True)
-        columns |= {name: F.col(name) for name in (*read.carried, *_beside(read.frame))}
+        columns |= {name: F.col(name) for name in (*read.carried, *columns_beside(read.frame))}
         self._names, self._carried = [*columns], read.carried
         self._kept = [shared_name(column_index) for column_index in range(len(columns))]
         named_columns = zip(columns.values(), self._kept, strict=True)
         self._frame = read.frame.select(*(column.alias(name) for column, name in named_columns))
         self._width = 0
 
-    def read(self, entry: Entry, *, reported: int, metric: Metric | None) -> InputRows:
+    def read(self, entry: Entry, *, reported: int, observations: Observations | None) -> InputRows:
         """Return the source, or a view of it, read as in ``read_of``."""
         name_pairs = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
@@ -224,7 +205,7 @@ class Shared:
         deleted = F.col(DELETED) if DELETED in self._names else None
         carried = (*self._held, *self._carried)
         read = InputRows(frame, F.col(TIMESTAMP), deleted, positions, carried)
-        return _as_viewed(entry, read, reported=reported, metric=metric)
+        return _as_viewed(entry, read, reported=reported, observations=observations)
 
     def wire(self, read: InputRows) -> Wire:
         """Return the travelling columns of what was read last."""
@@ -252,13 +233,13 @@ def read_of(
     *,
     unread: bool = False,
     reported: int = 0,
-    metric: Metric | None = None,
+    observations: Observations | None = None,
 ) -> InputRows:
     """Return the rows of an input: of a source's frame, or of another stage's changelog
     ``upstream``, after the input's views.
 
     ``unread``: add the records that cannot be read, beside the rows (``Source.with_unread``).
-    ``reported``: as in ``InputEdge``. ``metric``: names the observed metrics of lookups.
+    ``reported``: as in ``InputEdge``. ``observations``: takes the counts of views, if given.
     """
     base = source.base
     if isinstance(base, Source):
@@ -268,7 +249,7 @@ def read_of(
         brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
         positions = [F.col(name) for name in brought if name in upstream.columns]
         read = InputRows(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
-    return _as_viewed(source, read, reported=reported, metric=metric)
+    return _as_viewed(source, read, reported=reported, observations=observations)
 
 
 def _from_outside(source: Source, *, unread: bool) -> InputRows:
@@ -288,179 +269,23 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
     return InputRows(source.with_unread, source.timestamp, deleted, positions, carried)
 
 
-def _as_viewed(entry: Entry, read: InputRows, *, reported: int, metric: Metric | None) -> InputRows:
+def _as_viewed(
+    entry: Entry, read: InputRows, *, reported: int, observations: Observations | None
+) -> InputRows:
     """Return the rows of an entry, from those of its base by its views, innermost first.
 
-    ``reported``: the number of innermost views whose dead letters another reading reports.
-    ``metric``: names the metrics of lookups.
+    ``reported``: the number of innermost views whose rows another reading counts and reports.
+    ``observations``: takes the counts of the others, if given.
     """
     for view_index, view in enumerate(views_of(entry)):
+        reports = view_index >= reported
         if isinstance(view, Lookup):
-            read = looked_up(view, read, metric=metric)
+            read = looked_up(view, read, observations=observations)
+        elif isinstance(view, Expectation):
+            read = checked(view, read, reports=reports, observations=observations)
         else:
-            read = viewed(view, read, reports=view_index >= reported)
+            read = viewed(view, read, reports=reports, observations=observations)
     return read
-
-
-def viewed(view: View, read: InputRows, *, reports: bool = False) -> InputRows:
-    """Return the rows of a view from those of its node.
-
-    Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
-    a record without a value, has null values, and no expression is computed for it.
-
-    Rows on which the view fails are left out, unless it fails the query. If it ``reports``, they
-    stay beside the others with their dead letters in ``FAILED``. If the rows are shared with other
-    views (``LEFT_OUT``), rows that are left out stay, marked as such.
-    """
-    frame, position_names, beside = _plain(read, view.node.row.names)
-    carried = [*read.carried, *beside]
-    gone, condition, columns = F.col(DELETED), view.condition, view.columns
-    if view.letters is not None:
-        frame, results_by_item, problems = _attempted(frame, view, beside)
-        failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
-        condition = results_by_item.get(0, condition)
-        columns = tuple(results_by_item.get(n, item) for n, item in enumerate(columns, start=1))
-        if not reports:
-            frame = _without(frame, failed)
-        else:
-            letter = F.when(failed, _letter(view, problems))
-            if FAILED in beside:
-                letter = F.coalesce(F.col(FAILED), letter)
-            else:
-                beside, carried = [*beside, FAILED], [*carried, FAILED]
-            frame = frame.withColumn(FAILED, letter)
-    if condition is not None:
-        met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
-        stays = reduce(Column.__or__, _there(beside), met)
-        if view.stream:
-            frame = _without(frame, ~stays)
-        else:
-            frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
-    row_columns, keys = [*map(_fitted, columns, view.row)], len(view.key)
-    row_columns = [*row_columns[:keys], *(F.when(~gone, column) for column in row_columns[keys:])]
-    for there in _there(beside):
-        row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
-    if view.exploded is not None:
-        items = row_columns[view.exploded]
-        for there in _there(beside):
-            items = F.when(there, F.array(F.lit(None))).otherwise(items)
-        row_columns[view.exploded] = F.explode(items)
-    frame = frame.select(
-        *(column.alias(name) for column, name in zip(row_columns, view.row.names, strict=True)),
-        *map(F.col, (TIMESTAMP, DELETED, *position_names, *carried)),
-    )
-    never = read.deleted is None and not view.loose and LEFT_OUT not in beside
-    deleted = None if never else gone
-    positions = [F.col(name) for name in position_names]
-    return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
-
-
-def _without(frame: DataFrame, out: Column) -> DataFrame:
-    """Return the frame without the rows ``out``.
-
-    If the rows are shared with other views, they stay, marked as left out, and as deleted so that
-    nothing is computed for them.
-    """
-    if LEFT_OUT not in frame.columns:
-        return frame.filter(~out)
-    left_out = F.when(F.col(LEFT_OUT) | out, F.lit(True))
-    return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
-
-
-def looked_up(view: Lookup, read: InputRows, *, metric: Metric | None = None) -> InputRows:
-    """Return a stream's records with the rows that a store has for them.
-
-    ``metric``: as in ``read_of``. A record without a value is left out.
-    """
-    law = store_lookup(view)
-    frame, position_names, beside = _plain(read, law.needed)
-    name = None if metric is None else metric(metric_name(view.label or view.name, "lookups"))
-    answers = answered(frame, view, law, beside, name)
-    positions = [F.col(position) for position in position_names]
-    deleted = None if read.deleted is None else F.col(DELETED)
-    return InputRows(answers, F.col(TIMESTAMP), deleted, positions, read.carried)
-
-
-def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
-    """Return a frame of the columns ``names``, with ``_timestamp``, ``_deleted``, the positions and
-    what is carried along.
-
-    Also return the names of the columns that order the rows, and of those with something in place
-    of rows, which count as deleted.
-    """
-    position_names = [*map(position_name, range(len(read.positions)))]
-    beside = _beside(read.frame)
-    gone = F.lit(False) if read.deleted is None else read.deleted
-    positions = [
-        column.alias(name) for column, name in zip(read.positions, position_names, strict=True)
-    ]
-    frame = read.frame.select(
-        *(F.col(quoted(name)) for name in names),
-        read.timestamp.alias(TIMESTAMP),
-        reduce(Column.__or__, _there(beside), gone).alias(DELETED),
-        *positions,
-        *map(F.col, (*read.carried, *beside)),
-    )
-    return frame, position_names, beside
-
-
-def _beside(frame: DataFrame) -> list[str]:
-    """Return the columns of a frame that have something in place of rows."""
-    return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
-
-
-def _there(beside: Sequence[str]) -> list[Column]:
-    """Return whether each of these columns has something in place of a row."""
-    return [F.col(name).isNotNull() for name in beside]
-
-
-def _attempted(
-    frame: DataFrame, view: View, beside: Sequence[str]
-) -> tuple[DataFrame, dict[int, Column], list[Column]]:
-    """Return the frame with each expression's result in a column of its own, null where it fails.
-
-    Also return these columns by the expression's number: 0 for the condition, from 1 on for
-    columns. Third, return each expression's problem as text, null where it does not fail.
-    """
-    items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
-    absent = reduce(Column.__or__, _there(beside), F.lit(False))
-    attempts: dict[str, Column] = {}
-    results_by_item: dict[int, Column] = {}
-    problems: list[Column] = []
-    for item_index, (label, item) in enumerate(items):
-        if isinstance(item, Column):
-            name, of_key = attempt_name(item_index), 0 < item_index <= len(view.key)
-            there = ~(absent if of_key else F.col(DELETED))
-            attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
-            results_by_item[item_index] = F.col(f"{name}._0")
-            fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
-            problems.append(F.when(there & F.col(name).isNull(), fails))
-    return frame.withColumns(attempts), results_by_item, problems
-
-
-def _letter(view: View, problems: Sequence[Column]) -> Column:
-    """Return the dead letter of a row that a view leaves out: a struct of the operator, all
-    problems, the row as JSON and its time.
-    """
-    row = F.struct(*(F.col(quoted(name)) for name in view.node.row.names))
-    return F.struct(
-        F.lit(view.letters).alias(OPERATOR),
-        F.concat_ws("; ", *problems).alias(PROBLEM),
-        F.to_json(row).alias(LETTER),
-        F.unix_micros(TIMESTAMP).alias(EVENT_TIME),
-    )
-
-
-def _fitted(item: Made, field: StructField) -> Column:
-    """Return a column of the node, or a computed one in the field's type, nullable at every
-    depth.
-    """
-    return fitted(item, field.dataType) if isinstance(item, Column) else column_of(item)
-
-
-def fitted(column: Column, type_: DataType) -> Column:
-    """Return a computed column in a plan's type, whose nested values may be null."""
-    return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
 
 
 def with_foreign_key(
@@ -479,11 +304,6 @@ def with_foreign_key(
         key, failed = F.when(there, key), failed & there
     key_parts = [F.col(f"{name}._{part_index}") for part_index in range(len(items))]
     return frame.withColumn(name, key), key_parts, failed
-
-
-def as_json(input_: Input) -> Column:
-    """Return a row of an input as JSON text."""
-    return F.to_json(F.struct(*(F.col(quoted(name)) for name in input_.source.row.names)))
 
 
 def _any_null(columns: list[Column]) -> Column:

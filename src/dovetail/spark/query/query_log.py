@@ -34,7 +34,7 @@ LOG: Final = logging.getLogger("dovetail.query")
 _LOSSES: Final = frozenset(
     {
         *("dropped", "failed", "late", "malformed", "too_late", "too_old"),
-        *("no_window", "null_element", "null_group", "unsent"),
+        *("no_window", "null_element", "null_group", "unmet", "unsent"),
     }
 )
 """The kinds of metrics that count rows without use. Repeated and replaced rows are no losses."""

@@ -40,6 +40,7 @@ STEPS = (
         "fails_table_key",
     ),
     *("lookup_cached", "told"),
+    *("expect_drop", "expect_warn", "expect_letter"),
 )
 ARRAYS = ("A", "L")
 _COLUMNS = {"k": pa.string(), "v": pa.string(), "ok": pa.bool_()}
@@ -169,6 +170,9 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "computed": lambda made: made.with_columns(v=F.concat("v", F.lit(""))).where(
         "ok IS NOT NULL OR v <> ''"
     ),
+    "expect_drop": lambda made: made.expect("ok", on_fail="drop", name="is ok"),
+    "expect_warn": lambda made: made.expect("ok", on_fail="warn"),
+    "expect_letter": lambda made: made.expect(_fails("ok"), on_fail="dead_letter", name="ok"),
     "fails": lambda made: made.with_columns(v=_fails("v"), errors="dead_letter"),
     "fails_where": lambda made: made.where(_fails("ok"), errors="dead_letter"),
 }

@@ -52,7 +52,7 @@ class Running:
         self._counts: dict[Any, tuple[int, int]] = {}
         self._groups: dict[Any, dict[Any, Any]] = {}
         self._times: dict[Any, int] = {}
-        self.failed = 0
+        self.failed = self.unmet = 0
 
     def step(self, record: Record) -> list[Result]:
         stream = record.table in "SRA"
@@ -122,6 +122,24 @@ class Running:
             yield row
 
     _fails_select = _fails
+
+    def _expect_drop(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """A row that does not meet the condition is as if it had never come."""
+        if row.value is not None and row.value[1] is not True:
+            self.unmet += 1
+        else:
+            yield row
+
+    def _expect_warn(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        self.unmet += row.value is not None and row.value[1] is not True
+        yield row
+
+    def _expect_letter(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """One on which the condition fails does not meet it either."""
+        if row.value is not None and row.value[0] == "b":
+            self.unmet += 1
+        else:
+            yield from self._expect_drop(row, present, stream)
 
     def _fails_key(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
         for whole in self._fails(row, present, stream):

@@ -1,0 +1,96 @@
+"""The rows of views in this process, without Spark: named columns, conditions, expectations."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.base.columns import DELETED, EVENT_TIME
+from dovetail.engine.pack import DEAD_LETTERS
+from dovetail.errors import DataError
+from dovetail.operators.counts import shown
+from dovetail.plan.transforms.expectation import Expectation
+from dovetail.plan.view_columns import array_of
+from dovetail.plan.views import View
+
+
+class Conditions(Protocol):
+    """An evaluator of Spark's expressions."""
+
+    def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
+        """Return each row that does not meet an expectation as JSON, null for the others."""
+
+
+class Checked(NamedTuple):
+    """The rows of an expectation."""
+
+    rows: pa.Table
+    texts: pa.Array
+    """A text for each row that does not meet the condition. The first has that row."""
+    letters: pa.Table
+    """The dead letters (``DEAD_LETTERS``)."""
+
+
+def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> Checked:
+    """Return the rows of an expectation from those of its node.
+
+    ``rows`` have ``_deleted``, null for a row that a condition has left out, and ``_event_time``.
+    ``conditions``: needed if the expectation is ``computed``. Raises ``DataError`` for a row that
+    is to fail the query.
+    """
+    unmet = _unmet(rows, view, conditions)
+    texts, letters = unmet.drop_null(), DEAD_LETTERS.empty_table()
+    if len(texts) and view.on_fail == "fail":
+        problem = f"{view.problem} by the row {texts[0]}"
+        raise DataError(f"expect of {view.name}", problem, view.remedy)
+    if view.letters is not None:
+        words = (pa.repeat(pa.scalar(word), len(texts)) for word in (view.letters, view.problem))
+        times = rows.column(EVENT_TIME).filter(unmet.is_valid())
+        letters = pa.table([*words, texts, times], schema=DEAD_LETTERS)
+    return Checked(rows.filter(unmet.is_null()) if view.drops else rows, texts, letters)
+
+
+def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> pa.Array:
+    """Return a text for each row that does not meet an expectation, null for the others."""
+    if view.computed:
+        assert conditions is not None
+        return conditions.unmet(view, rows)
+    met = pc.or_(rows.column(view.expected).fill_null(False), rows.column(DELETED).fill_null(True))
+    unmet = pc.invert(met)
+    names = view.row.names
+    places = [rows.schema.get_field_index(name) for name in names]
+    first = shown(rows.filter(unmet), places, names) if pc.any(unmet).as_py() else ""
+    texts = pc.if_else(unmet, first, pa.scalar(None, pa.string()))
+    return texts.combine_chunks()
+
+
+def plain(rows: pa.Table, view: View) -> pa.Table:
+    """Return rows after a view without expressions, with their columns that are not of the viewed
+    node. Rows may be dropped, repeated or become tombstones.
+    """
+    if view.condition is not None:
+        gone = rows.column(DELETED)
+        met = pc.and_(rows.column(view.condition), pc.invert(gone)).fill_null(False)
+        if view.stream:
+            rows = rows.filter(met)
+        else:
+            left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
+            deleted_index = rows.schema.get_field_index(DELETED)
+            rows = rows.set_column(deleted_index, DELETED, pc.if_else(met, False, left_out))
+    view_rows = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
+    if view.exploded is not None:
+        lists = view_rows.column(view.exploded).combine_chunks()
+        which = pc.list_parent_indices(lists)
+        rows, view_rows = rows.take(which), view_rows.take(which)
+        name = view.row.names[view.exploded]
+        view_rows = view_rows.set_column(view.exploded, name, pc.list_flatten(lists))
+    return beside(view_rows, rows.drop_columns(view.node.row.names))
+
+
+def beside(rows: pa.Table, more: pa.Table) -> pa.Table:
+    """Return a table with the columns of ``more`` after its own."""
+    for name in more.schema.names:
+        rows = rows.append_column(name, more.column(name))
+    return rows

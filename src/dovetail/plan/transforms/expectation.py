@@ -1,0 +1,125 @@
+"""A condition that each row of a table or a stream is expected to meet, and what happens else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pyspark.sql import Column
+
+from dovetail.base.validation import Rule
+from dovetail.plan.metrics import metric
+from dovetail.plan.nodes import Describe, Node
+from dovetail.plan.view_columns import said
+from dovetail.plan.views import View, condition_over, read_by, viewed_entry
+
+OnFail: TypeAlias = Literal["fail", "drop", "dead_letter", "warn"]
+"""Treatment of a row that does not meet an expectation. ``"fail"`` stops the query. ``"drop"``
+leaves the row out, ``"dead_letter"`` also makes it a dead letter. ``"warn"`` keeps it. All but
+``"fail"`` count it in the metric ``<name>.<expectation>.unmet``.
+"""
+ExpectationName: TypeAlias = Annotated[
+    str, Rule("a text that is not empty, without #", lambda name: bool(name) and "#" not in name)
+]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Expectation(View):
+    """The rows of ``node``, with or without those that do not meet a condition.
+
+    A row on which the condition is false, null or fails does not meet it. A tombstone, and a
+    record without a value, meet every condition. A row that is left out is as if it had never
+    come: a table's former row stays.
+    """
+
+    expected: str | Column
+    """The condition: a boolean column's name, or an expression."""
+    label: str
+    """The name of the expectation, for counters, errors and dead letters."""
+    on_fail: OnFail
+    """The treatment of rows that do not meet the condition."""
+
+    @property
+    def checks(self) -> bool:
+        """Say that the view sees each change."""
+        return True
+
+    @property
+    def drops(self) -> bool:
+        """True if the view leaves rows out."""
+        return self.on_fail in ("drop", "dead_letter")
+
+    @property
+    def computed(self) -> bool:
+        """Say whether Spark evaluates the condition, or writes a dead letter's row."""
+        return isinstance(self.expected, Column) or self.on_fail == "dead_letter"
+
+    @property
+    def counter(self) -> str:
+        """The metric that counts the rows that do not meet the condition."""
+        return metric(f"{self.name}.{self.label}", "unmet")
+
+    @property
+    def problem(self) -> str:
+        """The problem with a row, for errors and dead letters."""
+        return f"expectation {self.label!r} is not met"
+
+    @property
+    def remedy(self) -> str:
+        """The remedy for an error."""
+        return "Mend the row where it comes from, or give expect() another on_fail="
+
+    @property
+    def _made(self) -> str:
+        """The view's operation in words, for ``explain``."""
+        condition = said(self.expected)
+        named = "" if self.label == condition else f" {self.label!r}:"
+        return f"expect{named} {condition}, else {self.on_fail.replace('_', ' ')}"
+
+    @property
+    def summary(self) -> str:
+        """The node's line in ``explain``."""
+        return self._made
+
+    def described(
+        self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
+    ) -> Mapping[str, Any]:
+        """Return, as JSON data, the condition, and whether rows that do not meet it are kept.
+
+        ``needed``: as in ``View``.
+        """
+        text = describe.text(self, self.expected, self.seen)
+        read = None if needed is None else {*needed, *read_by(text, self.node)}
+        return {
+            "view": describe(self.node, whole=True, needed=read),
+            "expect": text,
+            "kept": self.on_fail == "warn",
+        }
+
+
+def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str | None) -> View:
+    """Return a view of the rows that treats those that do not meet a condition.
+
+    ``label``: the name of the expectation, None for the text of the condition. Raises ``PlanError``
+    if the condition is random or not boolean.
+    """
+    name = f"expect of {node.name}"
+    source = viewed_entry(name, node)
+    expected = condition_over(name, source, condition)
+    return Expectation(
+        node=source,
+        key=source.key,
+        values=source.values,
+        columns=tuple(source.row.names),
+        stream=source.stream,
+        letters=name if on_fail == "dead_letter" else None,
+        expected=expected,
+        label=label or _label(condition),
+        on_fail=on_fail,
+    )
+
+
+def _label(condition: str | Column) -> str:
+    """Return the name of an expectation by default: its condition, without a # and line breaks."""
+    return " ".join(said(condition).replace("#", " ").split())

@@ -1,0 +1,299 @@
+"""The rows of views in the JVM: conditions, columns, lookups and expectations, on frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+from dovetail.base.columns import (
+    DELETED,
+    EVENT_TIME,
+    FAILED,
+    LEFT_OUT,
+    LETTER,
+    OPERATOR,
+    PASSING,
+    PROBLEM,
+    TIMESTAMP,
+    UNREAD,
+    attempt_name,
+    position_name,
+    quoted,
+)
+from dovetail.physical.specs.lookup import store_lookup
+from dovetail.plan.joins.lookup import Lookup
+from dovetail.plan.metrics import metric as metric_name
+from dovetail.plan.nodes import Node
+from dovetail.plan.transforms.expectation import Expectation
+from dovetail.plan.view_columns import Made, column_of, said
+from dovetail.plan.views import View
+from dovetail.platform.sessions import attempted
+from dovetail.spark.execution.lookup import answered
+from dovetail.spark.execution.observations import Observations
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """The rows of an input."""
+
+    frame: DataFrame
+    timestamp: Column
+    """The event time."""
+    deleted: Column | None
+    """True for tombstones (rows that delete their key's row). Null for a row that only a condition
+    turns into a tombstone. None if there are no tombstones."""
+    positions: list[Column]
+    """The columns that order the rows."""
+    carried: tuple[str, ...] = ()
+    """The names of further columns, which stay as they are."""
+
+
+def viewed(
+    view: View,
+    read: InputRows,
+    *,
+    reports: bool = False,
+    observations: Observations | None = None,
+) -> InputRows:
+    """Return the rows of a view from those of its node.
+
+    Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
+    a record without a value, has null values, and no expression is computed for it.
+
+    Rows on which the view fails are left out, unless it fails the query. If it ``reports``, they
+    are counted, and stay beside the others with their dead letters in ``FAILED``. If the rows are
+    shared with other views (``LEFT_OUT``), rows that are left out stay, marked as such.
+    """
+    frame, position_names, beside = _plain(read, view.node.row.names)
+    carried = [*read.carried, *beside]
+    gone, condition, columns = F.col(DELETED), view.condition, view.columns
+    if view.letters is not None:
+        frame, results_by_item, problems = _attempted(frame, view, beside)
+        failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
+        condition = results_by_item.get(0, condition)
+        columns = tuple(results_by_item.get(n, item) for n, item in enumerate(columns, start=1))
+        if not reports:
+            frame = _without(frame, failed)
+        else:
+            letter = F.when(failed, _letter(view, F.concat_ws("; ", *problems)))
+            frame = _counted(frame, observations, metric_name(view.name, "failed"), failed, view)
+            frame = _with_letter(frame, letter)
+            beside, carried = (list(dict.fromkeys([*names, FAILED])) for names in (beside, carried))
+    if condition is not None:
+        met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
+        stays = reduce(Column.__or__, are_there(beside), met)
+        if view.stream:
+            frame = _without(frame, ~stays)
+        else:
+            frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
+    row_columns, keys = [*map(_fitted, columns, view.row)], len(view.key)
+    row_columns = [*row_columns[:keys], *(F.when(~gone, column) for column in row_columns[keys:])]
+    for there in are_there(beside):
+        row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
+    if view.exploded is not None:
+        items = row_columns[view.exploded]
+        for there in are_there(beside):
+            items = F.when(there, F.array(F.lit(None))).otherwise(items)
+        row_columns[view.exploded] = F.explode(items)
+    frame = frame.select(
+        *(column.alias(name) for column, name in zip(row_columns, view.row.names, strict=True)),
+        *map(F.col, (TIMESTAMP, DELETED, *position_names, *carried)),
+    )
+    never = read.deleted is None and not view.loose and LEFT_OUT not in beside
+    deleted = None if never else gone
+    positions = [F.col(name) for name in position_names]
+    return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
+
+
+def _without(frame: DataFrame, out: Column) -> DataFrame:
+    """Return the frame without the rows ``out``.
+
+    If the rows are shared with other views, they stay, marked as left out, and as deleted so that
+    nothing is computed for them.
+    """
+    if LEFT_OUT not in frame.columns:
+        return frame.filter(~out)
+    left_out = F.when(F.col(LEFT_OUT) | out, F.lit(True))
+    return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
+
+
+def checked(
+    view: Expectation,
+    read: InputRows,
+    *,
+    reports: bool = False,
+    observations: Observations | None = None,
+) -> InputRows:
+    """Return the rows of an expectation from those of its node, as ``viewed`` does.
+
+    If it ``reports``, rows that do not meet the condition are counted.
+    """
+    frame, position_names, beside = _plain(read, view.row.names)
+    carried = [*read.carried, *beside]
+    frame, unmet = unmet_rows(frame, view)
+    if view.on_fail == "fail":
+        frame = frame.filter(F.when(unmet, _refusal(view)).otherwise(F.lit(True)))
+    elif reports:
+        frame = _counted(frame, observations, view.counter, unmet, view)
+    if view.on_fail == "dead_letter" and reports:
+        frame = _with_letter(frame, F.when(unmet, _letter(view, F.lit(view.problem))))
+        carried = list(dict.fromkeys([*carried, FAILED]))
+    elif view.drops:
+        frame = _without(frame, unmet)
+    names = (F.col(quoted(name)) for name in view.row.names)
+    frame = frame.select(*names, *map(F.col, (TIMESTAMP, DELETED, *position_names, *carried)))
+    deleted = None if read.deleted is None and LEFT_OUT not in beside else F.col(DELETED)
+    positions = [F.col(name) for name in position_names]
+    return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
+
+
+def unmet_rows(frame: DataFrame, view: Expectation) -> tuple[DataFrame, Column]:
+    """Return the frame, and a condition on its rows: true for those that do not meet the
+    expectation. ``_deleted`` is true or null for what meets every condition.
+    """
+    met = F.col(quoted(view.expected)) if isinstance(view.expected, str) else view.expected
+    there = ~F.coalesce(F.col(DELETED), F.lit(True))
+    if isinstance(view.expected, Column):
+        name = attempt_name(0)
+        attempt = attempted(frame.sparkSession, [view.expected])
+        frame, met = frame.withColumn(name, F.when(there, attempt)), F.col(f"{name}._0")
+    return frame, there & ~F.coalesce(met, F.lit(False))
+
+
+def _refusal(view: Expectation) -> Column:
+    """Return an expression of type boolean that fails, with a row as an example."""
+    problem = F.lit(f"expect of {view.name}: {view.problem} by the row ")
+    text = F.concat(problem, as_json(view.node), F.lit(f". {view.remedy}."))
+    return F.raise_error(text).cast("boolean")
+
+
+def _counted(
+    frame: DataFrame, observations: Observations | None, name: str, left_out: Column, view: View
+) -> DataFrame:
+    """Return the frame, with a count of the rows ``left_out`` as a metric, if there are
+    ``observations``. The example is a row of the viewed node as JSON.
+    """
+    if observations is None:
+        return frame
+    count, example = (F.when(left_out, c) for c in (F.lit(1), as_json(view.node)))
+    return observations.counting(frame, name, count, example)
+
+
+def _with_letter(frame: DataFrame, letter: Column) -> DataFrame:
+    """Return the frame with a dead letter in ``FAILED``, unless the row has one already."""
+    former = [F.col(FAILED)] if FAILED in frame.columns else []
+    return frame.withColumn(FAILED, F.coalesce(*former, letter))
+
+
+def looked_up(
+    view: Lookup, read: InputRows, *, observations: Observations | None = None
+) -> InputRows:
+    """Return a stream's records with the rows that a store has for them.
+
+    ``observations``: takes the counts of requests, if given. A record without a value is left out.
+    """
+    law = store_lookup(view)
+    frame, position_names, beside = _plain(read, law.needed)
+    counter = metric_name(view.label or view.name, "lookups")
+    name = None if observations is None else observations.named(counter)
+    answers = answered(frame, view, law, beside, name)
+    positions = [F.col(position) for position in position_names]
+    deleted = None if read.deleted is None else F.col(DELETED)
+    return InputRows(answers, F.col(TIMESTAMP), deleted, positions, read.carried)
+
+
+def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
+    """Return a frame of the columns ``names``, with ``_timestamp``, ``_deleted``, the positions and
+    what is carried along.
+
+    Also return the names of the columns that order the rows, and of those with something in place
+    of rows, which count as deleted.
+    """
+    position_names = [*map(position_name, range(len(read.positions)))]
+    beside = columns_beside(read.frame)
+    gone = F.lit(False) if read.deleted is None else read.deleted
+    positions = [
+        column.alias(name) for column, name in zip(read.positions, position_names, strict=True)
+    ]
+    frame = read.frame.select(
+        *(F.col(quoted(name)) for name in names),
+        read.timestamp.alias(TIMESTAMP),
+        reduce(Column.__or__, are_there(beside), gone).alias(DELETED),
+        *positions,
+        *map(F.col, (*read.carried, *beside)),
+    )
+    return frame, position_names, beside
+
+
+def columns_beside(frame: DataFrame) -> list[str]:
+    """Return the columns of a frame that have something in place of rows."""
+    return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
+
+
+def are_there(beside: Sequence[str]) -> list[Column]:
+    """Return whether each of these columns has something in place of a row."""
+    return [F.col(name).isNotNull() for name in beside]
+
+
+def _attempted(
+    frame: DataFrame, view: View, beside: Sequence[str]
+) -> tuple[DataFrame, dict[int, Column], list[Column]]:
+    """Return the frame with each expression's result in a column of its own, null where it fails.
+
+    Also return these columns by the expression's number: 0 for the condition, from 1 on for
+    columns. Third, return each expression's problem as text, null where it does not fail.
+    """
+    items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
+    absent = reduce(Column.__or__, are_there(beside), F.lit(False))
+    attempts: dict[str, Column] = {}
+    results_by_item: dict[int, Column] = {}
+    problems: list[Column] = []
+    for item_index, (label, item) in enumerate(items):
+        if isinstance(item, Column):
+            name, of_key = attempt_name(item_index), 0 < item_index <= len(view.key)
+            there = ~(absent if of_key else F.col(DELETED))
+            attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
+            results_by_item[item_index] = F.col(f"{name}._0")
+            fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
+            problems.append(F.when(there & F.col(name).isNull(), fails))
+    return frame.withColumns(attempts), results_by_item, problems
+
+
+def _letter(view: View, problem: Column) -> Column:
+    """Return the dead letter of a row that a view leaves out: a struct of the operator, the
+    problem, the row as JSON and its time.
+    """
+    return F.struct(
+        F.lit(view.letters).alias(OPERATOR),
+        problem.alias(PROBLEM),
+        as_json(view.node).alias(LETTER),
+        F.unix_micros(TIMESTAMP).alias(EVENT_TIME),
+    )
+
+
+def _fitted(item: Made, field: StructField) -> Column:
+    """Return a column of the node, or a computed one in the field's type, nullable at every
+    depth.
+    """
+    return fitted(item, field.dataType) if isinstance(item, Column) else column_of(item)
+
+
+def fitted(column: Column, type_: DataType) -> Column:
+    """Return a computed column in a plan's type, whose nested values may be null."""
+    return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
+
+
+def as_json(node: Node) -> Column:
+    """Return a row of a node as JSON text."""
+    return F.to_json(F.struct(*(F.col(quoted(name)) for name in node.row.names)))
