@@ -412,6 +412,30 @@ FAULTS = [
         "np.where(begun, FRESH, 0)",
     ),
     Fault(
+        "stars: a foreign key that stays is asked again, and one that moves is not",
+        "operators.stars.subscribe",
+        "changes.in_order(sent.ends, sent.fresh)",
+        "changes.in_order(sent.ends, sent.begins & ~sent.fresh)",
+    ),
+    Fault(
+        "stars: a dimension's change does not count as its own",
+        "operators.stars.dimensions",
+        "2 * (dimension_number + 1) + by_change.astype(np.int64)",
+        "2 * (dimension_number + 1) + 0 * by_change.astype(np.int64)",
+    ),
+    Fault(
+        "stars: the row of a dimension is taken from before the moment",
+        "operators.stars.join",
+        "            after[moments.last],",
+        "            before[moments.last],",
+    ),
+    Fault(
+        "stars: a left row without a foreign key is named",
+        "laws.joins.star",
+        "old & (reference.was_named | keeps), new & (reference.is_named | keeps)",
+        "old & (reference.was_named | keeps), new",
+    ),
+    Fault(
         "foreign keys: a row that leaves refers on",
         "operators.joins.subscriptions",
         "np.where(events.deleted[message], -1, (instruction & FRESH) != 0)",

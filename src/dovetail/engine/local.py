@@ -381,6 +381,11 @@ class Local:
             foreign = [canonical(column) for column in named]
             columns |= {foreign_name(index): column for index, column in enumerate(foreign)}
             columns[FOREIGN] = pa.array(self.hash(foreign), pa.int64())
+        for number, reference in enumerate(input_.references):
+            named = [canonical(columns[name]) for name, _ in reference]
+            hashed = pa.array(self.hash(named), pa.int64())
+            fields = (field.name for field in input_.reference(number))
+            columns |= zip(fields, [hashed, *named], strict=True)
         if input_.used is not None:
             columns |= {aggregated_name(n): columns[name] for n, name in enumerate(input_.used)}
         columns |= zip(input_.key, keys, strict=True)

@@ -18,6 +18,9 @@ from dovetail.operators.joins import (
     subscribe,
     table_join,
 )
+from dovetail.operators.stars import dimensions as star_dimensions
+from dovetail.operators.stars import join as star_join
+from dovetail.operators.stars import subscribe as star_subscribe
 from dovetail.physical.specs.by_key import (
     Deduplicate,
     Expire,
@@ -37,6 +40,7 @@ from dovetail.physical.specs.by_key import (
 from dovetail.physical.specs.groups import AggregationLaw, Retract
 from dovetail.physical.specs.groups import Final as FinalLaw
 from dovetail.physical.specs.law import Law
+from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe
 
 
 def _aggregated(job: Job, law: AggregationLaw) -> Done:
@@ -58,6 +62,9 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
     HistoryJoinLaw: history_join.run,
     InOrder: in_order.run,
     Retract: retract.run,
+    StarJoin: star_join.run,
+    StarLookup: star_dimensions.run,
+    StarSubscribe: star_subscribe.run,
     StreamJoinLaw: stream_join.run,
     StreamTableJoinLaw: stream_table_join.run,
     Subscribe: subscribe.run,

@@ -160,6 +160,8 @@ class Fragment:
     """The name of the fragment in errors."""
     key_names: tuple[str, ...] = ()
     """The names of the key columns in errors."""
+    counted: bool = True
+    """False if another fragment counts the rows of its inputs that have no use."""
 
     @property
     def key_columns(self) -> range:
@@ -190,7 +192,8 @@ class Fragment:
             names |= dict.fromkeys(
                 no_window(self.sources[feed.number]) for feed in operator.reads if feed.looks
             )
-        names |= dict.fromkeys(replaced(source) for source in self.sources if source.arrival.logs)
+        logs = (source for source in self.sources if self.counted and source.arrival.logs)
+        names |= dict.fromkeys(map(replaced, logs))
         return list(names)
 
     @property

@@ -23,6 +23,7 @@ from dovetail.base.columns import (
     TIE,
     aggregated_name,
     foreign_name,
+    value_name,
 )
 from dovetail.errors import PlanError
 from dovetail.physical.source import (
@@ -55,6 +56,10 @@ class Input:
     """For an aggregation, the only columns that travel as values, under internal names."""
     only: frozenset[str] | None = None
     """The value columns that are of use; None for all."""
+    references: tuple[tuple[tuple[str, DataType], ...], ...] = ()
+    """For a star, each foreign key: its columns, with the types of the key that they refer to. They
+    travel as the only values, each foreign key behind its hash.
+    """
 
     @property
     def key_fields(self) -> list[StructField]:
@@ -80,11 +85,25 @@ class Input:
 
     @property
     def value_fields(self) -> list[StructField]:
-        """The columns that travel as values, under the source's names."""
+        """The columns that travel as values, under the source's names; those of a star's foreign
+        keys under internal names.
+        """
+        if self.references:
+            return [
+                field for number in range(len(self.references)) for field in self.reference(number)
+            ]
         if self.used is not None:
             return [self.source.fields[name] for name in self.used]
         values = (f for f in self.source.values if self.only is None or f.name in self.only)
         return [f for f in (*self.source.key, *values) if f.name not in self.key]
+
+    def reference(self, number: int) -> list[StructField]:
+        """Return the columns of foreign key ``number`` of a star: its hash, then itself."""
+        key = (
+            StructField(value_name(number, part_index), type_)
+            for part_index, (_, type_) in enumerate(self.references[number], start=1)
+        )
+        return [StructField(value_name(number, 0), LongType()), *key]
 
     @property
     def aggregated_fields(self) -> list[StructField]:

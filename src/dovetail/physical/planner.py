@@ -7,12 +7,14 @@ Joins on one key need one shuffle and one copy of each table's state. So these a
 
 An input that is read twice is one input. Windowed tables and their joins are several operators of
 one fragment (``physical.windows``). A join by foreign key has an exchange between its operators,
-and so has an aggregate of a table.
+and so has an aggregate of a table. Joins by foreign key of one table with others may be a star
+(``physical.stars``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
@@ -36,7 +38,9 @@ from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs.delta_join import Settle, by_join_key, eventual, settled
 from dovetail.physical.specs.groups import Retract
+from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe
 from dovetail.physical.stage import Port, Stage
+from dovetail.physical.stars import Star, star_answers, star_messages, star_of
 from dovetail.physical.windows import windowed
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.joins.delta_join import DeltaJoin, needed_columns
@@ -76,8 +80,9 @@ def plan_of(
             )
     for node in nodes:
         refuse_random_state(node)
-    planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit)
     resting = [_netted(*at_rest(node), emit) for node in nodes]
+    readers = _readers([node for node, _ in resting])
+    planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which
     # knows what the stage must emit.
     for computed, _ in sorted(
@@ -97,6 +102,18 @@ def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tupl
     return (materialized(node) if keeps else node), views
 
 
+def _readers(results: Sequence[Node]) -> Counter[Node]:
+    """Count the nodes and results that read each node, directly or as the result of its stage."""
+    parts = dict.fromkeys(part for node in results for part in node.walk())
+    reading = {
+        (part, below.node if isinstance(below, Derived) else below)
+        for part in parts
+        if not isinstance(part, Derived)
+        for below in part.inputs
+    }
+    return Counter([below for _, below in reading]) + Counter(results)
+
+
 @dataclass(frozen=True)
 class _Planner:
     """The state of one planning: the stages so far."""
@@ -107,6 +124,8 @@ class _Planner:
     """The number of buckets of each key space."""
     emit: Emit
     """The way in which the results are emitted."""
+    readers: Mapping[Node, int]
+    """The number of nodes and results that read each node."""
     made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
     """The stages so far, by node and emission."""
     emits: dict[Node, Emit] = field(default_factory=dict)
@@ -229,7 +248,12 @@ class _Planner:
 
     @stage.register
     def _foreign_key(self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order."""
+        """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order.
+        Several such joins may be a star.
+        """
+        star = star_of(node, self.readers)
+        if star is not None:
+            return self._star(star, emit, feeds)
         foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
         left = Input(node.left, tuple(node.left.key.names), foreign_key)
         right = Input(node.right, tuple(node.right.key.names))
@@ -281,6 +305,95 @@ class _Planner:
             (Port(ordering.sources[0], second, hash_column=PLACE),),
             f"{left.by}, each key's changes in order",
             (left, Input(node.right, ())),
+        )
+
+    def _star(self, star: Star, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+        """Plan joins by foreign key of one table: by its key, by all foreign keys, then by its key
+        again.
+        """
+        node = star.joins[-1]
+        primary = tuple(star.fact.key.names)
+        keys = Input(star.fact, primary, references=star.references)
+        fact = Input(star.fact, primary)
+        others = [Input(join.right, tuple(join.right.key.names)) for join in star.joins]
+        if not self.arrival.one_log:
+            refuse_partly_ordered(node, (fact, *others), aligned=False)
+        names = unique_names((fact, *others))
+        key_source, fact_source = (
+            source_spec(input_, names[0], self.arrival, numbered=True) for input_ in (keys, fact)
+        )
+        dimensions = []
+        for input_, name in zip(others, names[1:], strict=True):
+            read = source_spec(input_, name, self.arrival, numbered=True)
+            # No row refers to a row with a null in its key.
+            dimensions.append(replace(read, meaning=replace(read.meaning, null_keys=False)))
+        between = self.arrival.first_feeds(star.fact)
+        widths = tuple(len(columns) for columns in star.foreign)
+        types = [field.type for dimension in dimensions for field in dimension.shape.key_fields]
+        topology = f"{fingerprint(node)}.star"
+        subscribing = Operator(
+            law=StarSubscribe(widths),
+            sources=(key_source,),
+            feeds=between,
+            buckets=self.buckets,
+        )
+        messages = star_messages(key_source, widths, types, between)
+        looking_up = Operator(
+            law=StarLookup(widths, len(primary)),
+            sources=(messages, *dimensions),
+            emit=emit,
+            feeds=between,
+            buckets=self.buckets,
+        )
+        answers = star_answers(key_source, dimensions, between)
+        shape = fact_source.shape
+        columns = [dimension.shape.user_fields for dimension in dimensions]
+        joining = Operator(
+            law=StarJoin(
+                tuple(join.how for join in star.joins),
+                tuple(tuple(map(shape.schema.get_field_index, n)) for n in star.foreign),
+                tuple(
+                    (part, [f.name for f in columns[part - 1]].index(name))
+                    if part
+                    else (0, shape.schema.get_field_index(name))
+                    for part, name in star.left
+                ),
+                tuple(map(len, columns)),
+            ),
+            sources=(fact_source, answers),
+            emit=emit,
+            visible=node.computes,
+            feeds=feeds,
+            buckets=self.buckets,
+        )
+        within = star.joins[:-1]
+        first = Stage(
+            node,
+            replace(
+                self._fragment(node, f"{topology}.1", subscribing, key_names=primary),
+                counted=False,
+            ),
+            (self._port(keys, key_source, emit),),
+            keys.by,
+            within=within,
+        )
+        second = Stage(
+            node,
+            self._fragment(node, f"{topology}.2", looking_up),
+            (
+                Port(messages, first, hash_column=HASH),
+                *(self._port(*pair, emit) for pair in zip(others, dimensions, strict=True)),
+            ),
+            f"foreign {' and '.join(dict.fromkeys(other.by for other in others))}",
+            within=within,
+        )
+        return Stage(
+            node,
+            self._fragment(node, f"{topology}.3", joining, key_names=primary),
+            (self._port(fact, fact_source, emit), Port(answers, second, hash_column=HASH)),
+            fact.by,
+            (Input(node.left, tuple(node.left.key.names)), Input(node.right, ())),
+            within,
         )
 
     @stage.register

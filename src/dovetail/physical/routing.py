@@ -57,6 +57,8 @@ class InputEdge:
     @property
     def counts(self) -> list[str]:
         """The metrics of rows left out during packing, as far as this reading reports them."""
+        if not self.stage.fragment.counted:
+            return []
         counts = self.port.source.counts
         return counts if self.fails else counts[:1]
 

@@ -55,6 +55,8 @@ class Stage:
     """A description of what rows are shuffled by."""
     leaves: tuple[Input, ...] = ()
     """The inputs that name the output's columns, from left to right."""
+    within: tuple[Node, ...] = ()
+    """The nodes below ``node`` that it computes as well: the inner joins of a star."""
 
     @property
     def inputs(self) -> dict[str, Entry]:

@@ -174,9 +174,15 @@ class _GraphBuilder:
             if port.input is None and isinstance(port.origin, Stage)
         ]
         ports = {port.input.source: port for port in stage.ports if port.input is not None}
-        sources = self._sources(number, top, ports)
+        sources = [
+            node_id
+            for part in (*stage.within, top)
+            for node_id in self._sources(number, part, ports)
+        ]
         state = (*(f"state {line}" for line in described.state), *_looked_up(stage))
         title = "rows by key" if isinstance(top, Entry) else top.summary
+        if stage.within:
+            title = f"star: {'; '.join(part.summary for part in (*stage.within, top))}"
         details: tuple[str, ...] = columns_of(top)
         step, steps = self.planned[stage.node], self.steps[stage.node]
         if steps > 1:

@@ -13,11 +13,11 @@ in Oslo, and order 1 is Ann's. Events are numbered by customer, here Bob and the
 
 | time | record            | event   | results                    | function        |
 |------|-------------------|---------|----------------------------|-----------------|
-| 4    | order 2 is Ann's  | 1       | 2: Ann, Rome               | ``_answered``   |
-| 5    | Ann moves to Bern | 2       | 1: Ann, Bern; 2: Ann, Bern | ``_fanned_out`` |
+| 4    | order 2 is Ann's  | 1       | 2: Ann, Rome               | ``answered``   |
+| 5    | Ann moves to Bern | 2       | 1: Ann, Bern; 2: Ann, Bern | ``fanned_out`` |
 | 6    | order 1 is Bob's  | 3 and 0 | Bob is no longer alone     | ``_alone``      |
-| 6    | order 1 is Bob's  | 3 and 0 | 1: Bob, Oslo               | ``_answered``   |
-| 7    | Ann moves to Kiev | 4       | 2: Ann, Kiev               | ``_fanned_out`` |
+| 6    | order 1 is Bob's  | 3 and 0 | 1: Bob, Oslo               | ``answered``   |
+| 7    | Ann moves to Kiev | 4       | 2: Ann, Kiev               | ``fanned_out`` |
 
 Event 3 ends order 1's subscription to Ann. It has no result, because Bob answers.
 """
@@ -68,10 +68,10 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     table = right_of(job, stores.right, events)
     subscriptions = subscriptions_of(job, law, stores.subscribed, events, table)
     references = stores.referring(job, events)
-    results = _ForeignResults.joined(
+    results = ForeignResults.joined(
         [
-            _answered(job, law, events, table, subscriptions),
-            _retained(job, events, subscriptions, _fanned_out(law, events, table, subscriptions)),
+            answered(job, law, events, table, subscriptions),
+            _retained(job, events, subscriptions, fanned_out(law, events, table, subscriptions)),
             *([] if references is None else [_alone(events, table, references)]),
         ]
     )
@@ -88,7 +88,7 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
 
 
 @dataclass(frozen=True)
-class _ForeignResults:
+class ForeignResults:
     """The m results of a batch."""
 
     event: Ints
@@ -105,12 +105,12 @@ class _ForeignResults:
     rank: Ints
     """The order of the results of one event."""
 
-    def of(self, which: Ints | Mask | slice) -> _ForeignResults:
+    def of(self, which: Ints | Mask | slice) -> ForeignResults:
         """Keep the selected results."""
-        return _ForeignResults(*(column[which] for column in self.columns))
+        return ForeignResults(*(column[which] for column in self.columns))
 
     @classmethod
-    def joined(cls, parts: Sequence[_ForeignResults]) -> _ForeignResults:
+    def joined(cls, parts: Sequence[ForeignResults]) -> ForeignResults:
         """Concatenate results."""
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
@@ -121,9 +121,9 @@ class _ForeignResults:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
-def _answered(
+def answered(
     job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
-) -> _ForeignResults:
+) -> ForeignResults:
     """Return the result of each message: the left row with the right row that stands at the
     message. A message gives a tombstone only if its instruction says ``EMIT``, else nothing.
     """
@@ -136,7 +136,7 @@ def _answered(
     present = live & ((right != ABSENT) | left_preserved)
     both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
     by_both = live | (not left_preserved)
-    results = _ForeignResults(
+    results = ForeignResults(
         event,
         message,
         right,
@@ -148,9 +148,9 @@ def _answered(
     return results.of(present | emits)
 
 
-def _fanned_out(
+def fanned_out(
     law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
-) -> _ForeignResults:
+) -> ForeignResults:
     """Return a result for each pair of a right record that changes the table and a left row that
     then refers to it.
 
@@ -169,7 +169,7 @@ def _fanned_out(
     present = (right != ABSENT) | preserved(law.how)[0]
     met, which = np.unique(subscription, return_inverse=True)
     keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
-    return _ForeignResults(
+    return ForeignResults(
         event,
         subscription,
         right,
@@ -181,8 +181,8 @@ def _fanned_out(
 
 
 def _retained(
-    job: Job, events: Timeline, subscriptions: Subscriptions, results: _ForeignResults
-) -> _ForeignResults:
+    job: Job, events: Timeline, subscriptions: Subscriptions, results: ForeignResults
+) -> ForeignResults:
     """Drop results whose window had left its retention when the record arrived. Without windows,
     keep all of them.
     """
@@ -208,7 +208,7 @@ def _retained(
 # | 2     | Ann moves to Bern  | 2      | 2     | none: it is in those of orders  |
 # | 3     | order 1 leaves Ann | 2      | 1     | none                            |
 # | 4     | Ann moves to Kiev  | 1      | 1     | none: it is in that of an order |
-def _alone(events: Timeline, table: Right, references: References) -> _ForeignResults:
+def _alone(events: Timeline, table: Right, references: References) -> ForeignResults:
     """Return a result for each event at which a right row begins or ceases to appear alone, or
     changes while it is alone. Their rank is -1, so they come before results of left rows.
     """
@@ -219,7 +219,7 @@ def _alone(events: Timeline, table: Right, references: References) -> _ForeignRe
     changes &= (after == 0) & ((right != ABSENT) | (table.before != ABSENT))
     event = np.flatnonzero(moves | changes)
     present = (after[event] == 0) & (right[event] != ABSENT)
-    return _ForeignResults(
+    return ForeignResults(
         event,
         np.full(len(event), ABSENT),
         np.where(present, right[event], ABSENT),
@@ -253,8 +253,8 @@ def _net(
     table: Right,
     subscriptions: Subscriptions,
     references: References | None,
-    results: _ForeignResults,
-) -> _ForeignResults:
+    results: ForeignResults,
+) -> ForeignResults:
     """Return each result key's last result, if it differs from the row before the batch. A result
     key is a left row, or a right row alone.
 
@@ -285,7 +285,7 @@ def _net(
     leaving = stored[subscriptions.epoch[stored] != SETTLED]
     group, none = subscriptions.group[leaving], np.zeros(len(leaving), np.bool_)
     before = _before(law, events, table, references, group, leaving, none)
-    return _ForeignResults.joined([before.of(before.present), ends.of(differs)])
+    return ForeignResults.joined([before.of(before.present), ends.of(differs)])
 
 
 def _before(
@@ -296,7 +296,7 @@ def _before(
     group: Ints,
     subscription: Ints,
     alone: Mask,
-) -> _ForeignResults:
+) -> ForeignResults:
     """Return n rows as they stood before the batch, not present where there was none. Their epoch
     is ``BEFORE``, their time ``NO_TIME``.
 
@@ -306,7 +306,7 @@ def _before(
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
     unnamed = alone if references is None else alone & (references.stored[group] == 0)
-    return _ForeignResults(
+    return ForeignResults(
         event=events.start[group],
         subscription=subscription,
         right=right,
@@ -317,7 +317,7 @@ def _before(
     )
 
 
-def _held(table: Right, subscriptions: Subscriptions, results: _ForeignResults) -> list[pa.Array]:
+def _held(table: Right, subscriptions: Subscriptions, results: ForeignResults) -> list[pa.Array]:
     """Return the value columns of results, a row per result: the left row's, then the right row's.
     They are null for a tombstone and for a side without a row.
     """
@@ -336,7 +336,7 @@ def _chunks(
     events: Timeline,
     table: Right,
     subscriptions: Subscriptions,
-    results: _ForeignResults,
+    results: ForeignResults,
 ) -> Iterator[pa.Table]:
     """Yield the results in tables of at most ``_ROWS_MAX`` rows: ``Operator.output_schema``, then
     ``_place`` and ``_epoch``. Positions begin at 0 in each table.

@@ -14,7 +14,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import fingerprint, in_one_order, refuse_none_of, refuse_other
-from dovetail.plan.nodes import Entry, Node, RowsNode, Source
+from dovetail.plan.nodes import Derived, Entry, Node, RowsNode, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
@@ -75,11 +75,14 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
         frame = _stored(stored, stages, node).frame
         assert frame is not None
         return frame
+    within = {part for stage in stages for part in stage.within}
     replaced: dict[Node, Node] = {}
 
     def over_stored(part: Node) -> Node:
         if part not in replaced:
-            if isinstance(part, Entry):
+            if isinstance(part, Derived) and part.node in within:
+                replaced[part] = replace(part, node=over_stored(part.node))
+            elif isinstance(part, Entry):
                 replaced[part] = _stored(stored, stages, part)
             else:
                 values = {f.name: getattr(part, f.name) for f in fields(part)}
@@ -129,7 +132,7 @@ def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Sour
 
 def _runs(stage: Stage, node: Node) -> bool:
     """Say whether a stage computes a node or a part of it."""
-    return node in _own(stage.node)
+    return node in _own(stage.node) or node in stage.within
 
 
 def _own(node: Node) -> Iterator[Node]:

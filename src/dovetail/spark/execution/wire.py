@@ -123,7 +123,11 @@ class Wire:
             foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
             columns = enumerate([F.xxhash64(*foreign), *foreign])
             places += [self._place((what, part_index), column) for part_index, column in columns]
-        for field in input_.value_fields:
+        for reference in input_.references:
+            named = [_canonical(F.col(quoted(name)), type_) for name, type_ in reference]
+            columns = enumerate([F.xxhash64(*named), *named])
+            places += [self._place((reference, part), column) for part, column in columns]
+        for field in () if input_.references else input_.value_fields:
             own_key = field.name in input_.source.key.names
             places += [self._canonical(field)] if own_key else self.own([field.name])
         positions = enumerate(read.positions)

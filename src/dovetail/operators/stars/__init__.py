@@ -1,0 +1,1 @@
+"""The three operators of a star (``physical.stars``), each on one bucket."""

@@ -1,0 +1,338 @@
+"""The third stage of a star, on one bucket of the fact's keys (``StarJoin``): the joined rows.
+
+The store holds each row of the fact beside the rows that it refers to, one in each dimension, with
+their times. Within a micro-batch each key passes through *moments* (``laws.joins.star``): a record
+of the fact with the answers to it, or one answer to a change of a dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.grouping import any_null, lexsort
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, arrival_keys, timeline, versions
+from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
+from dovetail.laws.joins.star import Reference, before_star, star_results
+from dovetail.laws.joins.table_join import Changes, preserved
+from dovetail.operators.emission import emitted
+from dovetail.operators.job import Done, Job, picked, whole
+from dovetail.physical.specs.star import StarJoin
+from dovetail.state.run_state import Located
+from dovetail.state.table_state import TableState
+
+
+def run(job: Job, law: StarJoin) -> Done:
+    """Emit the result of each moment or, with ``emit="batch"``, the last one of each key, if it
+    differs from the row before. Store the rows.
+    """
+    fact = job.sources[0].shape
+    schema = _stored_schema(job)
+    name = job.operator.names[0]
+    store = TableState(schema, fact.keys, job.runs(name), job.blobs, job.cache)
+    if not job.any_rows:
+        return Done(None, job.stores)
+    star = _Star.of(job, law, store)
+    changes = star.changes
+    if job.operator.emit == "batch":
+        changes = star.net(changes)
+    result = emitted(job, star.events, *star.shown(changes))
+    store.store(star.stored(schema))
+    return Done(result, {name: store.runs})
+
+
+def _stored_schema(job: Job) -> pa.Schema:
+    """Return the stored columns: the fact's rows, then for each dimension its row's time, null for
+    none, and its row.
+    """
+    fact, answers = job.sources[0].shape, job.sources[1].shape
+    return pa.schema([*fact.schema, *answers.value_fields])
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """The m moments of a batch, by key and then in order: int64[m] each."""
+
+    first: Ints
+    """The first event of each moment."""
+    last: Ints
+    """Its last event."""
+    origin: Ints
+    """0 for a record of the fact, n for a change of dimension n."""
+
+
+# Order 1 comes with customer ann and product pen, then ann moves:
+#
+# | event | row                            | cause | origin | moment |
+# |-------|--------------------------------|-------|--------|--------|
+# | 0     | order 1                        | 7     | 0      | 0      |
+# | 1     | answer of customers to order 1 | 7     | 0      | 0      |
+# | 2     | answer of products to order 1  | 7     | 0      | 0      |
+# | 3     | answer of customers to ann     | 9     | 1      | 1      |
+def _timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
+    """Return the events, the dimension of each from 1, 0 for the fact, and the moments.
+
+    Events of one cause come by origin: first the fact's row and the answers to it.
+    """
+    rows = [job.rows(0), job.rows(1)]
+    facts = len(rows[0])
+    instruction = job.batches[1].rows.column(INSTRUCTION).to_numpy()
+    dimension = np.append(np.zeros(facts, np.int64), instruction >> 1)
+    origin = np.append(np.zeros(facts, np.int64), np.where(instruction & 1, instruction >> 1, 0))
+    epoch = np.append(np.full(facts, ABSENT), job.batches[1].rows.column(EPOCH).to_numpy())
+    cause_keys = arrival_keys([replace(part, tie=None) for part in rows])
+    hash_ = np.concatenate([part.hash for part in rows])
+    order = lexsort([epoch, hash_, origin, *cause_keys])
+    differs = np.zeros(len(order), np.bool_)
+    for key in cause_keys:
+        arranged = key[order]
+        differs[1:] |= arranged[1:] != arranged[:-1]
+    cause = np.cumsum(differs)
+    events = timeline(rows, order)
+    at = order[events.arrival]
+    begins = np.ones(len(at), np.bool_)
+    begins[1:] = (
+        (events.group[1:] != events.group[:-1])
+        | (cause[events.arrival[1:]] != cause[events.arrival[:-1]])
+        | (origin[at[1:]] != 0)
+        | (origin[at[:-1]] != 0)
+    )
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(at)) - 1
+    return events, dimension[at], _Moments(first, last, origin[at[first]])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows of the fact, or of one dimension, and those that stand at the moments."""
+
+    columns: Sequence[pa.Array]
+    """The columns of its rows: first the stored ones, then those of the batch."""
+    time_us: Ints
+    """The time of each row; any value for a stored row that is missing."""
+    row: Ints
+    """The row of each reference. The last element is for ABSENT."""
+    before: Ints
+    """The reference before each moment."""
+    after: Ints
+    """The reference after each moment."""
+    final: Ints
+    """int64[groups]: the reference at the end of the batch."""
+
+    def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
+        """Return columns at these references, null for ABSENT."""
+        return picked([self.columns[column] for column in columns], self.row[refs])
+
+    def times(self, refs: Ints) -> Ints:
+        """Return the times of rows; 0 for ABSENT."""
+        return np.append(self.time_us, 0)[self.row[refs]]
+
+
+@dataclass(frozen=True)
+class _StoredRows:
+    """The stored rows of a batch's keys, read once."""
+
+    rows: pa.Table
+    place: Ints
+    """int64[groups]: the row of each key, ABSENT for none."""
+
+    @classmethod
+    def of(cls, located: Located) -> _StoredRows:
+        """Read the located rows."""
+        present = np.flatnonzero(located.present)
+        place = np.full(len(located.present), ABSENT)
+        place[present] = np.arange(len(present))
+        return cls(located.fetch(present, range(len(located.schema))), place)
+
+    def part(
+        self,
+        events: Timeline,
+        moments: _Moments,
+        is_version: Mask,
+        batch: pa.Table,
+        columns: Sequence[int],
+        names: Sequence[str],
+    ) -> _Part:
+        """Return the rows of a part: those of ``batch`` after the stored ones.
+
+        ``is_version``: the events that are its versions. ``columns``: its columns in the store.
+        The first is its time, null in a row that has no such part. ``names``: the same columns in
+        the batch.
+        """
+        stored = [whole(self.rows.column(column)) for column in columns]
+        time, *values = (
+            pa.concat_arrays([column, whole(batch.column(name))])
+            for column, name in zip(stored, names, strict=True)
+        )
+        there = np.append(stored[0].is_valid().to_numpy(zero_copy_only=False), False)[self.place]
+        before, after = versions(events, 0, there, is_version)
+        last = np.append(events.start[1:], len(events.row)) - 1
+        return _Part(
+            values,
+            time.fill_null(0).to_numpy(),
+            np.concatenate((self.place, len(self.rows) + np.arange(len(batch)), [ABSENT])),
+            before[moments.first],
+            after[moments.last],
+            after[last],
+        )
+
+
+@dataclass(frozen=True)
+class _Star:
+    """The moments of a batch, with the rows of all parts."""
+
+    law: StarJoin
+    events: Timeline
+    moments: _Moments
+    parts: Sequence[_Part]
+    """The fact, then the dimensions. The fact has all columns of its input, a dimension its own."""
+    keys: int
+    """The number of columns before the fact's values."""
+
+    @classmethod
+    def of(cls, job: Job, law: StarJoin, store: TableState) -> _Star:
+        """Return the moments of the job's rows. ``store``: the rows before the batch."""
+        events, dimension, moments = _timeline(job)
+        stored = _StoredRows.of(store.locate(events.hash, events.keys))
+        facts, answers = (batch.rows for batch in job.batches)
+        fact, shape = job.sources[0].shape.schema, job.sources[1].shape
+        time = fact.get_field_index(EVENT_TIME)
+        parts = [
+            stored.part(
+                events,
+                moments,
+                dimension == 0,
+                facts,
+                [time, *range(len(fact))],
+                [EVENT_TIME, *fact.names],
+            )
+        ]
+        shift = len(fact) - shape.value_columns.start
+        for dimension_number in range(1, len(law.hows) + 1):
+            columns = law.answer(job.sources, dimension_number)
+            parts.append(
+                stored.part(
+                    events,
+                    moments,
+                    dimension == dimension_number,
+                    answers,
+                    [column + shift for column in columns],
+                    [shape.schema.field(column).name for column in columns],
+                )
+            )
+        return cls(law, events, moments, parts, job.sources[0].shape.value_columns.start)
+
+    @cached_property
+    def references(self) -> list[Reference]:
+        """The dimensions at the moments, as the law reads them."""
+        fact = self.parts[0]
+        references = []
+        for how, columns, part in zip(self.law.hows, self.law.foreign, self.parts[1:], strict=True):
+            keeps = preserved(how)[0]
+            count = len(self.moments.first)
+            was_null, is_null = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+            moved = was_null
+            if not keeps:
+                former = fact.values(fact.before, columns)
+                present = fact.values(fact.after, columns)
+                was_null, is_null = any_null(former, count), any_null(present, count)
+                moved = ~rows_equal(former, present)
+            references.append(
+                Reference(
+                    keeps,
+                    ~was_null,
+                    ~is_null,
+                    moved,
+                    part.before != ABSENT,
+                    part.after != ABSENT,
+                    part.times(part.before),
+                    part.times(part.after),
+                )
+            )
+        return references
+
+    @property
+    def changes(self) -> Changes:
+        """The result of each moment that has one, in the order of arrival."""
+        fact, moments = self.parts[0], self.moments
+        results = star_results(
+            fact.before != ABSENT,
+            fact.after != ABSENT,
+            self.events.event_time_us[moments.first],
+            moments.origin,
+            self.references,
+        )
+        order = self.events.by_arrival(moments.first)
+        everything = Changes(
+            moments.first, results.present, results.time_us, (np.arange(len(moments.first)),)
+        )
+        return everything.where(order[results.emits[order]])
+
+    def net(self, changes: Changes) -> Changes:
+        """Return the last change of each key, if it differs from the row before the batch."""
+        group = self.events.group[changes.event]
+        last = np.full(self.events.groups, -1)
+        last[group] = np.arange(len(group))
+        last = np.sort(last[last >= 0])
+        changes = changes.where(last)
+        group, (moment,) = self.events.group[changes.event], changes.reference
+        starts = np.searchsorted(self.moments.first, self.events.start[group])
+        before = before_star(self.parts[0].before != ABSENT, self.references)[starts]
+        same = ~changes.present & ~before
+        compared = np.flatnonzero(changes.present & before)
+        if len(compared):
+            now = self._rows(moment[compared], after=True)
+            then = self._rows(starts[compared], after=False)
+            same[compared] = _equal(now, then, compared)
+        return changes.where(~same)
+
+    def shown(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
+        """Return changes with the references of the two sides of the last join, and the value
+        columns of these sides, null for a tombstone.
+        """
+        (moment,) = changes.reference
+        columns = self._rows(moment, after=True, present=changes.present)
+        width = len(self.law.left)
+        refs = tuple(
+            np.where(changes.present, part.after[moment], ABSENT)
+            for part in (self.parts[0], self.parts[-1])
+        )
+        return replace(changes, reference=refs), [columns[:width], columns[width:]]
+
+    def _rows(self, moment: Ints, *, after: bool, present: Mask | None = None) -> list[pa.Array]:
+        """Return the result's value columns before or after some moments: those of the left side of
+        the last join, then those of the last dimension. They are null where ``present`` is false.
+        """
+        refs = []
+        for part in self.parts:
+            of_part = (part.after if after else part.before)[moment]
+            refs.append(of_part if present is None else np.where(present, of_part, ABSENT))
+        last = len(self.parts) - 1
+        wanted = [*self.law.left, *((last, n) for n in range(len(self.parts[-1].columns)))]
+        return [self.parts[n].values(refs[n], [column])[0] for n, column in wanted]
+
+    def stored(self, schema: pa.Schema) -> pa.Table:
+        """Return the row of each key after the batch, or its tombstone, as it is stored."""
+        fact, events = self.parts[0], self.events
+        deleted = fact.final == ABSENT
+        latest = np.append(events.start[1:], len(events.row)) - 1
+        time_us = np.where(deleted, events.event_time_us[latest], fact.times(fact.final))
+        columns = [pa.array(events.hash), pa.array(time_us), pa.array(deleted), *events.keys]
+        columns += fact.values(fact.final, range(self.keys, len(fact.columns)))
+        for part in self.parts[1:]:
+            refs = np.where(deleted, ABSENT, part.final)
+            columns.append(pa.array(part.times(refs), mask=refs == ABSENT))
+            columns += part.values(refs, range(len(part.columns)))
+        return pa.table(columns, schema=schema)
+
+
+def _equal(now: Sequence[pa.Array], then: Sequence[pa.Array], rows: Ints) -> Mask:
+    """Say for each row whether two tables agree; all do without columns."""
+    if not now:
+        return np.ones(len(rows), np.bool_)
+    return rows_equal(list(now), list(then))

@@ -1,0 +1,143 @@
+"""The laws of a star: several joins by foreign key of one table (``physical.stars``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from dovetail.base.columns import value_name
+from dovetail.laws.joins.table_join import How
+from dovetail.physical.source import ROW_COLUMNS, RowShape, SourceSpec
+from dovetail.physical.specs.law import Law, Sources, Store, not_latest, table_of
+
+
+@dataclass(frozen=True)
+class StarSubscribe(Law):
+    """The fact by its key: each change becomes messages to the dimensions whose foreign key moves.
+
+    The values of its input are, for each dimension, the hash of the foreign key and its columns.
+    """
+
+    widths: tuple[int, ...]
+    """The number of columns of each foreign key."""
+
+    whole_keys = True
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the store of each row's foreign keys."""
+        store = replace(table_of(sources, 0), holds="foreign keys per key", of="")
+        return dict.fromkeys(super().stores(sources), store)
+
+
+@dataclass(frozen=True)
+class StarLookup(Law):
+    """The dimensions by their keys: each answers the messages to it, and its own changes answer all
+    rows of the fact that refer to them.
+
+    Source 0 has the messages, source n the rows of dimension n.
+    """
+
+    widths: tuple[int, ...]
+    """The number of columns of each foreign key."""
+    primary: int
+    """The number of columns of the fact's key."""
+
+    whole_keys = True
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe two stores for each dimension: the fact's keys that refer to each row, and the
+        rows.
+        """
+        fact, *dimensions = sources
+        stores = {}
+        for dimension_number, dimension in enumerate(dimensions, start=1):
+            referring = f"keys of {fact.name} that refer to each row"
+            stores[subscriptions_of(dimension.name)] = Store(referring)
+            stores[dimension.name] = table_of(sources, dimension_number)
+        return stores
+
+    def counts(self, sources: Sources) -> list[str]:
+        """List the metrics of the dimensions' records that change no latest version."""
+        return not_latest(sources[1:])
+
+
+@dataclass(frozen=True)
+class StarJoin(Law):
+    """The fact with the rows of all dimensions, by its key.
+
+    Source 0 has the rows of the fact, source 1 the answers of the dimensions.
+    """
+
+    hows: tuple[How, ...]
+    """The kind of each join."""
+    foreign: tuple[tuple[int, ...], ...]
+    """The numbers of the columns of each foreign key in source 0."""
+    left: tuple[tuple[int, int], ...]
+    """The value columns of the last join's left side: each a part and a column there. Part 0 is
+    the fact, with the numbers of its columns; part n is dimension n, whose columns count from 0.
+    """
+    widths: tuple[int, ...]
+    """The number of columns of each dimension."""
+
+    whole_keys = True
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The sources of the two sides of the last join."""
+        return (0, 1)
+
+    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of the value columns of a side of the last join."""
+        fact, answers = (source.shape for source in sources)
+        if leaf == 1:
+            last = answers.schema.types[len(answers.schema) - self.widths[-1] :]
+            return [*last]
+        return [
+            (answers if part else fact).schema.field(self.column(sources, part, column)).type
+            for part, column in self.left
+        ]
+
+    def column(self, sources: Sources, part: int, column: int) -> int:
+        """Return the number of a part's column in its source."""
+        if part == 0:
+            return column
+        return self.answer(sources, part).start + 1 + column
+
+    def answer(self, sources: Sources, dimension_number: int) -> range:
+        """Return the numbers of a dimension's columns in the answers: its row's time, then its row.
+
+        Dimensions count from 1.
+        """
+        first = sources[1].shape.value_columns.start
+        first += sum(1 + width for width in self.widths[: dimension_number - 1])
+        return range(first, first + 1 + self.widths[dimension_number - 1])
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Describe the store of the fact's rows, each with the rows that it refers to."""
+        (name, *_) = super().stores(sources)
+        holds = "last row per key, beside the rows that it refers to"
+        return {name: replace(table_of(sources, 0), holds=holds)}
+
+
+def dimension_messages(
+    messages: SourceSpec, widths: Sequence[int], dimension_number: int
+) -> SourceSpec:
+    """Return the messages to one dimension, as the input of a join by foreign key: its foreign key,
+    the key of the fact, and that key's hash as the only value.
+
+    ``dimension_number``: the number of the dimension, from 0.
+    """
+    fields = messages.shape.user_fields
+    first, count = sum(widths[:dimension_number]), sum(widths)
+    columns = [*fields[first : first + widths[dimension_number]], *fields[count:]]
+    columns.append(pa.field(value_name(0, 0), pa.int64()))
+    row_fields = [messages.shape.schema.field(name) for name in ROW_COLUMNS]
+    shape = RowShape(pa.schema([*row_fields, *columns]), keys=widths[dimension_number])
+    return SourceSpec(messages.name, shape, messages.meaning, messages.arrival)
+
+
+def subscriptions_of(dimension: str) -> str:
+    """Return the name of the store of keys that refer to the rows of a dimension."""
+    return f"subscriptions to {dimension}"

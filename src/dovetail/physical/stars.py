@@ -1,0 +1,193 @@
+"""Stars: joins by foreign key of one table with several others, planned as three stages.
+
+``orders.join(customers, on="customer").join(products, on="product")`` is a chain of two joins. Each
+would take two stages with state. All foreign keys are columns of orders, so they can be looked up
+beside each other, for any number of tables:
+
+| stage | rows are partitioned by | it stores |
+|---|---|---|
+| 1 | the key of orders | the foreign keys of each order |
+| 2 | each foreign key | the other tables, and the orders that refer to each row |
+| 3 | the key of orders | orders, each with the rows that it refers to |
+
+A chain whose foreign key comes from another table's columns is no star, and stays a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from dovetail.base.columns import (
+    EPOCH,
+    INSTRUCTION,
+    PLACE,
+    SEQUENCE,
+    STREAM_TIME,
+    foreign_name,
+    value_name,
+)
+from dovetail.laws.joins.table_join import preserved
+from dovetail.physical.source import (
+    ROW_COLUMNS,
+    RowArrival,
+    RowShape,
+    SourceSpec,
+)
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.views import views_of
+
+
+@dataclass(frozen=True, eq=False)
+class Star:
+    """A chain of joins by foreign key that can run as a star."""
+
+    joins: tuple[ForeignKeyJoin, ...]
+    """The joins, the innermost first."""
+    fact: Entry
+    """The table that has all foreign keys: the left side of the innermost join."""
+    foreign: tuple[tuple[str, ...], ...]
+    """The foreign key of each join, as columns of ``fact``."""
+    left: tuple[tuple[int, str], ...]
+    """The value columns of the last join's left side. Each is a column of part 0, ``fact``, or of
+    part n, the right side of join number n from 1.
+    """
+
+    @property
+    def references(self) -> tuple[tuple[tuple[str, DataType], ...], ...]:
+        """The columns of each foreign key, with the types of the key that they refer to."""
+        return tuple(
+            tuple(zip(names, (field.dataType for field in join.right.key), strict=True))
+            for names, join in zip(self.foreign, self.joins, strict=True)
+        )
+
+
+def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
+    """Return the star whose last join is ``node``; None if there are not at least two joins, or if
+    they are no star.
+
+    ``readers``: the number of readers of each node. A join that others read as well stays a join of
+    its own.
+    """
+    joins = [node]
+    while isinstance(joins[0].left, Derived):
+        inner = joins[0].left.node
+        if not isinstance(inner, ForeignKeyJoin) or inner.computes or readers.get(inner, 1) > 1:
+            return None
+        joins.insert(0, inner)
+    fact = joins[0].left
+    if len(joins) == 1 or not _is_fact(fact) or any(map(_is_alone, joins)):
+        return None
+    foreign = [
+        [_origin(joins[:index], str(name)) for name in join.on] for index, join in enumerate(joins)
+    ]
+    if any(part for columns in foreign for part, _ in columns):
+        return None
+    left = node.left
+    values = [field.name for field in left.values if field.name not in left.key.names]
+    return Star(
+        tuple(joins),
+        fact,
+        tuple(tuple(name for _, name in columns) for columns in foreign),
+        tuple(_origin(joins[:-1], name) for name in values),
+    )
+
+
+def _is_fact(entry: Entry) -> bool:
+    """Say whether an input can be the middle of a star: the rows of a source, one for each record,
+    without windows and without a history.
+    """
+    return (
+        isinstance(entry.base, Source)
+        and all(view.row_by_row for view in views_of(entry))
+        and entry.windows is None
+        and entry.versioned_us is None
+    )
+
+
+def _is_alone(join: ForeignKeyJoin) -> bool:
+    """Say whether a join must be a stage of its own: its right rows may appear alone, its foreign
+    key is computed, or the times of its right side are put in order first.
+    """
+    return (
+        preserved(join.how)[1] or join.fallible or join.right.in_order or bool(join.right.windows)
+    )
+
+
+def _origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
+    """Return the part and the column behind a column of the last join's result, or of the fact for
+    no joins. The selections of the joins only name columns.
+    """
+    if not joins:
+        return 0, name
+    selected = {item.name: item.ref for item in joins[-1].select}
+    side, column = selected.get(name) or ("left", name)
+    return (len(joins), column) if side == "right" else _origin(joins[:-1], column)
+
+
+def star_messages(
+    keys: SourceSpec, widths: Sequence[int], types: Sequence[pa.DataType], carries: tuple[str, ...]
+) -> SourceSpec:
+    """Return the messages of the first stage as an input of the second: the columns of all foreign
+    keys, of which a message has those of one, then the key of the fact.
+
+    ``keys``: the input of the first stage. ``widths``: the number of columns of each foreign key.
+    ``types``: the types of all of them. ``carries``: the arrival columns that rows bring.
+    """
+    foreign = [pa.field(foreign_name(n), type_) for n, type_ in enumerate(types)]
+    columns = [*foreign, *keys.shape.key_fields]
+    instruction = (PLACE, EPOCH, INSTRUCTION)
+    return _between(keys, columns, sum(widths), instruction, carries)
+
+
+def star_answers(
+    keys: SourceSpec, dimensions: Sequence[SourceSpec], carries: tuple[str, ...]
+) -> SourceSpec:
+    """Return the answers of the second stage as an input of the third: the key of the fact, then
+    for each dimension the time and the columns of its row. An answer has those of one dimension; it
+    is deleted if there is no such row.
+    """
+    columns = [
+        *keys.shape.key_fields,
+        *(
+            field
+            for dimension_number, spec in enumerate(dimensions, 1)
+            for field in _answer(dimension_number, spec)
+        ),
+    ]
+    return _between(keys, columns, keys.shape.keys, (EPOCH, INSTRUCTION), carries)
+
+
+def _answer(dimension_number: int, dimension: SourceSpec) -> Iterator[pa.Field]:
+    """Yield the columns of a dimension in answers: the time of its row, then the row."""
+    yield pa.field(value_name(dimension_number, 0), pa.int64())
+    for column_index, field in enumerate(dimension.shape.user_fields, start=1):
+        yield pa.field(value_name(dimension_number, column_index), field.type)
+
+
+def _between(
+    keys: SourceSpec,
+    columns: Sequence[pa.Field],
+    count: int,
+    instruction: tuple[str, ...],
+    carries: tuple[str, ...],
+) -> SourceSpec:
+    """Return an input with rows of another stage of the star. ``columns``: its columns, of which
+    the first ``count`` are the key. Other arguments: as in ``star_messages`` and ``RowArrival``.
+    """
+    row_fields = [keys.shape.schema.field(name) for name in ROW_COLUMNS]
+    return SourceSpec(
+        keys.name,
+        RowShape(pa.schema([*row_fields, *columns]), keys=count),
+        arrival=RowArrival(
+            origin=keys.arrival.origin,
+            ordered_by="shared log" if keys.arrival.by_shared_log else None,
+            instruction=instruction,
+            carries=tuple(name for name in carries if name != SEQUENCE),
+            stairs=keys.arrival.stairs and STREAM_TIME in carries,
+        ),
+    )

@@ -1,0 +1,120 @@
+"""Stars: joins by foreign key of one table with several others, beside the same joins as a chain.
+
+The law: with ``emit="change"`` each record has its own results, the same as in the chain, in the
+same order for each key. With ``emit="batch"`` each micro-batch leaves the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from bench.parameters import slow_after
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.physical import planner
+from dovetail.physical.fragment import Emit
+
+RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "200")) // 5))
+SEED = int(os.environ.get("DOVETAIL_SEED", "7"))
+
+
+def tables(dimensions: int) -> dict[str, dt.Table]:
+    """The fact, with a foreign key to each dimension, and the dimensions."""
+    references = {f"r{n}": pa.string() for n in range(dimensions)}
+    columns = pa.schema({"id": pa.int64(), **references, "amount": pa.int64()})
+    made = {"facts": testing.table("facts", key="id", schema=columns)}
+    for n in range(dimensions):
+        schema = pa.schema({f"k{n}": pa.string(), f"v{n}": pa.int64()})
+        made[f"d{n}"] = testing.table(f"d{n}", key=f"k{n}", schema=schema)
+    return made
+
+
+def joined(inputs: dict[str, dt.Table], hows: list[Any], *, twice: bool) -> dt.Table:
+    """All dimensions; if ``twice``, the first one a second time in place of the last."""
+    result, columns = inputs["facts"], [*inputs["facts"].plan.values.names]
+    for n, how in enumerate(hows):
+        again = twice and n == len(hows) - 1
+        value = "v0" if again else f"v{n}"
+        select = {name: f"left.{name}" for name in columns} | {f"w{n}": f"right.{value}"}
+        right = inputs["d0" if again else f"d{n}"]
+        result = result.join(right, on=f"r{n}", how=how, select=select)
+        columns.append(f"w{n}")
+    return result
+
+
+def record(choose: random.Random, inputs: dict[str, dt.Table]) -> tuple[str, dict[str, Any], bool]:
+    name = choose.choice(["facts", *inputs])
+    deleted = choose.random() < 0.2
+    if name == "facts":
+        row: dict[str, Any] = {"id": choose.randrange(4), "amount": choose.randrange(3)}
+        for column in inputs:
+            if column != "facts":
+                row[f"r{column[1:]}"] = choose.choice(["a", "b", "c", None])
+        return name, row, deleted
+    n = name[1:]
+    return name, {f"k{n}": choose.choice("abc"), f"v{n}": choose.randrange(3)}, deleted
+
+
+class Pair:
+    """The same joins in two drivers: as a star and as a chain."""
+
+    def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.choose = random.Random(f"{SEED} {number}")
+        dimensions = self.choose.randint(2, 4)
+        self.inputs = tables(dimensions)
+        hows = [self.choose.choice(["inner", "left"]) for _ in range(dimensions)]
+        twice = self.choose.random() < 0.3
+        self.emit: Emit = "batch" if number % 3 == 2 else "change"
+        topology = joined(self.inputs, hows, twice=twice)
+        buckets = self.choose.choice([1, 3])
+        self.star = testing.Driver(topology, emit=self.emit, buckets=buckets)
+        assert len(self.star._root.plan.stages) == 3
+        with monkeypatch.context() as context:
+            context.setattr(planner, "star_of", lambda *_: None)
+            self.chain = testing.Driver(topology, emit=self.emit, buckets=buckets)
+        assert len(self.chain._root.plan.stages) == 3 * dimensions
+        self.topology, self.time = topology, 0
+
+    def batch(self) -> tuple[list[testing.Change], list[testing.Change]]:
+        records = [record(self.choose, self.inputs) for _ in range(self.choose.randint(1, 12))]
+        outcomes = []
+        times = [self.time + self.choose.randint(-3, 5) for _ in records]
+        self.time = max(self.time, *times)
+        for driver in (self.star, self.chain):
+            with driver.batch() as changes:
+                for (name, row, deleted), time in zip(records, times, strict=True):
+                    if name in {source.name for source in driver._sources}:
+                        driver.pipe(self.inputs[name], row, timestamp=100 + time, deleted=deleted)
+            outcomes.append(changes)
+        return outcomes[0], outcomes[1]
+
+
+def by_key(changes: list[testing.Change]) -> dict[Any, list[Any]]:
+    kept: dict[Any, list[Any]] = defaultdict(list)
+    for change in changes:
+        kept[tuple(change.key.values())].append((change.values, change.timestamp))
+    return kept
+
+
+@pytest.mark.parametrize("number", slow_after(12, RUNS))
+def test_a_star_emits_what_its_joins_emit_one_after_the_other(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(number, monkeypatch)
+    rows: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+    for _ in range(12):
+        star, chain = pair.batch()
+        if pair.emit == "change":
+            assert by_key(star) == by_key(chain)
+        for kept, changes in zip(rows, (star, chain), strict=True):
+            for change in changes:
+                kept[tuple(change.key.values())] = change.values
+        assert {k: v for k, v in rows[0].items() if v is not None} == {
+            k: v for k, v in rows[1].items() if v is not None
+        }
