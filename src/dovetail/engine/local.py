@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
-from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -35,7 +35,16 @@ from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.flow import Flow
 from dovetail.engine.fragment import Time, process
 from dovetail.engine.idle import Idle
-from dovetail.engine.pack import DEAD_LETTERS, Letters, Packer, Tag, pack, packed, unpack_piece
+from dovetail.engine.pack import (
+    DEAD_LETTERS,
+    Letters,
+    PackedRow,
+    Packer,
+    Tag,
+    pack,
+    packed,
+    unpack_piece,
+)
 from dovetail.engine.view_rows import Conditions, beside, checked, plain
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
@@ -339,15 +348,14 @@ class Local:
         batches = [batch for table in wire_tables for batch in table.to_batches()]
         labels = range(reading.stage.fragment.buckets)
         packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
-        rows = [row for piece in pack([packer], batches, partition) for row in piece.to_pylist()]
+        rows = list(pack([packer], batches, partition))
         counted = Counts()
-        for row in rows:
-            row_counts = zip(row["counts"] or (), row["examples"] or (), strict=True)
-            for name, (count, example) in zip(reading.counts, row_counts, strict=False):
+        for text in (text for batch in rows for text in batch["counted"].drop_null().to_pylist()):
+            for name, (count, example) in zip(reading.counts, json.loads(text), strict=True):
                 counted.add(name, count, example)
         if reading.fails:
             self._letters(reading, batches)
-        return [_piece(row) for row in rows], counted
+        return [piece for batch in rows for piece in _pieces(batch)], counted
 
     def _letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
         """Keep the rows on which an input's foreign key fails, if dead letters are a result."""
@@ -450,7 +458,7 @@ class _MicroBatch(Flow[Made, Packed]):
             time_us, stairs = pc.max(table.column(time)).as_py(), stairs_of(table)
             tag = Tag(reading.reader, reading.number, bucket, piece_index, time_us, stairs=stairs)
             rows = packed(table, labels, tag, by=reading.port.hash_column)
-            yield from (Parcel(reading.reader, *_piece(row)) for row in rows.to_pylist())
+            yield from (Parcel(reading.reader, *piece) for piece in _pieces(rows))
         yield from passing
 
     def emitted(self, step: RouteStep, inputs: list[Packed]) -> Packed:
@@ -547,6 +555,6 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
         )
 
 
-def _piece(row: Mapping[str, Any]) -> tuple[int, Piece]:
-    """Return a row of ``PACKED`` as a bucket and its piece."""
-    return row["bucket"], unpack_piece(SimpleNamespace(**row))
+def _pieces(rows: pa.RecordBatch) -> Pieces:
+    """Return rows of ``PACKED`` as buckets and their pieces."""
+    return [(row.bucket, unpack_piece(row)) for row in PackedRow.all_of(rows)]

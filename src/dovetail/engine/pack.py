@@ -6,12 +6,14 @@ largest timestamp, as a *heartbeat* if it gets no rows. So no bucket's stream ti
 
 from __future__ import annotations
 
+import json
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,18 +32,24 @@ from dovetail.physical.source import SourceSpec
 from dovetail.plan.metrics import Kind, metric
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 PACKED = pa.schema(
     [
         *((name, pa.int32()) for name in ("bucket", "reader", "source", "partition", "number")),
-        ("high_time_us", pa.int64()),
-        ("heard_us", pa.int64()),
-        ("counts", pa.list_(pa.int64())),
-        ("examples", pa.list_(pa.string())),
-        ("report", pa.string()),
-        *((name, pa.binary()) for name in ("runs", "stairs", "payload")),
+        ("facts", pa.binary()),
+        ("counted", pa.string()),
+        ("payload", pa.binary()),
     ]
 )
-"""Rows for one bucket of stage ``reader``, or for a result (``physical.routing``)."""
+"""Rows for one bucket of stage ``reader``, or for a result (``physical.routing``).
+
+- ``facts``: what all buckets hear of the rows (``Tag``). ``payload``: the rows, null for none.
+- ``counted``: null, or the text of ``counted_text``.
+
+Spark takes its time for each column of a stage's small tables, so they have few.
+"""
 
 DEAD_LETTERS = pa.schema(
     [(name, pa.string()) for name in (OPERATOR, PROBLEM, LETTER)] + [(EVENT_TIME, pa.int64())]
@@ -49,6 +57,8 @@ DEAD_LETTERS = pa.schema(
 """Rows that were left out: the operator, the problem, and the row as JSON."""
 
 _FLUSH_BYTES = 32 << 20
+_FACTS = struct.Struct("<4q")
+"""The beginning of ``facts``: two times, then the bytes of ``runs`` and ``stairs``, -1 for None."""
 
 
 class Packing(ABC):
@@ -289,7 +299,7 @@ class _Buckets(Pack):
         if self._held or self._counts.number:
             packer = self._packer
             tag = Tag(packer.reader, packer.number, self._partition, self._number)
-            tag = tag.counting(self._counts, packer.source.counts)
+            tag = replace(tag, counted=counted_text(self._counts, packer.source.counts))
             yield packer.packed(self._held, tag)
             self._number += 1
             self._begin()
@@ -396,30 +406,32 @@ class Tag:
     partition: int
     number: int
     high_time_us: int = NO_TIME
-    counts: Sequence[int] = ()
-    """The numbers of rows that had no use, by the packing's metrics."""
-    examples: Sequence[str | None] = ()
-    """An example of each kind of them, in words; None if there is none."""
-    report: str | None = None
-    """The report on a bucket's work (``BucketReport.as_text``); None if there is none."""
+    counted: str | None = None
+    """The numbers of rows that had no use and the report (``counted_text``); None for neither."""
     runs: pa.Table | None = None
     stairs: pa.Table | None = None
     heard_us: int = NO_TIME
 
-    def counting(self, counts: Counts, metrics: Sequence[str]) -> Tag:
-        """Return the tag with the counts and examples of ``metrics``, in their order: 0 and None
-        for a metric without rows.
-        """
-        count_by_metric, examples = counts.number, counts.examples
-        return replace(
-            self,
-            counts=[count_by_metric[name] for name in metrics],
-            examples=[examples.get(name) for name in metrics],
-        )
+    @property
+    def facts(self) -> bytes:
+        """The facts that all buckets hear, as ``unpack_piece`` reads them."""
+        tables = [None if table is None else to_ipc(table) for table in (self.runs, self.stairs)]
+        sizes = (-1 if table is None else len(table) for table in tables)
+        times_and_sizes = _FACTS.pack(self.high_time_us, self.heard_us, *sizes)
+        return times_and_sizes + b"".join(table for table in tables if table is not None)
 
-    def reporting(self, report: BucketReport | None) -> Tag:
-        """Return the tag with a report; the tag itself for None."""
-        return self if report is None else replace(self, report=report.as_text())
+
+def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | None = None) -> str:
+    """Return counts of rows and the report of a bucket as JSON.
+
+    It is ``[[number, example], ..., report]``: a pair for each of ``metrics``, of 0 and null if
+    there were no such rows. The report is missing for None.
+    """
+    number, examples = counts.number, counts.examples
+    parts = [json.dumps([number[name], examples.get(name)]) for name in metrics]
+    if report is not None:
+        parts.append(report.as_text())
+    return f"[{','.join(parts)}]"
 
 
 def packed(
@@ -465,23 +477,14 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
     """
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)
-    counts, examples = ([[*of] or None] + [None] * (rows - 1) for of in (tag.counts, tag.examples))
     columns = [
         pa.array(labels, pa.int32()),
         *(pa.array([value] * rows, pa.int32()) for value in numbers),
-        *(pa.array([time] * rows, pa.int64()) for time in (tag.high_time_us, tag.heard_us)),
-        pa.array(counts, pa.list_(pa.int64())),
-        pa.array(examples, pa.list_(pa.string())),
-        pa.array([tag.report] + [None] * (rows - 1), pa.string()),
-        *(_to_all(table, rows) for table in (tag.runs, tag.stairs)),
+        pa.array([tag.facts] * rows, pa.binary()),
+        pa.array([tag.counted] + [None] * (rows - 1), pa.string()),
         payloads,
     ]
     return pa.record_batch(columns, schema=PACKED)
-
-
-def _to_all(table: pa.Table | None, buckets: int) -> pa.Array:
-    """Return a table as bytes, once for each bucket; null for None."""
-    return pa.array([None if table is None else to_ipc(table)] * buckets, pa.binary())
 
 
 # An example with three buckets; the middle one gets no rows:
@@ -512,9 +515,34 @@ def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), buckets, [present, offsets, sink.getvalue()])
 
 
-def unpack_piece(row: Any) -> Piece:
+class PackedRow(NamedTuple):
+    """The part of a row of ``PACKED`` that a stage reads."""
+
+    bucket: int
+    source: int
+    partition: int
+    number: int
+    facts: bytes
+    payload: bytes | None
+
+    @classmethod
+    def all_of(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
+        """Yield the rows of a frame or batch with the columns of ``PACKED``. It is read column by
+        column, since pandas takes long to make rows of a frame.
+        """
+        columns = (rows[name] for name in cls._fields)
+        values = (c.to_pylist() if isinstance(c, pa.Array) else c for c in columns)
+        return map(cls._make, zip(*values, strict=True))
+
+
+def unpack_piece(row: PackedRow) -> Piece:
     """Return a row of ``PACKED`` as the piece that the stage reads."""
-    tables = (row.payload, row.runs, row.stairs)
-    rows, runs, stairs = (None if blob is None else from_ipc(blob) for blob in tables)
+    high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts)
+    tables = row.facts[_FACTS.size :]
+    runs = None if runs_size < 0 else tables[:runs_size]
+    stairs = None if stairs_size < 0 else tables[max(runs_size, 0) :]
+    rows, runs, stairs = (
+        None if blob is None else from_ipc(blob) for blob in (row.payload, runs, stairs)
+    )
     numbers = (row.source, row.partition, row.number)
-    return Piece(*numbers, row.high_time_us, rows, runs, stairs, row.heard_us)
+    return Piece(*numbers, high_us, rows, runs, stairs, heard_us)

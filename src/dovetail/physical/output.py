@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
@@ -40,7 +41,7 @@ class Output:
     held: Mapping[str, str] | None
     """The stage column behind each key and value column; None if a projection follows."""
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns in Arrow; timestamps are in UTC."""
         return arrow_schema(self.columns)

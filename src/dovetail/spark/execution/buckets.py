@@ -19,10 +19,10 @@ from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.batches.spool import Spool
 from dovetail.engine.fragment import SLICE_BYTES, Processed, process
 from dovetail.engine.idle import Idle
-from dovetail.engine.pack import PACKED, beat, unpack_piece
+from dovetail.engine.pack import PACKED, PackedRow, beat, unpack_piece
 from dovetail.physical.fragment import Fragment
 from dovetail.spark import task
-from dovetail.spark.execution.emission import Emission
+from dovetail.spark.execution.emission import Emission, in_pandas
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
@@ -79,10 +79,12 @@ class StageWork:
             stage_rows = frame
             if self.passes:
                 stage_rows, others = parted(frame, self.number)
-                yield others
-            for row in stage_rows.itertuples(index=False):
+                if len(others):
+                    yield others
+            for row in PackedRow.all_of(stage_rows):
                 spool.add(unpack_piece(row), row.payload)
-                now_us = getattr(row, "now_us", 0)
+            if "now_us" in frame:
+                now_us = int(frame["now_us"].iloc[0])
         if spool.pieces:
             yield from self.batch(label, spool.pieces, now_us, state, handle)
 
@@ -99,11 +101,11 @@ class StageWork:
         done = replace(done, changes=_with_state_time(done, blobs))
         if self.timers and done.again_us is not None:
             _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
-        yield from self.emission.frames(done, label, high_time_us(pieces))
+        yield from map(in_pandas, self.emission.rows(done, label, high_time_us(pieces)))
         if done.time is not None:
             for reader, source_index in self.beats:
                 heard = Piece.beat(source_index, done.time.stream_us, heard_us=done.time.heard_us)
-                yield beat(reader, label, heard).to_pandas()
+                yield in_pandas(beat(reader, label, heard))
 
 
 def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:

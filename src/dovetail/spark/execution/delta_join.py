@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -21,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from dovetail.base.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, PASSING, quoted
 from dovetail.engine.batches.pieces import batch_of, high_time_us
 from dovetail.engine.error_context import blamed
-from dovetail.engine.pack import Tag, packed, unpack_piece
+from dovetail.engine.pack import PackedRow, Tag, packed, unpack_piece
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup_sources.pool import opened
 from dovetail.lookup_sources.source import Found
@@ -92,7 +91,7 @@ def by_primary_key(
     @task.mapping
     @_placed(fragment)
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pieces = [unpack_piece(row) for row in _packed(batches)]
+        pieces = [unpack_piece(row) for batch in batches for row in PackedRow.all_of(batch)]
         batch = batch_of(source, pieces, 0)
         clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
@@ -147,7 +146,7 @@ def joined(
     @task.mapping
     @_placed(fragment)
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        heard = list(_packed(batches))
+        heard = [row for batch in batches for row in PackedRow.all_of(batch)]
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
         asking = Asking(operator, query, buckets) if live else None
@@ -224,13 +223,6 @@ def _carried(operator: Operator, side: int) -> pa.Schema:
 def _empty(operator: Operator) -> list[SideCache]:
     """Return an empty cache for each side."""
     return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
-
-
-def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[SimpleNamespace]:
-    """Yield rows of ``PACKED`` as objects with an attribute per column."""
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield SimpleNamespace(**row)
 
 
 def _upserts(table: pa.Table) -> pa.Table:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dovetail.base.columns import COUNTED
 from dovetail.engine.arrival import stairs_of
 from dovetail.engine.fragment import Processed
-from dovetail.engine.pack import PACKED, Tag, packed, whole
+from dovetail.engine.pack import PACKED, Tag, counted_text, packed, whole
 from dovetail.physical.output import Output
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.state.ipc import from_ipc, parts_of
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PACKED_COLUMNS = spark_schema(PACKED)
+
+Rows: TypeAlias = "pa.Table | pa.RecordBatch"
 
 _OUTPUT_ROWS_MAX = 100_000
 _OUTPUT_BYTES_MAX = 32 << 20
@@ -35,7 +37,7 @@ class Emission(ABC):
     columns: StructType
 
     @abstractmethod
-    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
+    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield the result of one bucket, known by its label, for a batch.
 
         ``high_time_us``: the largest time that the batch has.
@@ -63,48 +65,55 @@ class FlatEmission(Emission):
     def __post_init__(self) -> None:
         self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
-    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield the changes as frames with pandas columns of Arrow types. The last frame ends with
-        a row without a change that has the counts and the report as JSON. That row has a frame of
-        its own where copying the last changes would cost more.
+    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+        """Yield the changes as tables. The last one ends with a row without a change that has the
+        counts and the report as JSON. That row has a table of its own where copying the last
+        changes would cost more.
         """
-        schema = self.output.schema.append(pa.field(COUNTED, pa.string()))
-        last = schema.empty_table()
+        last = self._nothing
         for rows in _parts(done.changes):
             if len(last):
-                yield _in_pandas(last)
+                yield last
             table = self.output.rows(rows)
-            last = table.append_column(schema.field(COUNTED), pa.nulls(len(table), pa.string()))
+            last = table.append_column(_COUNTED, pa.nulls(len(table), pa.string()))
         if done.report is not None:
             if len(last) > _COPIED_ROWS_MAX:
-                yield _in_pandas(last)
-                last = schema.empty_table()
-            last = pa.concat_tables([last, self._counted(done, schema)]).combine_chunks()
+                yield last
+                last = self._nothing
+            text = pa.array([counted_text(done.counts, self.counts, done.report)])
+            counted = pa.table([*self._no_change, text], schema=self._nothing.schema)
+            last = pa.concat_tables([last, counted]).combine_chunks()
         if len(last):
-            yield _in_pandas(last)
+            yield last
 
-    def _counted(self, done: Processed, schema: pa.Schema) -> pa.Table:
-        """Return the row without a change that has the counts and the report."""
-        assert done.report is not None
-        counts, examples = done.counts.number, done.counts.examples
-        pairs = json.dumps([[counts[name], examples.get(name)] for name in self.counts])
-        separator = ", " if self.counts else ""
-        counted = f"{pairs[:-1]}{separator}{done.report.as_text()}]"
-        empty = [
+    @cached_property
+    def _nothing(self) -> pa.Table:
+        """A table without rows."""
+        return self.output.schema.append(_COUNTED).empty_table()
+
+    @cached_property
+    def _no_change(self) -> list[pa.Array]:
+        """The columns of a row without a change, but for ``_counted``."""
+        return [
             pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
             for field, declared in zip(self.output.schema, self.output.columns, strict=True)
         ]
-        return pa.table([*empty, pa.array([counted])], schema=schema)
 
 
+_COUNTED = pa.field(COUNTED, pa.string())
 _ZERO = pa.array([0])
 """A value for columns without nulls, in a row that is dropped."""
 
 
-def _in_pandas(table: pa.Table) -> pd.DataFrame:
+def in_pandas(rows: Rows) -> pd.DataFrame:
+    """Return rows as a frame with pandas columns of Arrow types.
+
+    Its columns have no names, and so Spark takes them as they come. For names it would copy them.
+    """
     import pandas as pd
 
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
+    columns = enumerate(map(pd.arrays.ArrowExtensionArray, rows.columns))
+    return pd.DataFrame(dict(columns), copy=False)
 
 
 @dataclass
@@ -122,18 +131,19 @@ class BlobEmission(Emission):
     def __post_init__(self) -> None:
         self.columns = PACKED_COLUMNS
 
-    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield rows of ``PACKED``, one per stream of changes. A last row has the counts and the
-        report alone; it is missing if there are none.
+    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+        """Yield rows of ``PACKED``, one per stream of changes. The last row has the counts and the
+        report, too; without changes it has them alone.
         """
-        tag = Tag(self.reader, 0, bucket, 0)
-        for piece_index, rows in enumerate(_parts(done.changes)):
-            yield whole(
-                self.output.rows(rows), bucket, replace(tag, number=piece_index)
-            ).to_pandas()
-        if self.counts or done.report is not None:
-            tag = tag.counting(done.counts, self.counts).reporting(done.report)
-            yield whole(None, bucket, tag).to_pandas()
+        tag, last = Tag(self.reader, 0, bucket, 0), None
+        for rows in _parts(done.changes):
+            if last is not None:
+                yield whole(last, bucket, tag)
+                tag = replace(tag, number=tag.number + 1)
+            last = self.output.rows(rows)
+        if last is not None or self.counts or done.report is not None:
+            counted = counted_text(done.counts, self.counts, done.report)
+            yield whole(last, bucket, replace(tag, counted=counted))
 
 
 @dataclass
@@ -156,20 +166,19 @@ class ToBuckets(Emission):
     def __post_init__(self) -> None:
         self.columns = PACKED_COLUMNS
 
-    def frames(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[pd.DataFrame]:
-        """Yield rows of ``PACKED``, one per bucket for each part of the changes. A last part has no
-        rows; it brings the time, the counts and the report.
+    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+        """Yield rows of ``PACKED``, one per bucket for each part of the changes. The last part
+        brings the counts and the report; without changes it has no rows.
         """
-        bucket, piece = self.labels.index(bucket), 0
-        tag = Tag(self.reader, self.number, bucket, 0, high_time_us)
+        tag = Tag(self.reader, self.number, self.labels.index(bucket), 0, high_time_us)
+        last = None
         for rows in _parts(done.changes):
-            rises = replace(tag, number=piece, stairs=stairs_of(rows))
-            message = packed(rows, self.labels, rises, by=self.by)
-            yield message.to_pandas()
-            piece += 1
-        tag = replace(tag, number=piece).counting(done.counts, self.counts)
-        tag = tag.reporting(done.report)
-        yield packed(None, self.labels, tag).to_pandas()
+            if last is not None:
+                yield packed(last, self.labels, tag, by=self.by)
+                tag = replace(tag, number=tag.number + 1)
+            last, tag = rows, replace(tag, stairs=stairs_of(rows))
+        counted = counted_text(done.counts, self.counts, done.report)
+        yield packed(last, self.labels, replace(tag, counted=counted), by=self.by)
 
 
 def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:

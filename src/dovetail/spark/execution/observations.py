@@ -44,13 +44,7 @@ class Observations:
         """Return the packed rows. Their counts for input ``source_index`` of ``reader``, one per
         name in ``metrics``, become metrics, each with an example.
         """
-        for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
-        for metric_index, name in enumerate(metrics):
-            count, example = (
-                F.when(for_input, F.col(c)[metric_index]) for c in ("counts", "examples")
-            )
-            rows = self.counting(rows, name, count, example)
-        return rows
+        return self._counting(rows, metrics, _counted(reader, source_index))
 
     def of_stage(
         self, rows: DataFrame, step: RouteStep, reader: int, source_index: int
@@ -58,23 +52,32 @@ class Observations:
         """Return the rows that a stage emits, packed for input ``source_index`` of ``reader``. Its
         counts and the reports of its buckets become metrics.
         """
-        for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
-        rows = self._reporting(rows, step, F.when(for_input, F.col("report")))
-        return self.of_input(rows, step.stage.fragment.counts, reader, source_index)
+        return self._of_step(rows, step, _counted(reader, source_index))
 
     def of_flat_stage(self, rows: DataFrame, step: RouteStep) -> DataFrame:
         """Return the changes among rows of ``FlatEmission``. The counts and reports in the other
         rows become metrics.
         """
+        rows = self._of_step(rows, step, F.col(COUNTED))
+        return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
+
+    def _of_step(self, rows: DataFrame, step: RouteStep, counted: Column) -> DataFrame:
+        """Return a stage's rows with the counts and reports in ``counted`` as metrics."""
         metrics = step.stage.fragment.counts
-        report = F.get_json_object(F.col(COUNTED), f"$[{len(metrics)}]")
-        rows = self._reporting(rows, step, report)
+        report = F.get_json_object(counted, f"$[{len(metrics)}]")
+        return self._counting(self._reporting(rows, step, report), metrics, counted)
+
+    def _counting(self, rows: DataFrame, metrics: Sequence[str], counted: Column) -> DataFrame:
+        """Return the rows with the counts in ``counted`` as metrics, each with an example.
+
+        ``counted``: the text of ``pack.counted_text``, null for none.
+        """
         for metric_index, name in enumerate(metrics):
             count, example = (
-                F.get_json_object(F.col(COUNTED), f"$[{metric_index}][{part}]") for part in (0, 1)
+                F.get_json_object(counted, f"$[{metric_index}][{part}]") for part in (0, 1)
             )
             rows = self.counting(rows, name, count.cast("long"), example)
-        return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
+        return rows
 
     def _reporting(self, rows: DataFrame, step: RouteStep, report: Column) -> DataFrame:
         """Return the rows, with the reports of a stage's buckets as metric ``<title>.stage``.
@@ -84,3 +87,9 @@ class Observations:
         name = self.named(metric(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
         return rows.observe(name, F.collect_list(report).alias("buckets"))
+
+
+def _counted(reader: int, source_index: int) -> Column:
+    """Return the counts in packed rows for input ``source_index`` of ``reader``, null in others."""
+    for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
+    return F.when(for_input, F.col("counted"))

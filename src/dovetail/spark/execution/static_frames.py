@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from dovetail.engine import flow
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.fragment import process
-from dovetail.engine.pack import unpack_piece
+from dovetail.engine.pack import PackedRow, unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.buckets import parted
-from dovetail.spark.execution.emission import Emission
+from dovetail.spark.execution.emission import Emission, in_pandas
 from dovetail.spark.execution.frames import Frames, session_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -70,14 +70,13 @@ def _bucket(fragment: Fragment, emission: Emission, stage_number: int) -> Any:
         import pandas as pd
 
         stage_rows, others = parted(rows, stage_number)
-        pieces = [unpack_piece(row) for row in stage_rows.itertuples(index=False)]
+        pieces = [unpack_piece(row) for row in PackedRow.all_of(stage_rows)]
         # The end of the input, which ends all waiting.
         pieces += Piece.ends(len(fragment.sources))
         done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
-        frames = [
-            *emission.frames(done, key[0], high_time_us(pieces)),
-            *([others] if len(others) else []),
-        ]
+        frames = [*map(in_pandas, emission.rows(done, key[0], high_time_us(pieces)))]
+        if len(others):
+            frames.append(others.set_axis(range(others.shape[1]), axis=1))
         return pd.concat(frames) if frames else pd.DataFrame()
 
     return run
