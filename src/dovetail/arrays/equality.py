@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 Mask = npt.NDArray[np.bool_]
 
-_FLOAT_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+_BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+"""The type that has the bits of a number or a time, by its width."""
 
 
 def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
@@ -46,9 +47,10 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
     elif pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
         equal = _lists_equal(_as_list(left), _as_list(right))
     else:
-        bits = _FLOAT_BITS.get(type_)
-        if bits is not None:
-            left, right = left.view(bits), right.view(bits)
+        if pa.types.is_floating(type_) or (pa.types.is_temporal(type_) and type_.bit_width <= 64):
+            left, right = (column.view(_BITS[type_.bit_width]) for column in (left, right))
+        if pa.types.is_integer(left.type) and not (left.null_count or right.null_count):
+            return left.to_numpy() == right.to_numpy()  # type: ignore[no-any-return]
         equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
     return equal | both_null
 

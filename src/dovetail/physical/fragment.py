@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
 import pyarrow as pa
@@ -85,7 +86,7 @@ class Operator:
         """The key columns of a change."""
         return self.law.key(self.sources)
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The names of its sources in stores; repeated ones are numbered."""
         return unique([source.name for source in self.sources])
@@ -106,7 +107,7 @@ class Operator:
         inputs_by_feed = [() if feed.operator else (feed.number,) for feed in feeds]
         return tuple(n for inputs in inputs_by_feed for n in (inputs or self.clocks))
 
-    @property
+    @cached_property
     def output_schema(self) -> pa.Schema:
         """The columns of a change.
 
@@ -196,7 +197,7 @@ class Fragment:
         names |= dict.fromkeys(map(replaced, logs))
         return list(names)
 
-    @property
+    @cached_property
     def output_schema(self) -> pa.Schema:
         """The columns of the fragment's changes: those of its last operator. If that reads another
         operator, the fragment's ``feeds`` replace its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -221,12 +222,12 @@ class SourceSpec:
         """The name after ``stream`` or ``table``, as errors use it."""
         return f"{'stream' if self.meaning.stream else 'table'} {self.name}"
 
-    @property
+    @cached_property
     def wire_schema(self) -> pa.Schema:
         """The columns of rows that reach a bucket: their shape, then int64 columns of arrival."""
         return self.shape.schema_with([*self.arrival.brought, *self.arrival.added])
 
-    @property
+    @cached_property
     def travel_schema(self) -> pa.Schema:
         """The columns of rows on their way to pack. Rows read by file also have the file's time and
         path, and their block.

@@ -45,7 +45,13 @@ def directory(name: str) -> Path:
     """Return the path of a directory of this name among the application's temporary files."""
     from pyspark import SparkFiles
 
-    return Path(SparkFiles.getRootDirectory() or tempfile.gettempdir()) / name
+    return _folder(SparkFiles.getRootDirectory() or tempfile.gettempdir(), name)
+
+
+@cache
+def _folder(root: str, name: str) -> Path:
+    """Return a folder's path, the same object each time: it is asked for by each bucket."""
+    return Path(root) / name
 
 
 def mapping(function: BatchFunction) -> BatchFunction:

@@ -198,12 +198,14 @@ def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
         log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
         return LogRuns(log, begins, ends, high_us, low_us, trail_us), first
     # All files are one log, ordered by age, then by name, then by block.
+    one_log = np.zeros(len(table), np.int64)
+    if len(table) <= 1:
+        return LogRuns(one_log, one_log, one_log, high_us, low_us, trail_us), first
     keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
     keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
     rank = np.empty(len(keys), np.int64)
     sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
     rank[sorted_.to_numpy()] = np.arange(len(keys))
-    one_log = np.zeros(len(keys), np.int64)
     return LogRuns(one_log, rank, rank, high_us, low_us, trail_us), first
 
 
