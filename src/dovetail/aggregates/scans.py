@@ -22,6 +22,14 @@ def running_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
     return total[1:] + base[updates.group]
 
 
+def final_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
+    """Return the sum of each group's summands, ``initial`` included: int64[groups]."""
+    total = np.zeros(len(summands) + 1, dtype=np.int64)
+    np.cumsum(summands, out=total[1:])
+    at_bounds = total[updates.bounds]
+    return initial + at_bounds[1:] - at_bounds[:-1]
+
+
 def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
     """Say for each update whether a flag was set in its group so far, or ``initial`` is:
     bool[n].

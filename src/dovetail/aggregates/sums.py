@@ -6,7 +6,7 @@ Infinities and NaNs are counted apart from the finite values, so they can be ret
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +43,7 @@ from dovetail.aggregates.exact_floats import (
     to_nearest,
     to_quotients,
 )
-from dovetail.aggregates.scans import running_sum
+from dovetail.aggregates.scans import final_sum, running_sum
 
 _LONG = pa.int64()
 _DOUBLE = pa.float64()
@@ -75,8 +75,11 @@ class Count(Accumulating):
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
         """Return the count after each update."""
-        counted = updates.sign * valid(values[0]) if values else updates.sign
-        return [pa.array(running_sum(updates, counted, numbers(initial[0])))]
+        return [pa.array(running_sum(updates, _counted(updates, values), numbers(initial[0])))]
+
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """Return the count after each group's last update: one row per group."""
+        return [pa.array(final_sum(updates, _counted(updates, values), numbers(initial[0])))]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Add the counts."""
@@ -108,13 +111,28 @@ class _Exact(Accumulating):
         """Return the count of values and the limbs of their sum after each update, a column each,
         one row per update.
         """
-        summands = [updates.sign * valid(values[0])]
+        return self._summed(running_sum, updates, initial, values)
+
+    def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
+        """Return the count and the limbs after each group's last update: one row per group."""
+        return self._summed(final_sum, updates, initial, values)
+
+    def _summed(
+        self,
+        sums: Callable[[GroupUpdates, Ints, Ints], Ints],
+        updates: GroupUpdates,
+        initial: Columns,
+        values: Columns,
+    ) -> list[pa.Array]:
+        """Return the accumulators with the updates added up by ``sums``."""
+        summands = [_counted(updates, values)]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
-        sums = [
-            running_sum(updates, summand, numbers(start))
-            for summand, start in zip(summands, initial, strict=True)
-        ]
-        return _stored(sums)
+        return _stored(
+            [
+                sums(updates, summand, numbers(start))
+                for summand, start in zip(summands, initial, strict=True)
+            ]
+        )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Add counts and sums."""
@@ -315,6 +333,15 @@ class FloatMean(_Float):
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
         return to_quotients(sums, count)
+
+
+def _counted(updates: GroupUpdates, values: Columns) -> Ints:
+    """Return what each update adds to a count: of rows or, with a column, of values that are not
+    null.
+    """
+    if values and values[0].null_count:
+        return updates.sign * valid(values[0])
+    return updates.sign
 
 
 def _stored(sums: list[Ints]) -> list[pa.Array]:

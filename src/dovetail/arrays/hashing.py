@@ -44,10 +44,12 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 def _mix(words: _Words) -> _Words:
     """Mix each word by one step of SplitMix64."""
-    words = words + _FACTOR
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: _Words = words ^ (words >> np.uint64(31))
+    mixed: _Words = words + _FACTOR
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
     return mixed
 
 
@@ -71,6 +73,8 @@ def _hash_array(array: pa.Array) -> _Words:
         words = _hash_runs(elements.astype(np.uint64), np.diff(end))
     else:
         words = _hash_bytes(array.cast(pa.uint8()) if pa.types.is_boolean(type_) else array)
+    if array.null_count == 0:
+        return words
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     return np.where(valid, words, np.uint64(0))
 
@@ -95,6 +99,8 @@ def _hash_bytes(array: pa.Array) -> _Words:
     width = array.type.bit_width // 8
     stored = np.frombuffer(array.buffers()[1], np.uint8)
     stored = stored[array.offset * width : (array.offset + len(array)) * width]
+    if width == 8:
+        return _mix(stored.view("<u8"))
     padded = np.zeros((len(array), -(-width // 8) * 8), dtype=np.uint8)
     padded[:, :width] = stored.reshape(len(array), width)
     words = np.zeros(len(array), dtype=np.uint64)

@@ -382,9 +382,21 @@ def output(
 
 
 def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
-    """Take the rows ``refs`` of some columns, null for ABSENT."""
-    index = pa.array(refs, mask=refs == ABSENT)
+    """Take the rows ``refs`` of some columns, null for ABSENT. All rows in their order are the
+    columns themselves.
+    """
+    if all(len(refs) == len(column) for column in columns) and _is_range(refs):
+        return [whole(column) for column in columns]
+    absent = refs == ABSENT
+    index = pa.array(refs, mask=absent if absent.any() else None)
     return [whole(column.take(index)) for column in columns]
+
+
+def _is_range(refs: Ints) -> bool:
+    """Say whether the numbers are 0, 1, 2 and so on."""
+    return len(refs) == 0 or (
+        refs[0] == 0 and refs[-1] == len(refs) - 1 and bool(np.all(refs[1:] - refs[:-1] == 1))
+    )
 
 
 def whole(column: Column) -> pa.Array:

@@ -24,6 +24,8 @@ def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, In
     ([0, 0, 1, 1, 1], [0, 4, 4, 8, 12])
     """
     last = event_time_us // advance_us
+    if size_us == advance_us:
+        return np.arange(len(last)), last * advance_us
     first = (event_time_us - size_us) // advance_us + 1
     first = np.where(event_time_us >= 0, np.maximum(first, 0), first)
     record, window_index = expand(first, last + 1)

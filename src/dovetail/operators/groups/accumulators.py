@@ -30,7 +30,6 @@ from dovetail.arrays.timeline import (
     Mask,
     SourceRows,
     Timeline,
-    last_of_source,
     timeline,
 )
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
@@ -123,17 +122,19 @@ def timeline_of_windows(
     by ``sequence`` within a group.
 
     All arrays have a row per update of a window. ``hash_``: the hash of the key alone. ``window``:
-    the starts and the exclusive ends in microseconds.
+    the starts and the exclusive ends in microseconds. Windows of one start have one end.
     """
     rows = SourceRows(
-        keys=[*keys, *bounds(*window)],
+        keys=[*keys, pa.array(window[0])],
         hash=stable_hash([pa.array(hash_), pa.array(window[0])]),
         event_time_us=event_time_us,
         deleted=np.zeros(len(hash_), np.bool_),
         clock_us=sequence,
         sequence=sequence,
     )
-    return timeline([rows])
+    events = timeline([rows])
+    first = events.row[events.start]
+    return replace(events, keys=[*events.keys[:-1], *bounds(*(at[first] for at in window))])
 
 
 def bounds(start: Ints, end: Ints) -> list[pa.Array]:
@@ -152,9 +153,13 @@ class UpdatedGroups:
     state: Sequence[Columns]
     """Per column, the accumulators after the batch."""
     time_us: Ints
-    """int64[updates]: the group's time after each update."""
+    """int64[updates]: the group's time after each update, arbitrary after one that is neither
+    its last nor emitted.
+    """
     count: Ints
-    """int64[updates]: the number of rows in the group after each update."""
+    """int64[updates]: the number of rows in the group after each update; arbitrary like
+    ``time_us``.
+    """
     last: Ints
     """Each group's last update."""
     lists: Sequence[tuple[Parts, ListsRead, Traced]] = ()
@@ -187,17 +192,22 @@ class UpdatedGroups:
             reads.append(read)
         accumulators: list[Traced] = aggregated(law, "traced", updates, initial, values)
         _refuse_several(law, events, accumulators)
-        total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
-        total += (before.count - np.append(0, total)[events.start])[events.group]
+        last = last_of_groups(events)
+        if law.retracts or job.operator.emit == "change":
+            total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
+            total += (before.count - np.append(0, total)[events.start])[events.group]
+            time_us = _times(events, before.time_us, total, updated.emitted)
+        else:
+            time_us, total = _final(events, before, last)
         return cls(
             job=job,
             law=law,
             updated=updated,
             before=replace(before, state=initial),
             state=[traced.columns for traced in accumulators],
-            time_us=_times(events, before.time_us, total, updated.emitted),
+            time_us=time_us,
             count=total,
-            last=last_of_source(events, 0),
+            last=last,
             lists=[
                 (part, read, accumulators[part.column])
                 for part, read in zip(parts, reads, strict=True)
@@ -359,6 +369,23 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
     initial = np.full(len(start), NO_TIME)
     initial[np.searchsorted(start, events.start)] = stored_us
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
+
+
+def last_of_groups(events: Timeline) -> Ints:
+    """Return the last event of each group."""
+    return np.append(events.start[1:], len(events.row))[: events.groups] - 1
+
+
+def _final(events: Timeline, before: Before, last: Ints) -> tuple[Ints, Ints]:
+    """Return each group's time and number of rows after its last update, if no update retracts:
+    int64[updates] each, 0 after other updates. ``last``: the last updates.
+    """
+    time_us, count = np.zeros(len(events.row), np.int64), np.zeros(len(events.row), np.int64)
+    if events.groups:
+        latest_us = np.maximum.reduceat(events.event_time_us, events.start)
+        time_us[last] = np.maximum(before.time_us, latest_us)
+        count[last] = before.count + last - events.start + 1
+    return time_us, count
 
 
 def aggregated(

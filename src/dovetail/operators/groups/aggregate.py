@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import (
     Ints,
-    Mask,
     Timeline,
     arrival_order,
     timeline,
@@ -29,6 +28,7 @@ from dovetail.operators.groups.accumulators import (
     Updated,
     UpdatedGroups,
     counted,
+    last_of_groups,
     state_store,
     timeline_of_windows,
     values_of,
@@ -64,12 +64,12 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
     rows, table = job.rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
-        emits = np.ones(len(events.row), np.bool_)
+        values = values_of(job, law, table, events.row)
+        emitted = _all_or_last(job, events)
         if law.retracts:
             instruction = table.column(INSTRUCTION).to_numpy()[events.row]
-            emits = (instruction & SILENT) == 0
-        values = values_of(job, law, table, events.row)
-        return _each_emitted(events, values, events.row, emits)
+            emitted = np.flatnonzero((instruction & SILENT) == 0)
+        return _emitted(events, values, events.row, emitted)
     windows = law.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
@@ -77,7 +77,8 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
     record, start = assign(time, windows.size_us, windows.advance_us)
     open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
     late = order[record[~open_]]
-    record, start = record[open_], start[open_]
+    if len(late):
+        record, start = record[open_], start[open_]
     row = order[record]
     events = timeline_of_windows(
         [key.take(pa.array(row)) for key in rows.keys],
@@ -88,12 +89,17 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
     )
     row = row[events.row]
     values = values_of(job, law, table, row)
-    updated = _each_emitted(events, values, row, np.ones(len(row), np.bool_))
-    return replace(updated, late=late)
+    return replace(_emitted(events, values, row, _all_or_last(job, events)), late=late)
 
 
-def _each_emitted(events: Timeline, values: Sequence[Columns], row: Ints, emits: Mask) -> Updated:
-    """Emit each update in ``emits``, in the order of arrival."""
-    emitted = np.flatnonzero(emits)
+def _all_or_last(job: Job, events: Timeline) -> Ints:
+    """Return the updates after which a result is due: all or, with ``emit="batch"``, each group's
+    last.
+    """
+    return last_of_groups(events) if job.operator.emit == "batch" else np.arange(len(events.row))
+
+
+def _emitted(events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints) -> Updated:
+    """Emit the updates ``emitted``, in the order of arrival. ``row``: the row of each update."""
     emitted = emitted[events.by_arrival(emitted)]
     return Updated(events, values, emitted, row[emitted])
