@@ -31,6 +31,7 @@ from dovetail.api.topology import Planned, Topology
 from dovetail.base.columns import quoted
 from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.spark.checkpoints.lookup_keys import keys_of_text
+from dovetail.spark.checkpoints.row_explanations import explained
 from dovetail.spark.checkpoints.state_reader import read_state
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.migration import repartition as dealing
@@ -172,6 +173,25 @@ def explain(
             planned.explain()
         else:
             print(planned.explain(format=format.value))
+
+
+@app.command()
+def why(
+    checkpoint: Checkpoint,
+    topology: App,
+    key: Annotated[list[str], typer.Argument(help="The row's key, as column=value.")],
+    *,
+    result: Annotated[
+        str | None, typer.Option(help="A join or an aggregate in the topology, by its name.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the rows of inputs that make a row of a result, or why there is no such row."""
+    texts = dict(part.partition("=")[::2] for part in key)
+    with _session() as spark:
+        node = _loaded(topology, Planned).plan
+        explanation = explained("why", spark, checkpoint, [node], texts, result, as_text=True)
+    print(explanation.to_json() if as_json else explanation)
 
 
 @app.command()

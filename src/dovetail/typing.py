@@ -6,6 +6,7 @@ from dovetail.page.server import Page
 from dovetail.plan.joins.delta_options import DeltaJoinOptions
 from dovetail.plan.joins.stream_join import Within
 from dovetail.plan.types.aggregates import AggregateCall
+from dovetail.provenance.explanation import RowExplanation
 from dovetail.spark.query.options import QueryOptions, TriggerOptions
 from dovetail.spark.query.results import BatchSink, Sink
 
@@ -18,6 +19,7 @@ __all__ = [
     "Page",
     "Preview",
     "QueryOptions",
+    "RowExplanation",
     "Sink",
     "TriggerOptions",
     "WindowedStream",

@@ -239,6 +239,8 @@ TRIGGERS = (
 TABLES = line("empty list", "empty mapping", "pandas frame", "arrow table", "static frame")
 NAME = line("None", "text", "column", "span")
 NAMED = line("text", "column", "span")
+ANYTHING = line(*POOL)
+CHANGE = testing.Change({"id": 1}, None, 1, "delete", 0)
 COLUMN = line("text", "column", "span", "empty text")
 SPAN = line("span", wrong=("soon", "-5 min", "5", "99999999999 days", "5 months"))
 MAYBE_SPAN = line("None", "span", wrong=SPAN.wrong)
@@ -938,6 +940,15 @@ CALLS: dict[str, Call] = {
         keys=line(*LISTS),
         as_of=line("None", wrong=(datetime(2026, 1, 1),)),  # noqa: DTZ001
     ),
+    "explain_row": call(
+        lambda w: partial(dt.checkpoints.explain_row, checkpoint=w.folder, topology=w.table, key=1),
+        runs=True,
+        checkpoint=line("text", "column", "span", "path"),
+        topology=line("table", "stream"),
+        key=ANYTHING,
+        result=NAME,
+        members=line("number"),
+    ),
     "index": call(lambda _: partial(dt.lookups.index, "a"), columns=COLUMN, unique=FLAG, name=NAME),
     "Index.__init__": call(
         lambda _: partial(dt.lookups.Index, name="i", columns=("a",)),
@@ -1116,6 +1127,18 @@ CALLS: dict[str, Call] = {
     "Driver.table": call(
         lambda w: testing.Driver(w.fed).table, table=line(wrong=(Given(lambda w: w.orders),))
     ),
+    "ExplainingDriver.explain_change": call(
+        lambda w: partial(testing.Driver(w.fed).explain_change, change=CHANGE),
+        change=line(wrong=(CHANGE,)),
+        result=line("None"),
+        members=line(),
+    ),
+    "ExplainingDriver.explain_row": call(
+        lambda w: partial(testing.Driver(w.fed).explain_row, key=1),
+        key=line("number"),
+        table=line("None", wrong=(Given(lambda w: w.orders),)),
+        members=line("number"),
+    ),
     "Driver.advance_stream_time": call(
         lambda w: testing.Driver(w.fed).advance_stream_time, timestamp=MOMENT
     ),
@@ -1157,6 +1180,7 @@ UNCALLED = {
     "Exporter",
     "Page",
     "Recorder",
+    "RowExplanation",
     "GroupedStream",
     "GroupedTable",
     "InputProgress",

@@ -169,6 +169,7 @@ UNDRAWN: dict[str, str] = {
                 "dt.checkpoints.read_state",
                 "dt.read_current",
                 "dt.checkpoints.lookup_state",
+                "dt.checkpoints.explain_row",
             ),
             *("dt.to_console", "dt.to_memory", "dt.to_foreach_batch"),
         ),

@@ -33,6 +33,7 @@ PAGES = [
     ROOT / "docs" / "reliability.md",
     ROOT / "docs" / "state.md",
     ROOT / "docs" / "upgrades.md",
+    ROOT / "docs" / "why.md",
     ROOT / "docs" / "troubleshooting.md",
     *(page for page in sorted((ROOT / "docs" / "recipes").glob("*.md")) if without_broker(page)),
     *sorted((ROOT / "docs" / "joins").glob("*.md")),

@@ -42,11 +42,12 @@ LAYERS = {
     "pictures": {"errors", "base", "plan", "physical"},
     "operators": {*LAWS, "lookup_sources", "plan", "physical", "state"},
     "engine": {*LAWS, "plan", "physical", "state", "operators"},
-    "spark": BUCKETS,
+    "provenance": {*ARRAYS, "laws", "plan", "physical", "state", "engine"},
+    "spark": {*BUCKETS, "provenance"},
     "io": {*LAWS, "platform", "lookup_sources", "plan"},
     "snapshots": {"errors", "base", "laws", "platform", "plan"},
     "api": {*PLANS, "pictures", "io", "spark"},
-    "testing": {*BUCKETS, "spark", "api"},
+    "testing": {*BUCKETS, "provenance", "spark", "api"},
     "cli": {"errors", "base", "spark", "api"},
     PLUGIN: {"testing"},
     "windows": {"plan"},
@@ -55,7 +56,7 @@ LAYERS = {
     "checkpoints": {"spark", "api"},
     "metrics": {"spark"},
     "page": {"errors", "base", "physical", "pictures", "spark"},
-    "typing": {"plan", "spark", "api", "page"},
+    "typing": {"plan", "provenance", "spark", "api", "page"},
     "__init__": {"base", "io", "plan", "spark", "snapshots", "api", "page", *TOPICS},
 }
 MODULES_MAX = 14

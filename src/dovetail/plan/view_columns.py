@@ -67,4 +67,6 @@ def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
 
 def said(item: Made) -> str:
     """Return an origin in words."""
+    if isinstance(item, Constant):
+        return item.value
     return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]

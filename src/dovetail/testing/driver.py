@@ -6,7 +6,6 @@ import difflib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard, cast
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
 from dovetail.testing.changes import Change, TextTable
+from dovetail.testing.driver_explanations import ExplainingDriver, MicroBatch, Replay
 from dovetail.testing.inputs import (
     Row,
     Rows,
@@ -51,27 +51,13 @@ Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
 moved."""
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """A micro-batch that a driver has run."""
-
-    fed: list[tuple[Source, pa.Table]]
-    """The rows of inputs, in the order in which they were piped in."""
-    now_us: int
-    """The time by the wall clock, in microseconds since the driver was made."""
-    beat_us: int | None
-    """The stream time to which it moved without rows, or None."""
-    changes: dict[Node, list[Change]]
-    """The changes of each result."""
-
-
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
 )
 _SNAPSHOT_VERSION = 4
 
 
-class Driver(HintedDriver):
+class Driver(ExplainingDriver, HintedDriver):
     """A topology that runs in this process and is fed by hand, each ``pipe`` a micro-batch.
 
     It runs the code that Spark's workers run, without a query and without files, and treats
@@ -798,12 +784,11 @@ class Driver(HintedDriver):
         >>> driver.table(payments)
         {}
         """
-        node = self._nodes.get(table.plan)
-        if node is None or node.stream:
-            what = "not a part of the topology" if node is None else "a stream, which has no rows"
+        node = self._part("table", table)
+        if node.stream:
             raise PlanError(
                 "table",
-                f"table= is {title_of(table)}, {what}",
+                f"table= is {title_of(table)}, a stream, which has no rows",
                 "Give the result, an input or a join of it",
             )
         if self._log is None:
@@ -977,6 +962,21 @@ class Driver(HintedDriver):
             stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
         return driver
 
+    def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
+        """Return the node of a part of the topology; raise ``PlanError`` for another table."""
+        node = self._nodes.get(table.plan)
+        if node is None:
+            raise PlanError(
+                call,
+                f"table= is {title_of(table)}, not a part of the topology",
+                "Give the result, an input or a join of it",
+            )
+        return node
+
+    def _replay(self, node: Node) -> Replay:
+        """Return a driver of one result, to which the same rows can be fed again."""
+        return _View(Table(node), key_hash=self._root.hash, spark=self._spark)
+
     def _source(self, table: Topology) -> Source:
         """Return the input of a table that is fed; raise ``PlanError`` for another one."""
         source = self._nodes.get(table.plan)
@@ -1066,10 +1066,25 @@ class _View(Driver):
         if idle is not None and self._root.idle is None:
             self._root.go_on(idle)
         for fed, now_us, beat_us in log[len(self._log) :]:
-            self._fed, self._now_us = fed, now_us
-            for source, rows in fed:
-                self._root.accept(source, rows)
-            self._run(beat_us)
+            self.again(fed, now_us, beat_us)
+        return self._last_rows()
+
+    @property
+    def local(self) -> Local:
+        """The run of its plan."""
+        return self._root
+
+    def again(
+        self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
+    ) -> list[Change]:
+        """Run a micro-batch on rows that were fed before."""
+        self._fed, self._now_us = fed, now_us
+        for source, rows in fed:
+            self._root.accept(source, rows)
+        return self._run(beat_us)
+
+    def _last_rows(self) -> dict[Any, dict[str, Any]]:
+        """Return the values of each row by its key, after all changes so far."""
         last: dict[Hashable, Change] = {}
         for change in self._unread[0]:
             parts = tuple(map(hashable, change.key.values()))

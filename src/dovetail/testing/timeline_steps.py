@@ -16,7 +16,7 @@ from dovetail.plan.nodes import Node, Source
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.spans import written
 from dovetail.testing.changes import Change
-from dovetail.testing.driver import MicroBatch
+from dovetail.testing.driver_explanations import MicroBatch
 from dovetail.testing.timeline_layout import Lane, Mark, TimelineColumn
 
 STACK_MAX = 8

@@ -15,7 +15,7 @@ from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.types.spans import written
 from dovetail.plan.types.windows import Windows
 from dovetail.testing.changes import Change
-from dovetail.testing.driver import MicroBatch
+from dovetail.testing.driver_explanations import MicroBatch
 from dovetail.testing.timeline_layout import TimelineColumn, WindowBar
 
 

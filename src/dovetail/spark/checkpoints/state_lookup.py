@@ -7,13 +7,14 @@ files.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from os import fspath
 from pathlib import Path as LocalPath
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,7 @@ from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import Ints, Segment, SegmentCache, decode
 
+T = TypeVar("T")
 _CALLER = "lookup_state"
 _STEPS_MAX = 32
 _OPEN_MAX = 16
@@ -120,32 +122,51 @@ def lookup_state(
     >>> found.select(["id", "amount"]).to_pylist()
     [{'id': 1, 'amount': 10}]
     """
-    path = fspath(checkpoint)
-    here = local_files(path)
+    return at_once(
+        _CALLER,
+        fspath(checkpoint),
+        lambda lookups, stored: lookups.rows(stored, table, keys, as_of),
+    )
+
+
+def at_once(
+    caller: str,
+    checkpoint: str,
+    read: Callable[[Lookups, CheckpointStores], T],
+    spark: SparkSession | None = None,
+) -> T:
+    """Return what ``read`` makes of a checkpoint's lookups, and of its stores after the last
+    committed micro-batch.
+
+    A checkpoint on a local disk is read without Spark, if that is possible. ``caller``: the
+    function that errors name. ``spark``: the session that reads else, by default the active one.
+    """
+    here = local_files(checkpoint)
     if here is not None:
         with suppress(Unknown):
-            return _lookups(("", path), lambda: here).rows(table, keys, as_of)
-    spark = SparkSession.active()
-    session_key = str(spark.conf.get("spark.app.id")), path
-    return _lookups(session_key, lambda: SparkFiles(spark, path)).rows(table, keys, as_of)
+            return _lookups(("", checkpoint), lambda: here).at_once(caller, read)
+    session = spark or SparkSession.active()
+    session_key = str(session.conf.get("spark.app.id")), checkpoint
+    lookups = _lookups(session_key, lambda: SparkFiles(session, checkpoint))
+    return lookups.at_once(caller, read)
 
 
 _LOCK = Lock()
-_KNOWN: dict[tuple[str, str], _Lookups] = {}
+_KNOWN: dict[tuple[str, str], Lookups] = {}
 """The checkpoints that have been looked up, that of the last call last."""
 
 
-def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> _Lookups:
+def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
     """Return the lookups of a checkpoint that are known under this key, else new ones."""
     with _LOCK:
-        lookups = _KNOWN.pop(cache_key, None) or _Lookups(files())
+        lookups = _KNOWN.pop(cache_key, None) or Lookups(files())
         _KNOWN[cache_key] = lookups
         while len(_KNOWN) > _OPEN_MAX:
             del _KNOWN[next(iter(_KNOWN))]
     return lookups
 
 
-class _Lookups:
+class Lookups:
     """The stores of one checkpoint, as far as they have been read.
 
     ``_followed``: the stores whose new segments are kept, by stage number and name. ``_held``: the
@@ -160,24 +181,25 @@ class _Lookups:
         self._followed: set[tuple[int, str]] = set()
         self._held: dict[str, Segment] = {}
 
-    def rows(self, table: str, keys: Sequence[object], as_of: datetime | None) -> pa.Table:
-        """Return the rows of ``table`` with these keys for ``lookup_state``, after the last
-        committed micro-batch. ``as_of``: the time of a version, None for the latest.
+    def at_once(self, caller: str, read: Callable[[Lookups, CheckpointStores], T]) -> T:
+        """Return what ``read`` makes of the lookups, and of the stores after the last committed
+        micro-batch.
 
-        If Spark has meanwhile deleted the files of a micro-batch, read those of the last one anew.
+        If Spark has meanwhile deleted the files of that micro-batch, read those of the last one
+        anew. ``caller``: the function that errors name.
         """
         with self._lock:
-            stored = self._current()
+            stored = self._current(caller)
             try:
-                return self._rows(stored, table, keys, as_of)
+                return read(self, stored)
             except (PySparkException, ConfigurationError, Unknown) as error:
                 if isinstance(error, DovetailError) and error.__cause__ is None:
                     raise
                 # The files of this micro-batch have been deleted.
                 self._stored = None
-                return self._rows(self._current(), table, keys, as_of)
+                return read(self, self._current(caller))
 
-    def _rows(
+    def rows(
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
         """Return the rows of ``table`` with these keys, without the kind of change of a versioned
@@ -187,37 +209,36 @@ class _Lookups:
         if as_of is not None:
             refuse_other_times(_CALLER, table, stage_store, as_of)
         time_us = END_OF_TIME if as_of is None else in_us(as_of)
-        rows = self._of(stored, stage_store, keys, time_us)
+        columns = columns_of(_CALLER, stage_store.store, [*dict.fromkeys(map(_hashable, keys))])
+        rows = self.of_keys(stored, stage_store, columns, time_us)
         return rows.drop_columns([CHANGE]) if stage_store.store.kind == "versions" else rows
 
-    def _of(
-        self, stored: CheckpointStores, stage_store: Kept, keys: Sequence[object], time_us: int
+    def of_keys(
+        self,
+        stored: CheckpointStores,
+        stage_store: Kept,
+        columns: Sequence[pa.Array],
+        time_us: int = END_OF_TIME,
     ) -> pa.Table:
-        """Return the store's rows with these keys, as of ``time_us`` if it keeps versions. Keys
-        without a row give none.
+        """Return the store's rows with the distinct keys in ``columns``, as of ``time_us`` if it
+        keeps versions. Keys without a row give none.
 
         If the rows are stored by another key, that key is taken from the store that has it. Raises
         ``ConfigurationError`` if no store has it.
         """
         store = stage_store.store
         if store.hashed and store.kind != "queue":
-            columns = columns_of(_CALLER, store, [*dict.fromkeys(map(_hashable, keys))])
             hash_ = spark_hash(columns)
             return self._found(stored, stage_store, Asked(hash_, columns, time_us), hash_)
-        before = [
-            other
-            for other in stored.stores
-            if other.name == store.through and other.stage.number < stage_store.stage.number
-        ]
-        if not before:
+        before = index_of(stored, stage_store)
+        if before is None:
             raise ConfigurationError(
                 _CALLER,
                 f"the rows of {store.of or stage_store.name} do not lie by their key",
                 "Read them with read_state(keys=)",
             )
-        index = before[-1]
-        moved = self._of(stored, index, keys, END_OF_TIME)
-        primary = [moved.column(field.name).combine_chunks() for field in index.store.own_key]
+        moved = self.of_keys(stored, before, columns)
+        primary = [moved.column(field.name).combine_chunks() for field in before.store.own_key]
         count = len(store.key) - len(primary)
         foreign = [moved.column(foreign_name(n)).combine_chunks() for n in range(count)]
         primary_hash = spark_hash(primary)
@@ -264,6 +285,21 @@ class _Lookups:
             )
         return pa.concat_tables(tables)
 
+    def all_rows(self, stored: CheckpointStores, stage_store: Kept) -> Iterator[pa.Table]:
+        """Yield all rows of a store, some at a time. Segments that are not at hand are fetched."""
+        self._followed.add((stage_store.stage.number, stage_store.name))
+        yield store_contents.schema_of(stage_store.store).empty_table()
+        for label, manifest in stage_store.buckets.items():
+            runs = stage_store.runs(label)
+            beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
+            needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
+            if any(segment.id not in self._held for segment in needed):
+                self._fetch(stored, stage_store.operator, label, needed)
+            horizon_us = store_contents.horizon_us(stage_store.store, manifest)
+            yield from store_contents.rows(
+                stage_store.store, runs, beside, horizon_us, MemoryBlobs(), self._cache
+            )
+
     def _fetch(
         self,
         stored: CheckpointStores,
@@ -285,8 +321,9 @@ class _Lookups:
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
-    def _current(self) -> CheckpointStores:
-        """Return the stores after the last committed micro-batch.
+    def _current(self, caller: str) -> CheckpointStores:
+        """Return the stores after the last committed micro-batch. ``caller``: the function that
+        errors name.
 
         They follow from the stores at hand by changelog files, up to ``_STEPS_MAX`` micro-batches
         on. Else Spark reads them anew.
@@ -301,11 +338,11 @@ class _Lookups:
             except Unknown:
                 stored = None
         if stored is None:
-            stored = CheckpointStores.read(_CALLER, self._files, None)
+            stored = CheckpointStores.read(caller, self._files, None)
         if stored is not self._stored:
             self._stored = stored
             self._forget(stored)
-        return stored
+        return replace(stored, caller=caller)
 
     def _advanced(self, stored: CheckpointStores) -> CheckpointStores:
         """Return the stores one micro-batch later, from its changelog files, and cache the new
@@ -357,6 +394,18 @@ class _Lookups:
         live = {segment.id for segment in self._of_followed(stored)}
         for name in [name for name in self._held if name not in live]:
             self._cache.drop(self._held.pop(name))
+
+
+def index_of(stored: CheckpointStores, stage_store: Kept) -> Kept | None:
+    """Return the store that maps a row's own key to the key by which ``stage_store`` has it; None
+    if there is none.
+    """
+    before = [
+        other
+        for other in stored.stores
+        if other.name == stage_store.store.through and other.stage.number < stage_store.stage.number
+    ]
+    return before[-1] if before else None
 
 
 def _next(stored: CheckpointStores) -> int:

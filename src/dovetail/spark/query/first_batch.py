@@ -304,7 +304,8 @@ def _complete(run: StartRequest, plan: Plan, stages: FirstStages) -> None:
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
             query = writer.trigger(availableNow=True).start()
-    TopologyQuery.of(query, run.title, parts_of(plan, stages, run.nodes)).awaitTermination()
+    parts = parts_of(plan, stages, run.nodes)
+    TopologyQuery.of(query, run.title, parts, run.checkpoint).awaitTermination()
 
 
 def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:

@@ -178,7 +178,7 @@ def start(
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
         query, parts = _started(run, bound, ONCE, name, closes=True)
         query_log.started(run, query, begins)
-        return TopologyQuery.of(query, run.title, parts)
+        return TopologyQuery.of(query, run.title, parts, run.checkpoint)
     query, parts = _started(run, bound, trigger, name)
     query_log.started(run, query, begins)
 
@@ -189,7 +189,9 @@ def start(
         query_log.started(run, last, "it closes the end of its input")
         return last
 
-    return TopologyQuery.of(query, run.title, parts, close if close_at_end else None)
+    return TopologyQuery.of(
+        query, run.title, parts, run.checkpoint, close if close_at_end else None
+    )
 
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:

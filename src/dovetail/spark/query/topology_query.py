@@ -16,6 +16,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from dovetail.base.text_cells import escaped, printable
 from dovetail.platform.jvm import has_read_all
+from dovetail.provenance.explanation import RowExplanation
+from dovetail.spark.checkpoints.row_explanations import explained as explained_row
+from dovetail.spark.execution.frames import session_of
 from dovetail.spark.query.failures import explained
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class TopologyQuery(_SparkQuery):
 
     parts: QueryParts
     """The inputs and stages that the progress has figures for."""
+    checkpoint: str
+    """The checkpoint."""
     _queries: tuple[StreamingQuery, ...]
     """Spark's queries that have started, in order."""
     _thread: Thread | None
@@ -53,27 +58,29 @@ class TopologyQuery(_SparkQuery):
         query: StreamingQuery,
         title: str,
         parts: QueryParts,
+        checkpoint: str,
         follow: Callable[[], StreamingQuery | None] | None = None,
     ) -> StreamingQuery:
         """Return a query as one whose failures begin with their cause.
 
         ``title``: the node's, for failures that do not name an operator. ``parts``: what its
-        progress has figures for. ``follow`` starts another query at the regular end of this one, or
-        returns None. A query that fails or is stopped is not followed.
+        progress has figures for. ``checkpoint``: its folder. ``follow`` starts another query at the
+        regular end of this one, or returns None. A query that fails or is stopped is not followed.
         """
         spark_class: Any = type(query)
-        return _class_for(spark_class)(query, title, parts, follow)  # type: ignore[no-any-return]
+        return _class_for(spark_class)(query, title, parts, checkpoint, follow)  # type: ignore[no-any-return]
 
     def __init__(
         self,
         query: StreamingQuery,
         title: str,
         parts: QueryParts,
+        checkpoint: str,
         follow: Callable[[], StreamingQuery | None] | None,
     ) -> None:
         # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
-        self.parts = parts
+        self.parts, self.checkpoint = parts, checkpoint
         self._take(query)
         if follow is not None:
             self._thread = Thread(
@@ -114,6 +121,22 @@ class TopologyQuery(_SparkQuery):
             yield
         except StreamingQueryException as error:
             raise explained(error, self._title)  # noqa: B904 -- the same error
+
+    def explain_row(
+        self, key: Any, result: str | None = None, *, members: int = 20
+    ) -> RowExplanation:
+        """Explain a row of the query's result: the rows of inputs that make it, or why there is no
+        such row. It is ``dt.checkpoints.explain_row`` with the query's checkpoint and topology.
+
+        ``key``: a value or, of several columns, a tuple or a mapping. ``result``: the name of a
+        result or of a join within; needed with several results. ``members``: the most rows of a
+        group that are named.
+        """
+        session = session_of(self.parts.results[0])
+        arguments = key, result, members
+        return explained_row(
+            "explain_row", session, self.checkpoint, self.parts.results, *arguments
+        )
 
     @property
     def isActive(self) -> bool:  # noqa: N802

@@ -1,0 +1,243 @@
+"""Rows of a stage's inputs: sources, results of other stages, and views of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from dovetail.engine.local import Expressions
+from dovetail.physical.specs.law import Kind
+from dovetail.physical.stage import Stage
+from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.views import View
+from dovetail.provenance.evaluation import computed_row
+from dovetail.provenance.explanation import Presence, RowExplanation, columns_in_words
+from dovetail.provenance.stored_rows import StateReader, StoredRow, current, moment
+from dovetail.provenance.view_keys import (
+    condition_of,
+    excluded,
+    shown_columns,
+    viewed_columns,
+)
+
+Key = Mapping[str, Any]
+"""Columns and their values, by which rows are found."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The explanations of rows that stages read, from one state."""
+
+    stages: Sequence[Stage]
+    """The stages of the topology."""
+    reader: StateReader
+    expressions: Expressions | None = None
+    """The evaluator of Spark expressions; None to leave computed columns out."""
+    members: int = 20
+    """The largest number of rows of a group that are named."""
+    at_us: int | None = None
+    """The time of versions, in microseconds; None for the latest."""
+    emitted: Mapping[str, Any] | None = None
+    """The values of the change that is explained, to tell records of one key apart."""
+
+    def row(self, node: Node, key: Key) -> RowExplanation:
+        """Explain the row of a node with a key: a value for each of the node's key columns."""
+        raise NotImplementedError
+
+    def known(self, node: Node, key: Key, row: StoredRow) -> RowExplanation:
+        """Explain a row of a node that a reader of the node has stored."""
+        raise NotImplementedError
+
+    # Inputs of stages.
+
+    def entry(self, stages: Sequence[Stage], entry: Entry, match: Key) -> RowExplanation:
+        """Explain the row of an input of these stages with the columns ``match``."""
+        if entry.stream:
+            return self.record(entry, match)
+        stored = self._stored(stages, entry, match)
+        if stored is None:
+            return self.below(entry, match)
+        if not stored:
+            return self.no_row(entry, match)
+        return self.stored_row(entry, stored[0])
+
+    def stored_row(self, entry: Entry, row: StoredRow) -> RowExplanation:
+        """Explain a stored row of an input."""
+        key = {name: row.values.get(name) for name in entry.key.names}
+        values = {name: row.values[name] for name in entry.values.names if name in row.values}
+        explained = explanation_of(entry, key, "row", values=values, time=row.time)
+        if isinstance(entry, Source):
+            missing = [name for name in entry.values.names if name not in values]
+            reason = f"not stored: {', '.join(missing)}" if missing else ""
+            return replace(explained, is_input=True, reason=reason)
+        if isinstance(entry, Derived):
+            return self.known(entry.node, key, row)
+        assert isinstance(entry, View)
+        return replace(explained, inputs=(self._viewed(entry, row.values, row),))
+
+    def _viewed(self, view: View, columns: Key, row: StoredRow | None) -> RowExplanation:
+        """Explain the row that a view shows or leaves out. ``columns``: what is known of the view's
+        row. ``row``: the stored row of the view, None if there is none.
+        """
+        node, viewed = view.node, viewed_columns(view, columns)
+        key = {name: viewed[name] for name in node.key.names if name in viewed}
+        if len(key) < len(node.key):
+            return unknown_row(node, key, f"the key of {node.name} is not stored behind this step")
+        if isinstance(node, Derived):
+            return self.row(node.node, key)
+        stored = self._stored(self.stages, node, key)
+        if stored:
+            return self.stored_row(node, stored[0])
+        if row is None:
+            return self.below(node, key) if stored is None else self.no_row(node, key)
+        return self.stored_row(node, replace(row, values=viewed))
+
+    def no_row(self, entry: Entry, match: Key) -> RowExplanation:
+        """Explain why a stage that stores the rows of an input has none with these columns."""
+        if isinstance(entry, Source):
+            reason = f"{entry.name} has no row with {columns_in_words(match)}"
+            return replace(explanation_of(entry, match, "none", reason=reason), is_input=True)
+        if isinstance(entry, Derived):
+            below = self.row(entry.node, match)
+            if below.presence == "none":
+                return below
+            reason = f"{entry.name} has no row with {columns_in_words(match)}"
+            return explanation_of(entry.node, match, "none", reason=reason)
+        assert isinstance(entry, View)
+        return explanation_of(entry, match, "none", **self._why_not_shown(entry, match))
+
+    def _why_not_shown(self, view: View, match: Key) -> dict[str, Any]:
+        """Return the reason why a view has no row, and the explanation of the row below it."""
+        if excluded(view, match):
+            return {"reason": f"{view.name} has no row with {columns_in_words(match)}"}
+        below = self._viewed(view, match, None)
+        condition = condition_of(view)
+        if below.presence == "none":
+            return {"reason": below.reason, "inputs": (below,)}
+        if below.presence == "row" and condition:
+            reason = f"dropped by the condition `{condition}`"
+            return {"reason": reason, "inputs": (below,)}
+        that = f", or none that meets `{condition}`" if condition else ""
+        reason = f"{view.name} has no row with {columns_in_words(match)}{that}"
+        return {"reason": reason, "inputs": () if below.presence == "unknown" else (below,)}
+
+    def below(self, entry: Entry, match: Key) -> RowExplanation:
+        """Explain the row of an input whose rows no stage stores, by what it is made of."""
+        if isinstance(entry, Source):
+            reason = f"the rows of {entry.name} are not stored"
+            return replace(unknown_row(entry, match, reason), is_input=True)
+        if isinstance(entry, Derived):
+            return self.row(entry.node, match)
+        assert isinstance(entry, View)
+        if excluded(entry, match):
+            return explanation_of(entry, match, "none", **self._why_not_shown(entry, match))
+        below = self._viewed(entry, match, None)
+        presence = below.presence
+        if presence == "row" and (entry.condition is not None or entry.letters is not None):
+            presence = "unknown"
+        if presence != "row":
+            return explanation_of(entry, match, presence, reason=below.reason, inputs=(below,))
+        values = self._shown(entry, below)
+        return explanation_of(entry, match, "row", values=values, time=below.time, inputs=(below,))
+
+    def _shown(self, view: View, below: RowExplanation) -> dict[str, Any]:
+        """Return the values of a view's row, computed from the row below it."""
+        row = {**below.key, **below.values}
+        if view.computed and self.expressions is not None and complete(view.node, row):
+            computed = computed_row(view, {"node": row}, self.expressions) or {}
+        else:
+            computed = shown_columns(view, row)
+        return {name: computed[name] for name in view.values.names if name in computed}
+
+    def record(self, entry: Entry, record: Key) -> RowExplanation:
+        """Explain a record of a stream, of which some columns are given."""
+        key = {name: record[name] for name in entry.key.names if name in record}
+        values = {name: record[name] for name in entry.values.names if name in record}
+        if isinstance(entry, Derived):
+            return self.row(entry.node, record)
+        time = None if self.at_us is None else moment(self.at_us)
+        explained = explanation_of(entry, key, "row", values=values, time=time)
+        if isinstance(entry, Source):
+            missing = [name for name in entry.row.names if name not in record]
+            reason = f"not known: {', '.join(missing)}" if missing else ""
+            return replace(explained, is_input=True, reason=reason)
+        assert isinstance(entry, View)
+        if not entry.node.stream:
+            return replace(explained, reason="the row that changed is not named")
+        below = self.record(entry.node, {**viewed_columns(entry, record), **record})
+        shown = shown_columns(entry, {**below.key, **below.values})
+        if below.presence != "row":
+            none = explanation_of(entry, key, below.presence, reason=below.reason)
+            return replace(none, inputs=(below,))
+        values = {name: shown[name] for name in entry.values.names if name in shown} | values
+        condition = condition_of(entry)
+        if condition and self.emitted is None:
+            reason = f"it is a row only if it meets `{condition}`"
+            explained = replace(explained, presence="unknown", reason=reason)
+        return replace(explained, values=values, inputs=(below,))
+
+    # Stores.
+
+    def _stored(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow] | None:
+        """Return the stored rows of an input with these columns, or None if none of the stages
+        stores them.
+        """
+        for stage in stages:
+            for port in stage.ports:
+                if port.input is not None and port.input.source == entry:
+                    name = store_of(stage, port.source.name, ("rows", "versions"), match)
+                    if name is not None:
+                        return self.rows(stage, name, match)
+        return None
+
+    def rows(self, stage: Stage, store: str, match: Key) -> list[StoredRow]:
+        """Return the rows of a store with these columns that count now."""
+        rows = self.reader.rows(stage, store, match)
+        return current(stage.fragment.stores[store], rows, self.at_us)
+
+
+def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str | None:
+    """Return the name of the store with the rows of an input or a node, that has these columns."""
+    for store_name, store in stage.fragment.stores.items():
+        columns = {field.name for field in store.fields}
+        if store.of == name and store.kind in kinds and columns.issuperset(match):
+            return store_name
+    return None
+
+
+def explanation_of(
+    node: Node,
+    key: Key,
+    presence: Presence,
+    *,
+    values: Mapping[str, Any] | None = None,
+    time: datetime | None = None,
+    reason: str = "",
+    inputs: tuple[RowExplanation, ...] = (),
+) -> RowExplanation:
+    """Return the explanation of a row of a node."""
+    step = "table" if isinstance(node, Source) else node.summary
+    label = getattr(node, "label", None)
+    step = step if label is None else f"{label}, {step}"
+    return RowExplanation(
+        name=node.name,
+        step=step,
+        key=dict(key),
+        presence=presence,
+        values=values or {},
+        time=time,
+        reason=reason,
+        inputs=inputs,
+    )
+
+
+def unknown_row(node: Node, key: Key, reason: str) -> RowExplanation:
+    """Return an explanation that says why nothing is known of a row."""
+    return explanation_of(node, key, "unknown", reason=reason)
+
+
+def complete(node: Node, row: Mapping[str, Any]) -> bool:
+    """Say whether all columns of a row are known."""
+    return all(name in row for name in node.row.names)

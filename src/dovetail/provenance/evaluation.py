@@ -1,0 +1,51 @@
+"""Columns that a step computes by expressions, from the rows that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.arrays.hashing import stable_hash
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.engine.local import Expressions, Local
+from dovetail.physical.planner import plan_of
+from dovetail.plan.nodes import Node, Source
+from dovetail.plan.types.arrow import arrow_schema
+
+
+def computed_row(
+    node: Node, inputs: Mapping[str, Mapping[str, Any] | None], expressions: Expressions
+) -> dict[str, Any] | None:
+    """Return the row that a step makes of one row of each input, or None if it makes none.
+
+    ``inputs``: for each field of the node with an input, its row with all columns; None for no
+    row. The step runs in this process, on nothing else.
+    """
+    sources = {
+        name: Source(name=name, key=getattr(node, name).key, values=getattr(node, name).values)
+        for name in inputs
+    }
+    local = Local(
+        plan_of([replace(node, **sources)], buckets=1, emit="change"), stable_hash, expressions
+    )
+    # Right rows come first, so that each left row finds its match.
+    for sequence, (name, row) in enumerate(reversed([*inputs.items()])):
+        if row is not None:
+            local.accept(sources[name], _one_row(sources[name], row, sequence))
+    changes = [row for result in local.run(0, 0) for row in result.rows.to_pylist()]
+    live = [row for row in changes if not row[DELETED]]
+    return None if not live else {name: live[-1][name] for name in node.row.names}
+
+
+def _one_row(source: Source, row: Mapping[str, Any], sequence: int) -> pa.Table:
+    """Return a row in the form in which ``Local`` takes it."""
+    columns = {
+        field.name: pa.array([row[field.name]], field.type) for field in arrow_schema(source.row)
+    }
+    columns[EVENT_TIME] = pa.array([0], pa.int64())
+    columns[DELETED] = pa.array([False])
+    columns[SEQUENCE] = pa.array([sequence], pa.int64())
+    return pa.table(columns)

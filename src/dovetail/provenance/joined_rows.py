@@ -1,0 +1,74 @@
+"""Rows of joins, of the rows of their sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.laws.joins.table_join import How
+from dovetail.plan.nodes import JoinNode
+from dovetail.provenance.entries import Entries, Key, complete, explanation_of
+from dovetail.provenance.evaluation import computed_row
+from dovetail.provenance.explanation import Presence, RowExplanation
+
+
+@dataclass(frozen=True)
+class JoinedRows(Entries):
+    """The explanations of joined rows."""
+
+    def joined(
+        self,
+        node: JoinNode,
+        key: Key,
+        sides: tuple[RowExplanation, ...],
+        *,
+        missing: str | None = None,
+    ) -> RowExplanation:
+        """Explain a joined row. ``sides``: the left row and, if it was sought, the right row.
+        ``missing``: what to say if the right row is missing, by default its own reason.
+        """
+        left = sides[0].presence
+        presence = left if len(sides) == 1 else _presence(node.how, left, sides[1].presence)
+        if presence != "row":
+            index = next(n for n, side in enumerate(sides) if side.presence == presence)
+            reason = missing if missing is not None and index else sides[index].reason
+            return explanation_of(node, key, presence, reason=reason, inputs=sides)
+        times = [side.time for side in sides if side.time is not None]
+        values = self._selected(node, sides)
+        return explanation_of(
+            node, key, "row", values=values, time=max(times, default=None), inputs=sides
+        )
+
+    def _selected(self, node: JoinNode, sides: Sequence[RowExplanation]) -> dict[str, Any]:
+        """Return the values that a join selects of its sides, as far as they are known."""
+        rows = {
+            name: {**side.key, **side.values} if side.presence == "row" else None
+            for name, side in zip(("left", "right"), sides, strict=True)
+        }
+        if any(item.column is not None for item in node.select):
+            nodes = {"left": node.left, "right": node.right}
+            known = all(r is None or complete(nodes[name], r) for name, r in rows.items())
+            if known and self.expressions is not None:
+                computed = computed_row(node, rows, self.expressions) or {}
+                return {name: computed[name] for name in node.values.names if name in computed}
+        values = {}
+        for item in node.select:
+            if item.ref is not None:
+                side, column = item.ref
+                row = rows[side]
+                if row is None or column in row:
+                    values[item.name] = None if row is None else row[column]
+        return values
+
+
+def _presence(how: How, left: Presence, right: Presence) -> Presence:
+    """Return the presence of a joined row, of that of its sides."""
+    if how == "left":
+        return left
+    if how == "right":
+        return right
+    decides: Presence = "none" if how == "inner" else "row"
+    if decides in (left, right):
+        return decides
+    return "unknown" if "unknown" in (left, right) else left

@@ -1,0 +1,97 @@
+"""The key of a row that is to be explained, as users give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+import pyarrow as pa
+
+from dovetail.base.validation import Rule
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Node
+from dovetail.plan.types.arrow import arrow_schema
+
+KeyValue: TypeAlias = Annotated[
+    Any, Rule("a key: a value or, of several columns, a tuple or a mapping", lambda _: True)
+]
+
+
+def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
+    """Return a key as values by the names of the node's key columns.
+
+    Raises ``PlanError`` for other columns, and for values of another type.
+    """
+    if node.stream and isinstance(key, Mapping):
+        return _record_of(caller, node, key)
+    fields = [*arrow_schema(node.key)]
+    names = [field.name for field in fields]
+    if isinstance(key, Mapping):
+        values = [key[name] for name in names] if {*key} == {*names} else []
+    elif len(names) > 1:
+        values = [*key] if isinstance(key, (tuple, list)) else []
+    else:
+        values = [key]
+    if len(values) != len(names):
+        raise PlanError(
+            caller, f"key= is {key!r}, the key of {node.name} is {', '.join(names)}", "Give these"
+        )
+    if not node.null_keys and any(value is None for value in values):
+        raise PlanError(caller, f"key= is {key!r}, and no key has a null", "Give a value")
+    return {
+        field.name: _value(caller, field, value)
+        for field, value in zip(fields, values, strict=True)
+    }
+
+
+def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a stream's record that are given. They may be columns of any stream
+    below the node.
+    """
+    fields = {
+        field.name: field for part in node.walk() if part.stream for field in arrow_schema(part.row)
+    }
+    missing = [name for name in node.key.names if name not in record]
+    if missing:
+        raise PlanError(caller, f"key= has no column {missing[0]!r}", "Give the whole key")
+    unknown = [name for name in record if name not in fields]
+    if unknown:
+        known = ", ".join(fields)
+        raise PlanError(caller, f"key= has no column {unknown[0]!r}", f"Columns are {known}")
+    return {name: _value(caller, fields[name], value) for name, value in record.items()}
+
+
+def key_of_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return a key from texts by column; ``null`` is null. Raises ``PlanError`` for other columns
+    and for texts that are no values of a column.
+    """
+    fields = {field.name: field for field in arrow_schema(node.key)}
+    if {*texts} != {*fields}:
+        raise PlanError(
+            caller,
+            f"the key is given as {', '.join(texts) or 'nothing'}",
+            f"The key of {node.name} is {', '.join(fields)}",
+        )
+    return {name: _value_of_text(caller, field, texts[name]) for name, field in fields.items()}
+
+
+def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
+    """Return the value of a column that a text means. Raises ``PlanError`` if it means none."""
+    try:
+        texts = pa.array([None if text == "null" else text], pa.string())
+        return texts.cast(field.type)[0].as_py()
+    except pa.ArrowException as error:
+        problem = f"{field.name}={text} is no {field.type}"
+        raise PlanError(caller, problem, "Give a value of that type") from error
+
+
+def _value(caller: str, field: pa.Field, value: Any) -> Any:
+    """Return a value as the column has it. Raises ``PlanError`` for another type."""
+    try:
+        return pa.array([value], field.type)[0].as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise PlanError(
+            caller,
+            f"key= has {value!r} for {field.name}, of type {field.type}",
+            "Give such a value",
+        ) from error

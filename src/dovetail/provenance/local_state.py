@@ -1,0 +1,59 @@
+"""The state of a run in this process, as the walk reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.engine import store_contents
+from dovetail.engine.local import Local
+from dovetail.physical.stage import Stage
+from dovetail.provenance.stored_rows import in_microseconds, matching
+from dovetail.state import manifest as manifests
+from dovetail.state.manifest import Manifest
+from dovetail.state.runs import Runs
+from dovetail.state.segment import SegmentCache
+
+
+class LocalState:
+    """The stores of a ``Local``, as they are now."""
+
+    def __init__(self, local: Local) -> None:
+        self._local = local
+
+    def rows(self, stage: Stage, store: str, match: Mapping[str, Any]) -> pa.Table:
+        """Return the rows of a store whose columns equal ``match``."""
+        described = stage.fragment.stores[store]
+        tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
+        for bucket, blobs in enumerate(self._local.by_stage[stage].blobs):
+            manifest = self._manifest(stage, bucket)
+            if manifest is None:
+                continue
+            runs = _runs(manifest, store)
+            beside = {name: _runs(manifest, name) for name in described.beside}
+            horizon_us = store_contents.horizon_us(described, manifest)
+            read = store_contents.rows(described, runs, beside, horizon_us, blobs, SegmentCache())
+            tables += [matching(in_microseconds(table), match) for table in read]
+        return pa.concat_tables(tables)
+
+    def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
+        """Return the stream time of each input of a stage, None for one without rows."""
+        times: list[int | None] = [None] * len(stage.fragment.sources)
+        for bucket in range(stage.fragment.buckets):
+            manifest = self._manifest(stage, bucket)
+            for source, time_us in enumerate(manifest.stream_time_us if manifest else ()):
+                before = times[source]
+                if time_us is not None and (before is None or time_us > before):
+                    times[source] = time_us
+        return times
+
+    def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
+        """Return the manifest of a bucket, None before its first micro-batch."""
+        return manifests.read(self._local.by_stage[stage].blobs[bucket])
+
+
+def _runs(manifest: Manifest, store: str) -> Runs:
+    """Return the sorted runs of a store, without incomplete merges."""
+    return Runs(manifest.stores.get(store, Runs()).runs)

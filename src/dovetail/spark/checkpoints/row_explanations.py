@@ -1,0 +1,204 @@
+"""Rows of results, explained by the rows that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import fspath
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dovetail.base.validation import Path, Positive, Text, validated
+from dovetail.engine import store_contents
+from dovetail.errors import ConfigurationError
+from dovetail.physical.planner import plan_of
+from dovetail.physical.stage import Stage
+from dovetail.plan.nodes import Node
+from dovetail.provenance.explanation import RowExplanation
+from dovetail.provenance.key import KeyValue, key_of, key_of_texts
+from dovetail.provenance.stored_rows import in_microseconds, key_columns, matching
+from dovetail.provenance.walk import Walk
+from dovetail.spark.checkpoints.state_lookup import Lookups, at_once, index_of
+from dovetail.spark.checkpoints.state_reader import Topologies
+from dovetail.spark.checkpoints.state_results import result_named
+from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
+from dovetail.spark.execution.expressions import Evaluator
+
+
+@validated
+def explain_row(
+    checkpoint: Path,
+    topology: Topologies,
+    key: KeyValue,
+    *,
+    result: Text | None = None,
+    members: Positive = 20,
+) -> RowExplanation:
+    """Explain a row of a result: the rows of inputs that make it, or why there is no such row.
+
+    The query may run meanwhile. What it has stored after its last committed micro-batch is
+    read, a few rows of each table.
+
+    Parameters
+    ----------
+    checkpoint : str or path
+        The checkpoint of the query.
+    topology : Table, Stream or list of these
+        The table that the query keeps, one of the results of ``run``, or the list of all.
+    key : value, tuple or dict
+        The key of the row: a value or, of several columns, a tuple or a mapping.
+    result : str, optional
+        The name of a join, an aggregate or a view within the topology whose row is explained. With
+        a list, it may be the name of a result. By default it is the only result.
+    members : int, default 20
+        The largest number of rows of a group that are named.
+
+    Returns
+    -------
+    RowExplanation
+        A tree, which prints as text. Its leaves are rows of inputs.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is no checkpoint of a query, or of another topology's.
+    ConfigurationError
+        If nothing in the topology has the name ``result``, or several results have it.
+    PlanError
+        If a value of the key has another type, or if the key has other columns.
+
+    See Also
+    --------
+    read_state : Read all rows of a table or of a join's result.
+    Driver.explain_row : Explain a row of a topology in process.
+
+    Notes
+    -----
+    A row is found by its key within milliseconds after the first call, as ``lookup_state`` does.
+    The rows of a group, and the rows that refer to a row, are sought in the whole store. Records of
+    streams are not stored once they are written or aggregated, and the explanation says so.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    >>> rows = rows.selectExpr("value AS id", "10 * value AS amount", "timestamp AS at")
+    >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+    >>> large = orders.where("amount > 10")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> checkpoint = f"{folder.name}/checkpoint"
+    >>> query = large.write_stream(
+    ...     dt.to_parquet(f"{folder.name}/large"),
+    ...     checkpoint=checkpoint,
+    ...     trigger={"availableNow": True},
+    ...     buckets=1,
+    ... )
+    >>> query.awaitTermination()
+    >>> dt.checkpoints.explain_row(checkpoint, large, 2).values
+    {'amount': 20}
+    >>> dt.checkpoints.explain_row(checkpoint, large, 7).reason
+    'orders has no row with id 7, or none that meets `amount > 10`'
+    """
+    topologies = topology if isinstance(topology, Sequence) else [topology]
+    nodes = [planned.plan for planned in topologies]
+    spark = SparkSession.active()
+    return explained("explain_row", spark, fspath(checkpoint), nodes, key, result, members)
+
+
+def explained(
+    caller: str,
+    spark: SparkSession,
+    checkpoint: str,
+    nodes: Sequence[Node],
+    key: Any,
+    result: str | None,
+    members: int = 20,
+    *,
+    as_text: bool = False,
+) -> RowExplanation:
+    """Return the explanation of a row for ``explain_row``. ``nodes``: the results; ``caller``: the
+    call, for errors. ``as_text``: True if the key is a mapping of texts.
+    """
+
+    def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
+        node, whole = _meant(stored, nodes, result)
+        plan = plan_of([whole], buckets=stored.buckets, emit="change")
+        state = CheckpointState(lookups, stored)
+        columns = (key_of_texts if as_text else key_of)(caller, node, key)
+        return Walk(plan.stages, state, Evaluator(spark), members).row(node, columns)
+
+    return at_once(caller, checkpoint, walk, spark)
+
+
+def _meant(
+    stored: CheckpointStores, nodes: Sequence[Node], result: str | None
+) -> tuple[Node, Node]:
+    """Return the node with this name, and the result within which it is computed.
+
+    Raises ``ConfigurationError`` for an unknown name.
+    """
+    meant = result_named(stored, nodes, result)
+    if meant is None:
+        names = ", ".join(repr(node.name) for node in nodes)
+        raise ConfigurationError(
+            stored.caller, f"nothing in the topology is called {result!r}", f"It has {names}"
+        )
+    return meant
+
+
+class CheckpointState:
+    """The stores of a checkpoint after a micro-batch, as a walk reads them."""
+
+    def __init__(self, lookups: Lookups, stored: CheckpointStores) -> None:
+        self._lookups, self._stored = lookups, stored
+
+    def rows(self, stage: Stage, store: str, match: Mapping[str, Any]) -> pa.Table:
+        """Return the rows of a store whose columns equal ``match``.
+
+        Rows are looked up if ``match`` is their key, else sought in the whole store.
+        """
+        stage_store = self._kept(stage, store)
+        if stage_store is None:
+            schema = store_contents.schema_of(stage.fragment.stores[store])
+            return in_microseconds(schema.empty_table())
+        if self._is_key(stage_store, match):
+            columns = key_columns(
+                [_type_of(stage_store, name) for name in match], [*match.values()]
+            )
+            return in_microseconds(self._lookups.of_keys(self._stored, stage_store, columns))
+        tables = self._lookups.all_rows(self._stored, stage_store)
+        return pa.concat_tables([matching(in_microseconds(table), match) for table in tables])
+
+    def _is_key(self, stage_store: Kept, match: Mapping[str, Any]) -> bool:
+        """Say whether rows with the columns ``match`` can be looked up."""
+        store = stage_store.store
+        own = [field.name for field in store.own_key]
+        if own != [*match] or any(value is None for value in match.values()):
+            return False
+        hashed = store.hashed and store.kind != "queue"
+        return hashed or index_of(self._stored, stage_store) is not None
+
+    def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
+        """Return the stream time of each input of a stage, None for one without rows."""
+        times: list[int | None] = [None] * len(stage.fragment.sources)
+        kept = (k for k in self._stored.stores if k.stage.topology == stage.fragment.topology)
+        for stage_store in kept:
+            for manifest in stage_store.buckets.values():
+                for source, time_us in enumerate(manifest.stream_time_us):
+                    before = times[source]
+                    if time_us is not None and (before is None or time_us > before):
+                        times[source] = time_us
+        return times
+
+    def _kept(self, stage: Stage, store: str) -> Kept | None:
+        """Return a store of a stage as the checkpoint has it, None before anything is stored."""
+        topology = stage.fragment.topology
+        named = (k for k in self._stored.stores if k.name == store)
+        return next((kept for kept in named if kept.stage.topology == topology), None)
+
+
+def _type_of(stage_store: Kept, name: str) -> pa.DataType:
+    """Return the type of a column of a store."""
+    return next(field.type for field in stage_store.store.fields if field.name == name)

@@ -1,0 +1,298 @@
+"""The part of a driver that explains rows and emitted changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dovetail.api.results import AResult
+from dovetail.api.topology import ATopology, AWindowedTable
+from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
+from dovetail.base.validation import Positive, Rule, validated
+from dovetail.engine.local import Local
+from dovetail.errors import PlanError
+from dovetail.plan.nodes import Node, Source
+from dovetail.provenance.explanation import RowExplanation
+from dovetail.provenance.key import KeyValue, key_of
+from dovetail.provenance.local_state import LocalState
+from dovetail.provenance.stored_rows import moment
+from dovetail.provenance.walk import Walk
+from dovetail.spark.execution.expressions import Evaluator
+from dovetail.testing.changes import Change
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A micro-batch that a driver has run."""
+
+    fed: list[tuple[Source, pa.Table]]
+    """The rows of inputs, in the order in which they were piped in."""
+    now_us: int
+    """The time by the wall clock, in microseconds since the driver was made."""
+    beat_us: int | None
+    """The stream time to which it moved without rows, or None."""
+    changes: dict[Node, list[Change]]
+    """The changes of each result."""
+
+
+AChange: TypeAlias = Annotated[Change, Rule("a change that the driver has emitted")]
+
+
+class Replay(Protocol):
+    """A driver of one result to which rows are fed again."""
+
+    @property
+    def local(self) -> Local:
+        """The run of its plan."""
+
+    def again(
+        self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
+    ) -> list[Change]:
+        """Run a micro-batch on rows that were fed before, and return its changes."""
+
+
+class ExplainingDriver:
+    """The calls of a driver that explain rows and changes."""
+
+    _root: Local
+    _spark: SparkSession | None
+    _log: list[Any] | None
+    micro_batches: list[MicroBatch]
+
+    if TYPE_CHECKING:
+
+        def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
+            """Return the number of a result, and its node."""
+
+        def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
+            """Return the node of a part of the topology."""
+
+        def _replay(self, node: Node) -> Replay:
+            """Return a driver of one result, to which the same rows can be fed again."""
+
+    @validated
+    def explain_row(
+        self, key: KeyValue, table: ATopology | None = None, *, members: Positive = 20
+    ) -> RowExplanation:
+        """Explain a row after the last micro-batch: the rows that make it, or why there is none.
+
+        It reads the state, as ``dt.checkpoints.explain_row`` reads that of a query.
+
+        Parameters
+        ----------
+        key : value, tuple or dict
+            The key of the row: a value or, of several columns, a tuple or a mapping.
+        table : Table or Stream, optional
+            A result, an input, or a join or an aggregate on the way. It may be left out if the
+            driver has only one result.
+        members : int, default 20
+            The largest number of rows of a group that are named.
+
+        Returns
+        -------
+        RowExplanation
+            A tree, which prints as text. Its leaves are rows of inputs.
+
+        Raises
+        ------
+        PlanError
+            If ``table`` is not in the topology, or is left out of a driver with several results.
+            Also for a key of other columns or types.
+
+        See Also
+        --------
+        Driver.table : Return all rows of a table.
+        explain_row : Explain a row of a query's result.
+
+        Notes
+        -----
+        Records of streams are not stored once they are emitted or aggregated.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "user": pa.string()}
+        >>> orders = testing.table("orders", key="id", schema=schema)
+        >>> schema = {"user": pa.string(), "city": pa.string()}
+        >>> users = testing.table("users", key="user", schema=schema)
+        >>> driver = testing.Driver(orders.join(users, on="user", how="left"))
+        >>> changes = driver.pipe(orders, {"id": 1, "user": "ann"}, timestamp=1)
+        >>> changes = driver.pipe(users, {"user": "ann", "city": "Oslo"}, timestamp=2)
+        >>> driver.explain_row(1)
+        left join by foreign key user: id 1: user='ann', city='Oslo' @2
+        ├─ orders: id 1: user='ann' @1
+        └─ users: user 'ann': city='Oslo' @2
+        """
+        if table is None:
+            _, node = self._result("explain_row", None)
+        else:
+            node = self._part("explain_row", table)
+        columns = key_of("explain_row", node, key)
+        return self._walk(self._root, members).row(node, columns)
+
+    @validated
+    def explain_change(
+        self, change: AChange, result: AResult | None = None, *, members: Positive = 20
+    ) -> RowExplanation:
+        """Explain an emitted change: the record that caused it, and the rows that made it.
+
+        The records are fed once more, one by one, to a driver of their own.
+
+        Parameters
+        ----------
+        change : Change
+            A change that this driver has emitted.
+        result : Table or Stream, optional
+            The result that the change is of. It may be left out if the driver has only one.
+        members : int, default 20
+            The largest number of rows of a group that are named.
+
+        Returns
+        -------
+        RowExplanation
+            The row after the change. Its ``cause`` is the record, or None if stream time did.
+
+        Raises
+        ------
+        PlanError
+            If the driver has not emitted the change, is restored, or has several results and
+            ``result`` is left out.
+
+        See Also
+        --------
+        Driver.explain_row : Explain a row after the last micro-batch.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "item": pa.string()}
+        >>> sales = testing.stream("sales", key="id", schema=schema)
+        >>> schema = {"item": pa.string(), "price": pa.int64()}
+        >>> prices = testing.table("prices", key="item", schema=schema)
+        >>> driver = testing.Driver(sales.join(prices, on="item"))
+        >>> changes = driver.pipe(prices, {"item": "pen", "price": 2}, timestamp=1)
+        >>> changes = driver.pipe(sales, {"id": 7, "item": "pen"}, timestamp=3)
+        >>> changes += driver.pipe(prices, {"item": "pen", "price": 4}, timestamp=5)
+        >>> driver.explain_change(changes[0])
+        inner join of a stream with a table on item: id 7: item='pen', price=2 @3
+        ← sales: id 7: item='pen' @3
+        ├─ sales: id 7: item='pen' @3
+        └─ prices: item 'pen': price=2 @1
+        """
+        _, node = self._result("explain_change", result)
+        batches = [] if self._log is None else self.micro_batches
+        emitted = [(n, c) for n, batch in enumerate(batches) for c in batch.changes[node]]
+        found = [n for n, c in emitted if c is change] or [n for n, c in emitted if c == change]
+        if not found:
+            raise PlanError(
+                "explain_change",
+                f"change= is {change}, which this driver has not emitted",
+                "Give one that pipe() or read() has returned, before any restore()",
+            )
+        alike = [c for n, c in emitted if n == found[0] and same(c, change)]
+        nth = next((n for n, c in enumerate(alike) if c is change), 0)
+        batches = batches[: found[0] + 1]
+        return self._explained(self._replay(node), batches, node, change, nth, members)
+
+    def _explained(
+        self,
+        replay: Replay,
+        batches: Sequence[MicroBatch],
+        node: Node,
+        change: Change,
+        nth: int,
+        members: int,
+    ) -> RowExplanation:
+        """Run micro-batches again, and explain the change of this kind with number ``nth`` that
+        comes in the last one.
+        """
+        if self._root.idle is not None:
+            replay.local.go_on(self._root.idle)
+        *before, last = batches
+        for batch in before:
+            replay.again(batch.fed, batch.now_us, batch.beat_us)
+        walk = self._walk(replay.local, members)
+        explanations: list[RowExplanation] = []
+        waits = any(inner.longest_align_us is not None for inner in node.walk())
+        steps = [last.fed] if waits else [[step] for step in one_by_one(last.fed)]
+        for step in [*steps, []]:
+            emitted = replay.again(step, last.now_us, last.beat_us if not step else None)
+            for again in emitted:
+                if same(again, change) and len(explanations) <= nth:
+                    cause = record_of(*step[0]) if len(step) == 1 else None
+                    explanations.append(change_explanation(walk, node, change, cause))
+        assert explanations, "a change that does not come again"
+        return explanations[-1]
+
+    def _walk(self, run: Local, members: int) -> Walk:
+        """Return the walk over the present state of a run."""
+        expressions = None if self._spark is None else Evaluator(self._spark)
+        return Walk(run.plan.stages, LocalState(run), expressions, members)
+
+
+def one_by_one(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source, pa.Table]]:
+    """Yield the rows of a micro-batch in the order in which they were fed, each as a table."""
+    rows = [
+        (table.column(SEQUENCE)[row].as_py(), source, table.slice(row, 1))
+        for source, table in fed
+        for row in range(len(table))
+    ]
+    yield from ((source, row) for _, source, row in sorted(rows, key=lambda placed: placed[0]))
+
+
+def same(change: Change, other: Change) -> bool:
+    """Say whether two changes are alike, wherever they stand."""
+    return replace(change, position=0) == replace(other, position=0)
+
+
+def record_of(source: Source, row: pa.Table) -> RowExplanation:
+    """Return a fed row as a part of an explanation."""
+    (columns,) = row.to_pylist()
+    deleted, values = columns[DELETED], {name: columns[name] for name in source.values.names}
+    return RowExplanation(
+        name=source.name,
+        step="stream" if source.stream else "table",
+        key={name: columns[name] for name in source.key.names},
+        presence="none" if deleted else "row",
+        values={} if deleted else values,
+        time=moment(columns[EVENT_TIME]),
+        reason="the record deletes it" if deleted else "",
+        is_input=True,
+    )
+
+
+def change_explanation(
+    walk: Walk, node: Node, change: Change, cause: RowExplanation | None
+) -> RowExplanation:
+    """Explain a change that a record has just caused, by the state that it has left.
+
+    ``cause``: the record; None if stream time has passed.
+    """
+    key: dict[str, Any] = {**change.key}
+    if node.stream:
+        if cause is not None:
+            key = {**cause.key, **cause.values, **key}
+            time_us = None if cause.time is None else change.timestamp_us
+            walk = replace(walk, at_us=time_us)
+        walk = replace(walk, emitted=change.values)
+    explained = walk.row(node, key)
+    is_row = change.change == "upsert"
+    says_row = explained.presence == "row"
+    shown = all((change.values or {}).get(n, v) == v for n, v in explained.values.items())
+    if explained.presence != "unknown" and (says_row != is_row or (is_row and not shown)):
+        reason = "what is stored after the record does not show this row"
+        explained = replace(explained, inputs=(), reason=reason)
+    return replace(
+        explained,
+        key=change.key,
+        presence="row" if is_row else "none",
+        values=dict(change.values or {}) if is_row else {},
+        time=change.timestamp,
+        cause=cause,
+    )

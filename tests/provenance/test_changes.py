@@ -1,0 +1,122 @@
+"""Emitted changes, explained: the record that caused each, and the rows that made it."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.errors import PlanError
+
+INT, TEXT = pa.int64(), pa.string()
+
+
+def lines(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_each_change_of_a_join_has_its_record() -> None:
+    orders = testing.table("orders", key="id", schema={"id": INT, "amount": INT})
+    payments = testing.table("payments", key="id", schema={"id": INT, "paid": INT})
+    driver = testing.Driver(orders.join(payments, how="left"))
+    with driver.batch() as changes:
+        driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+        driver.pipe(payments, {"id": 1, "paid": 15}, timestamp=2)
+        driver.pipe(orders, {"id": 1}, timestamp=3, deleted=True)
+    assert [repr(driver.explain_change(change)) for change in changes] == [
+        lines(
+            """
+            left join by key: id 1: amount=40, paid=None @1
+            ← orders: id 1: amount=40 @1
+            ├─ orders: id 1: amount=40 @1
+            └─ payments: no row with id 1
+            """
+        ).replace("None", "null"),
+        lines(
+            """
+            left join by key: id 1: amount=40, paid=15 @2
+            ← payments: id 1: paid=15 @2
+            ├─ orders: id 1: amount=40 @1
+            └─ payments: id 1: paid=15 @2
+            """
+        ),
+        lines(
+            """
+            left join by key: no row with id 1, because orders has no row with id 1
+            ← orders: no row with id 1
+            ├─ orders: no row with id 1
+            └─ payments: id 1: paid=15 @2
+            """
+        ),
+    ]
+
+
+def test_a_record_meets_the_version_of_its_time() -> None:
+    sales = testing.stream("sales", key="id", schema={"id": INT, "item": TEXT})
+    schema = {"item": TEXT, "price": INT}
+    prices = testing.table("prices", key="item", schema=schema, versioned="1 day")
+    driver = testing.Driver(sales.join(prices, on="item", how="left"))
+    rows = [{"item": "pen", "price": 2}, {"item": "pen", "price": 3}]
+    driver.pipe(prices, rows, timestamp=[10, 20])
+    (change,) = driver.pipe(sales, {"id": 1, "item": "pen"}, timestamp=15)
+    assert repr(driver.explain_change(change)) == lines(
+        """
+        left join of a stream with a table on item: id 1: item='pen', price=2 @15
+        ← sales: id 1: item='pen' @15
+        ├─ sales: id 1: item='pen' @15
+        └─ prices: item 'pen': price=2 @10
+        """
+    )
+    met = driver.explain_row({"id": 8, "item": "pen"})
+    assert [row.values for row in met.inputs] == [{"item": "pen"}, {"price": 3}]
+    assert driver.explain_row(8).reason == "records are not stored; give the record's item"
+    (change,) = driver.pipe(sales, {"id": 2, "item": "ink"}, timestamp=16)
+    assert driver.explain_change(change).inputs[1].reason == "prices has no row with item 'ink'"
+
+
+def test_both_records_of_a_join_of_streams() -> None:
+    clicks = testing.stream("clicks", key="user", schema={"user": TEXT, "page": TEXT})
+    buys = testing.stream("buys", key="user", schema={"user": TEXT, "amount": INT})
+    within = dt.within(before="1 second", after="1 second")
+    driver = testing.Driver(clicks.join(buys, within=within))
+    pages = [{"user": "ann", "page": page} for page in ("home", "help")]
+    driver.pipe(clicks, pages, timestamp=[1, 2])
+    _, change = driver.pipe(buys, {"user": "ann", "amount": 5}, timestamp=3)
+    assert [(row.name, row.values) for row in driver.explain_change(change).inputs] == [
+        ("clicks", {"page": "help"}),
+        ("buys", {"amount": 5}),
+    ]
+
+
+def test_a_window_waits_until_it_is_closed() -> None:
+    views = testing.stream("views", key="user", schema={"user": TEXT, "page": TEXT})
+    hours = views.group_by("page").window(dt.windows.tumbling("1 hour"))
+    counts = hours.agg(n=dt.count())
+    driver = testing.Driver(counts.to_table(windows="on_close"))
+    driver.pipe(views, {"user": "ann", "page": "home"}, timestamp=0)
+    hour = 3_600_000_000
+    window = {"window_start": pa.scalar(0, pa.timestamp("us", "UTC")).as_py()}
+    window["window_end"] = pa.scalar(hour, pa.timestamp("us", "UTC")).as_py()
+    explanation = driver.explain_row({"page": "home", **window})
+    assert (explanation.presence, explanation.reason) == (
+        "none",
+        "it waits until stream time passes 3600000000",
+    )
+    assert explanation.inputs[0].values == {"n": 1}
+    assert driver.explain_row({"page": "help", **window}).presence == "none"
+    (change,) = driver.advance_stream_time(hour)
+    closed = driver.explain_change(change)
+    assert (closed.presence, closed.values, closed.cause) == ("row", {"n": 1}, None)
+
+
+def test_changes_of_others_are_refused() -> None:
+    orders = testing.table("orders", key="id", schema={"id": INT, "amount": INT})
+    driver = testing.Driver(orders)
+    (change,) = driver.pipe(orders, {"id": 1, "amount": 40}, timestamp=1)
+    with pytest.raises(PlanError, match="this driver has not emitted"):
+        testing.Driver(orders).explain_change(change)
+    with pytest.raises(PlanError, match="this driver has not emitted"):
+        testing.Driver.restore(orders, driver.snapshot()).explain_change(change)

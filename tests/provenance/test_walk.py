@@ -1,0 +1,300 @@
+"""Explanations of rows, step by step, as text: what a driver's state says of them."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail import testing
+from dovetail.errors import PlanError
+from dovetail.typing import RowExplanation
+
+INT, TEXT = pa.int64(), pa.string()
+ORDERS = {"id": INT, "customer": INT, "amount": INT}
+
+
+@pytest.fixture
+def orders() -> dt.Table:
+    return testing.table("orders", key="id", schema=ORDERS)
+
+
+@pytest.fixture
+def payments() -> dt.Table:
+    return testing.table("payments", key="id", schema={"id": INT, "paid": INT})
+
+
+@pytest.fixture
+def customers() -> dt.Table:
+    return testing.table("customers", key="id", schema={"id": INT, "name": TEXT})
+
+
+def order(id_: int, customer: int | None, amount: int) -> dict[str, Any]:
+    return {"id": id_, "customer": customer, "amount": amount}
+
+
+def shown(driver: testing.Driver, key: object, **options: Any) -> str:
+    return repr(driver.explain_row(key, **options))
+
+
+def lines(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_a_row_of_an_input(orders: dt.Table) -> None:
+    driver = testing.Driver(orders)
+    driver.pipe(orders, order(1, 9, 40), timestamp=3)
+    assert shown(driver, 1) == "orders: id 1: customer=9, amount=40 @3"
+    assert shown(driver, 2) == "orders: no row with id 2"
+    assert driver.explain_row(2).reason == "orders has no row with id 2"
+    driver.pipe(orders, {"id": 1}, timestamp=4, deleted=True)
+    assert shown(driver, 1) == "orders: no row with id 1"
+
+
+@pytest.mark.parametrize(
+    ("how", "present"), [("inner", [1]), ("left", [1, 2]), ("outer", [1, 2, 3])]
+)
+def test_a_join_by_key(orders: dt.Table, payments: dt.Table, how: Any, present: list[int]) -> None:
+    driver = testing.Driver(orders.join(payments, how=how))
+    driver.pipe(orders, [order(1, 9, 40), order(2, 9, 50)], timestamp=[1, 2])
+    driver.pipe(payments, [{"id": 1, "paid": 15}, {"id": 3, "paid": 5}], timestamp=[3, 4])
+    assert [key for key in (1, 2, 3, 4) if driver.explain_row(key).presence == "row"] == present
+    assert shown(driver, 1) == lines(
+        f"""
+        {how} join by key: id 1: customer=9, amount=40, paid=15 @3
+        ├─ orders: id 1: customer=9, amount=40 @1
+        └─ payments: id 1: paid=15 @3
+        """
+    )
+    assert [driver.explain_row(key).reason for key in (2, 3, 4)] == {
+        "inner": [f"{name} has no row with id {key}" for key, name in NO_PAIR.items()],
+        "left": ["", "orders has no row with id 3", "orders has no row with id 4"],
+        "outer": ["", "", "orders has no row with id 4"],
+    }[how]
+
+
+NO_PAIR = {2: "payments", 3: "orders", 4: "orders"}
+
+
+def test_a_join_by_foreign_key(orders: dt.Table, customers: dt.Table) -> None:
+    driver = testing.Driver(orders.join(customers, on="customer", select=["amount", "name"]))
+    driver.pipe(orders, [order(1, 9, 40), order(2, 8, 50), order(3, None, 60)], timestamp=1)
+    driver.pipe(customers, {"id": 9, "name": "ann"}, timestamp=2)
+    assert shown(driver, 1) == lines(
+        """
+        inner join by foreign key customer: id 1: amount=40, name='ann' @2
+        ├─ orders: id 1: customer=9, amount=40 @1
+        └─ customers: id 9: name='ann' @2
+        """
+    )
+    assert [driver.explain_row(key).reason for key in (2, 3, 4)] == [
+        "orders with id 2 refers to customers with id 8, and customers has no row with id 8",
+        "orders with id 3 refers to no customers, for its customer is null",
+        "orders has no row with id 4",
+    ]
+
+
+def test_a_star_of_foreign_keys(orders: dt.Table, customers: dt.Table) -> None:
+    shops = testing.table("shops", key="id", schema={"id": INT, "city": TEXT})
+    named = orders.join(customers, on="customer", how="left", name="named")
+    driver = testing.Driver(named.join(shops, on="amount", select=["name", "city"]))
+    rows = [order(1, 9, 5), order(2, None, 5), order(3, 9, 6)]
+    driver.pipe(orders, rows, timestamp=1)
+    driver.pipe(customers, {"id": 9, "name": "ann"}, timestamp=2)
+    driver.pipe(shops, {"id": 5, "city": "Oslo"}, timestamp=3)
+    assert shown(driver, 1) == lines(
+        """
+        inner join by foreign key amount: id 1: name='ann', city='Oslo' @3
+        ├─ named, left join by foreign key customer: id 1: customer=9, amount=5, name='ann' @2
+        │  ├─ orders: id 1: customer=9, amount=5 @1
+        │  └─ customers: id 9: name='ann' @2
+        └─ shops: id 5: city='Oslo' @3
+        """
+    )
+    values = [driver.explain_row(key).values for key in (2, 3)]
+    assert values == [{"name": None, "city": "Oslo"}, {}]
+    assert driver.explain_row(3).reason == (
+        "named with id 3 refers to shops with id 6, and shops has no row with id 6"
+    )
+    assert driver.explain_row(3, named).values["name"] == "ann"
+
+
+def test_a_right_row_alone(orders: dt.Table, customers: dt.Table) -> None:
+    joined = orders.join(customers, on="customer", how="outer", select=["amount", "name"])
+    driver = testing.Driver(joined)
+    driver.pipe(orders, [order(1, 9, 40), order(2, 8, 50)], timestamp=1)
+    driver.pipe(customers, [{"id": 9, "name": "ann"}, {"id": 7, "name": "bob"}], timestamp=2)
+    assert shown(driver, (None, 7)) == lines(
+        """
+        outer join by foreign key customer: id null, right_id 7: amount=null, name='bob' @2
+        └─ customers: id 7: name='bob' @2
+        """
+    )
+    assert driver.explain_row((None, 9)).reason == (
+        "orders with id 1 refers to it, so it is joined"
+    )
+    assert driver.explain_row((2, None)).values == {"amount": 50, "name": None}
+
+
+def test_an_aggregate_names_the_rows_of_its_group(orders: dt.Table) -> None:
+    totals = orders.group_by("customer").agg(total=dt.sum("amount"))
+    driver = testing.Driver(totals)
+    driver.pipe(orders, [order(n, n % 2, 10 * n) for n in range(1, 6)], timestamp=1)
+    assert shown(driver, 0) == lines(
+        """
+        aggregate by customer: customer 0: total=60 @1
+        ├─ orders: id 2: customer=0, amount=20 @1
+        └─ orders: id 4: customer=0, amount=40 @1
+        """
+    )
+    explanation = driver.explain_row(1, members=2)
+    assert [row.key for row in explanation.inputs] == [{"id": 1}, {"id": 3}]
+    assert explanation.reason == "1 more rows are not named"
+    assert driver.explain_row(7).reason == "orders has no row with customer 7"
+
+
+def test_a_condition_leaves_a_row_out() -> None:
+    schema = {"id": INT, "amount": INT, "open": pa.bool_()}
+    orders = testing.table("orders", key="id", schema=schema)
+    payments = testing.table("payments", key="id", schema={"id": INT, "paid": INT})
+    joined = orders.join(payments)
+    driver = testing.Driver(joined.where("open"), spark=None)
+    rows = [{"id": n, "amount": 10, "open": n == 1} for n in (1, 2)]
+    driver.pipe(orders, rows, timestamp=1)
+    driver.pipe(payments, [{"id": n, "paid": 5} for n in (1, 2)], timestamp=2)
+    assert shown(driver, 1) == lines(
+        """
+        where open: id 1: amount=10, open=True, paid=5 @2
+        └─ inner join by key: id 1: amount=10, open=True, paid=5 @2
+           ├─ orders: id 1: amount=10, open=True @1
+           └─ payments: id 1: paid=5 @2
+        """
+    )
+    assert driver.explain_row(2).reason == "dropped by the condition `open`"
+    assert driver.explain_row(2).inputs[0].presence == "row"
+    assert driver.explain_row(3).reason == "orders has no row with id 3"
+
+
+def test_a_union_names_the_table(orders: dt.Table) -> None:
+    others = testing.table("others", key="id", schema=ORDERS)
+    union = orders.union(others, source="shop").materialize()
+    driver = testing.Driver(union)
+    driver.pipe(orders, order(1, 9, 40), timestamp=1)
+    driver.pipe(others, order(1, 8, 50), timestamp=2)
+    assert shown(driver, (1, "others")) == lines(
+        """
+        materialized: id 1, shop 'others': customer=8, amount=50 @2
+        └─ union: id 1, shop 'others': customer=8, amount=50 @2
+           └─ key by id, others: id 1, shop 'others': customer=8, amount=50 @2
+              └─ others: id 1: customer=8, amount=50 @2
+        """
+    )
+    assert driver.explain_row((2, "orders")).presence == "none"
+
+
+def test_another_key(orders: dt.Table) -> None:
+    driver = testing.Driver(orders.key_by("customer", duplicates="last"))
+    driver.pipe(orders, [order(1, 9, 40), order(2, 9, 50)], timestamp=[1, 2])
+    explanation = driver.explain_row(9)
+    assert explanation.values == {"id": 2, "amount": 50}
+    assert [row.key for row in explanation.input_rows] == [{"id": 1}, {"id": 2}]
+
+
+def test_an_element_of_an_array() -> None:
+    schema = {"id": INT, "items": pa.list_(TEXT)}
+    orders = testing.table("orders", key="id", schema=schema)
+    driver = testing.Driver(orders.explode("items", position="n"))
+    driver.pipe(orders, {"id": 1, "items": ["pen", "ink"]}, timestamp=1)
+    assert shown(driver, (1, 1)) == lines(
+        """
+        explode items by n: id 1, n 1: items='ink' @1
+        └─ orders: id 1: items=['pen', 'ink'] @1
+        """
+    )
+    assert driver.explain_row((1, 2)).reason == "items of this row has no element with n 2"
+
+
+def test_a_versioned_table_has_its_last_version() -> None:
+    prices = testing.table("prices", key="id", schema={"id": INT, "price": INT}, versioned="1 day")
+    driver = testing.Driver(prices)
+    driver.pipe(prices, [{"id": 1, "price": 5}, {"id": 1, "price": 4}], timestamp=[9, 3])
+    assert shown(driver, 1) == "prices: id 1: price=5 @9"
+    driver.pipe(prices, {"id": 1}, timestamp=12, deleted=True)
+    assert driver.explain_row(1).presence == "none"
+
+
+def test_a_row_that_has_expired(orders: dt.Table) -> None:
+    driver = testing.Driver(orders.expire(after="10 seconds"))
+    driver.pipe(orders, order(1, 9, 40), timestamp=0)
+    assert driver.explain_row(1).presence == "row"
+    driver.pipe(orders, order(2, 9, 40), timestamp=20_000_000)
+    assert driver.explain_row(1).reason == "orders has no row with id 1, or it has expired"
+
+
+def test_records_of_a_stream_are_not_stored() -> None:
+    views = testing.stream("views", key="user", schema={"user": TEXT, "page": TEXT})
+    driver = testing.Driver(views.group_by("page").agg(n=dt.count()))
+    driver.pipe(views, [{"user": user, "page": "home"} for user in ("ann", "bob")], timestamp=1)
+    assert shown(driver, "home") == (
+        "aggregate by page: page 'home': n=2 @1; the records of views are not stored, "
+        "only what they come to"
+    )
+    assert driver.explain_row("help").reason == "views had no record with page 'help'"
+
+
+def test_a_part_of_the_topology(orders: dt.Table, payments: dt.Table, customers: dt.Table) -> None:
+    paid = orders.join(payments)
+    driver = testing.Driver(paid.join(customers, on="customer"))
+    driver.pipe(orders, order(1, 9, 40), timestamp=1)
+    driver.pipe(payments, {"id": 1, "paid": 15}, timestamp=2)
+    assert driver.explain_row(1).presence == "none"
+    assert driver.explain_row(1, paid).values == {"customer": 9, "amount": 40, "paid": 15}
+    assert driver.explain_row(1, orders).presence == "row"
+
+
+def test_its_forms() -> None:
+    named = testing.table("<b>", key="id", schema={"id": INT, "at": pa.timestamp("us", "UTC")})
+    driver = testing.Driver(named)
+    driver.pipe(named, {"id": 1, "at": 10**15}, timestamp=10**15)
+    explanation = driver.explain_row(1)
+    assert explanation.to_dict() == {
+        "name": "<b>",
+        "step": "table",
+        "key": {"id": 1},
+        "presence": "row",
+        "values": {"at": "2001-09-09T01:46:40+00:00"},
+        "time": "2001-09-09T01:46:40+00:00",
+        "reason": "",
+        "is_input": True,
+        "inputs": [],
+        "cause": None,
+    }
+    assert explanation._repr_html_() == (
+        "<strong>&lt;b&gt;</strong>: id 1: at=2001-09-09T01:46:40Z @2001-09-09T01:46:40Z"
+    )
+    assert isinstance(explanation, RowExplanation)
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("x", "key= has 'x' for id, of type int64"),
+        ((1, 2), "key= has (1, 2) for id"),
+        (None, "key= is None, and no key has a null"),
+        ({"no": 1}, "key= is {'no': 1}, the key of orders is id"),
+    ],
+)
+def test_another_key_is_refused(orders: dt.Table, key: Any, problem: str) -> None:
+    with pytest.raises(PlanError) as error:
+        testing.Driver(orders).explain_row(key)
+    assert problem in str(error.value)
+
+
+def test_another_table_is_refused(orders: dt.Table, payments: dt.Table) -> None:
+    with pytest.raises(PlanError, match="not a part of the topology"):
+        testing.Driver(orders).explain_row(1, payments)
+    with pytest.raises(PlanError, match="result= is missing"):
+        testing.Driver(orders, payments).explain_row(1)
