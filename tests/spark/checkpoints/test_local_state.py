@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import dovetail as dt
 from dovetail.spark.checkpoints.changelog_files import Unknown
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
+from dovetail.spark.checkpoints.store_rows import local_rows
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 pytest.importorskip("rocksdict")
@@ -45,6 +46,28 @@ def test_all_blobs_of_all_micro_batches(spark: SparkSession, path: Path, golden:
             assert found == expected
             count += len(found)
     assert count
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_the_rows_of_all_tables(path: Path, golden: Copied) -> None:
+    """They are those that ``tools/golden.py`` has written beside the checkpoint."""
+    files = LocalFiles(golden(path))
+    for name, lines in json.loads(path.with_suffix(".json").read_text()).items():
+        table, _, batch = name.partition(" @")
+        stored = CheckpointStores.read("test", files, int(batch))
+        store = stored.named(table)
+        rows = [row for part in local_rows(stored, store) for row in part.to_pylist()]
+        expected = [json.loads(line) for line in lines]
+        shown = [json.loads(json.dumps(row, default=str)) for row in rows]
+        for row in (*shown, *expected):
+            del row["_timestamp"]
+            row.pop("_due", None)
+        assert sorted(shown, key=repr) == sorted(expected, key=repr)
+        (first, *_) = store.store.own_key
+        keys = [row[first.name] for row in rows][:2] if len(store.store.own_key) == 1 else []
+        if keys:
+            some = [r for t in local_rows(stored, store, keys=keys) for r in t.to_pylist()]
+            assert some == [row for row in rows if row[first.name] in keys]
 
 
 def test_a_key_is_looked_up_without_a_session(

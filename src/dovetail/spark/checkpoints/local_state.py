@@ -13,6 +13,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -51,6 +52,10 @@ class LocalFiles:
         with suppress(FileNotFoundError, NotADirectoryError):
             return (self._folder / name).read_bytes()
         return None
+
+    def modified(self, name: str) -> datetime:
+        """Return the time at which a file was written."""
+        return datetime.fromtimestamp((self._folder / name).stat().st_mtime, timezone.utc)
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
         """Return the checkpoint's own file. Paths in Spark's metadata are not needed here."""

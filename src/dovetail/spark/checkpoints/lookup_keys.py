@@ -56,7 +56,9 @@ def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[An
         raise PlanError(
             caller,
             f"{text} is no key, which is {', '.join(field.name for field in fields)}",
-            "Give its value, or a JSON list of the values of its columns",
+            "Give its value"
+            if len(fields) == 1
+            else "Give a JSON list of the values of its columns",
         ) from error
     return key[0] if len(key) == 1 else tuple(key)
 

@@ -190,7 +190,7 @@ def read_state(
             return _only(result(stored, whole, node), names)
     if table is None:
         _refuse_for("a table", {"as_of": as_of, "keys": keys, "columns": columns})
-        return spark.createDataFrame(list(_listing(stored)), _LISTING)
+        return spark.createDataFrame([tuple(row.values()) for row in listing(stored)], _LISTING)
     stage_store = stored.named(table)
     if as_of is not None:
         refuse_other_times("read_state", table, stage_store, as_of)
@@ -218,8 +218,8 @@ def _refuse_for(what: str, arguments: Mapping[str, Any]) -> None:
             raise ConfigurationError("read_state", f"{name}= goes with {what}", "Name one")
 
 
-def _listing(stored: CheckpointStores) -> Iterator[tuple[Any, ...]]:
-    """Yield a row of ``_LISTING`` for each store."""
+def listing(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
+    """Yield a row of ``_LISTING`` for each store, by the names of its columns."""
     stores = stored.stores
     offsets = stored.offsets() if stores else []
     for stage_store in stores:
@@ -232,17 +232,17 @@ def _listing(stored: CheckpointStores) -> Iterator[tuple[Any, ...]]:
             for bucket_part in stage_store.buckets.values()
             for clock in stage_store.store.clocks or range(len(bucket_part.stream_time_us))
         ]
-        yield (
-            stage_store.stage.number,
-            stage_store.stage.title,
-            stage_store.name,
-            stage_store.store.of or None,
-            stage_store.store.holds,
-            sum(segment.rows for segment in segments),
-            sum(segment.size_bytes for segment in segments),
-            len(segments),
-            sum(bool(bucket_part.runs) for bucket_part in runs),
-            max((moment(time) for time in times if time is not None), default=None),
-            stored.batch,
-            offsets,
-        )
+        yield {
+            "stage": stage_store.stage.number,
+            "operator": stage_store.stage.title,
+            "store": stage_store.name,
+            "table": stage_store.store.of or None,
+            "holds": stage_store.store.holds,
+            "rows": sum(segment.rows for segment in segments),
+            "bytes": sum(segment.size_bytes for segment in segments),
+            "segments": len(segments),
+            "buckets": sum(bool(bucket_part.runs) for bucket_part in runs),
+            "stream_time": max((moment(t) for t in times if t is not None), default=None),
+            "batch": stored.batch,
+            "offsets": offsets,
+        }

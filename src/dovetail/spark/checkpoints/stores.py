@@ -113,6 +113,25 @@ class CheckpointStores:
         )
 
     @property
+    def tables(self) -> Mapping[str, Store]:
+        """The stores that can be read, by the names of their tables; of several stores of a table
+        the one that ``named`` returns.
+        """
+        stages = sorted(self.stages.values(), key=lambda stage: stage.number)
+        stores = [pair for stage in stages for pair in stage.stores.items()]
+        readable = [pair for pair in stores if pair[1].kind is not None and pair[1].of]
+        readable.sort(key=lambda pair: pair[1].kind == "queue")
+        tables: dict[str, Store] = {}
+        for _, store in readable:
+            tables.setdefault(store.of, store)
+        return tables
+
+    @property
+    def has_frames(self) -> bool:
+        """True if Spark reads the stores, so that they can be read as frames."""
+        return isinstance(self.files, SparkFiles)
+
+    @property
     def checkpoint(self) -> str:
         """The folder of the checkpoint."""
         return self.files.checkpoint
