@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlencode
 
 import pytest
 from chromium import PHONE
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import dovetail as dt
+from dovetail.cli import app
+from dovetail.page.server import serve_checkpoint
+from dovetail.physical.topology_graph import topology_graph
 
+PICTURES = os.environ.get("DOVETAIL_PICTURES")
+"""The folder in which the documentation's pictures of the page are written anew, if it is given."""
 DESK = {"width": 1280, "height": 1100, "deviceScaleFactor": 1, "mobile": False}
 
 
@@ -41,8 +49,12 @@ def query(spark: SparkSession, folder: Path) -> Iterator[Any]:
         return dt.Table.from_changelog(frame, key="id", timestamp="at", name=name)
 
     joined = table("orders", "amount").join(table("<payments>", "paid"), how="left")
-    query = joined.write_stream(
-        dt.to_parquet(folder / "due"),
+    checked = joined.where("100 / amount > 0", errors="dead_letter")
+    query = dt.run(
+        {
+            checked: dt.to_parquet(folder / "due"),
+            dt.dead_letters: dt.to_parquet(folder / "letters"),
+        },
         checkpoint=folder / "checkpoint",
         buckets=2,
         query_name="due <now>",
@@ -81,7 +93,7 @@ def test_events_are_the_progress(query: Any, page: Any) -> None:
     found = events(page.url + "events", 1 + len(dt.metrics.recent(query)))
     batches = [batch for kind, batch in found if kind == "batch"]
     states = [state for kind, state in found if kind == "state"]
-    assert states == [{"active": True, "failure": None}]
+    assert states == [{"words": "running", "active": True, "failure": None}]
     read = [batch for batch in batches if any(one["rows"] for one in batch["inputs"])]
     assert [batch["stages"][0]["changes"] for batch in read] == [
         progress.stages[0].changes for progress in expected
@@ -104,7 +116,7 @@ def test_others_need_the_token(query: Any) -> None:
         base, _, token = page.url.partition("?token=")
         assert len(token) > 16
         for wrong in ("", "?token=nonsense"):
-            for path in ("", "events"):
+            for path in ("", "events", "tables", "rows", "letters"):
                 with pytest.raises(HTTPError, match="403"):
                     urllib.request.urlopen(base + path + wrong)
         assert urllib.request.urlopen(page.url).status == 200
@@ -123,6 +135,43 @@ def test_a_port_in_use_is_named_and_a_stopped_page_is_gone(query: Any) -> None:
     assert query.isActive
 
 
+def look_up(browser: Any, table: str, key: object) -> None:
+    """Use the form by the keyboard alone."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import Select, WebDriverWait
+
+    options = "return document.querySelector('#table').options.length"
+    WebDriverWait(browser, 60).until(lambda b: b.execute_script(options))
+    Select(browser.find_element(By.ID, "table")).select_by_value(table)
+    field = browser.find_element(By.NAME, "key")
+    field.clear()
+    field.send_keys(str(key), Keys.ENTER)
+
+
+def answer_of(url: str, path: str, **parameters: str) -> Any:
+    with urllib.request.urlopen(f"{url}{path}?{urlencode(parameters)}", timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_rows_are_searched_by_key(query: Any, page: Any) -> None:
+    assert answer_of(page.url, "tables") == {
+        "tables": [
+            {"name": name, "key": ["id"], "holds": "last row per key"}
+            for name in ("orders", "<payments>", "left join of orders and <payments>")
+        ]
+    }
+    batch = query.lastProgress["batchId"]
+    found = answer_of(page.url, "rows", table="<payments>", key="3")
+    assert found["header"] == ["time", "id", "paid"]
+    assert found["rows"] == [["2024-05-01T10:00:01Z", "3", "3"]]
+    assert found["count"] == 1
+    assert found["batch"] <= batch
+    assert answer_of(page.url, "rows", table="orders", key="77")["rows"] == []
+    unknown = answer_of(page.url, "rows", table="none", key="1")["error"]
+    assert "holds no rows of 'none'. It has " in unknown
+
+
 def test_figures_move_in_a_browser(
     browser: Any, query: Any, page: Any, folder: Path, tmp_path: Path
 ) -> None:
@@ -137,10 +186,26 @@ def test_figures_move_in_a_browser(
     rows = "document.querySelector('#inputs').textContent"
     assert shown(f"{rows}.includes('orders6')")
     assert "orders.dropped1id=None" in shown("document.querySelector('#unused').textContent")
-    write(folder / "orders", 2, [{"id": n, "amount": 7} for n in (1, 2)])
+    write(folder / "orders", 2, [{"id": n, "amount": 7 * n - 7} for n in (1, 2)])
     assert shown(f"{rows}.includes('orders8')")
+    letters = "document.querySelector('#letters').textContent"
+    assert shown(f'{letters}.includes(\'{{"id":1,"amount":0\')')
     stages = "document.querySelector('#stages').textContent"
     assert shown(f"{stages}.includes('orders 2')")
+    edges = "[...document.querySelectorAll('.dt-rate')].map(text => text.textContent)"
+    texts = shown(edges)
+    assert len(texts) == len(topology_graph(*query.parts.results).flows)
+    assert all(text.endswith("/s") for text in texts)
+    assert float(texts[0].removesuffix("/s")) > 0
+    words = "document.querySelector('.dt-topology').getAttribute('aria-label')"
+    assert "<payments> to left join by key: 0/s; left join by key to " in shown(words)
+    look_up(browser, "orders", 2)
+    assert shown("document.querySelector('#found tbody').textContent").startswith("2024-05-01")
+    rows = "[...document.querySelectorAll('#found tr')]"
+    found = f"{rows}.map(row => [...row.cells].map(cell => cell.textContent))"
+    assert shown(found) == [["time", "id", "amount"], ["2024-05-01T10:00:02Z", "2", "7"]]
+    answer = "document.querySelector('#answer').textContent"
+    assert shown(answer).startswith("One row of orders with id 2, after micro-batch ")
     for scheme, background in (("light", "rgb(246, 248, 249)"), ("dark", "rgb(20, 24, 28)")):
         feature = {"name": "prefers-color-scheme", "value": scheme}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
@@ -149,4 +214,66 @@ def test_figures_move_in_a_browser(
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
             assert shown("document.documentElement.scrollWidth") <= screen["width"]
             browser.save_screenshot(str(tmp_path / f"{name}-{scheme}.png"))
+            if name == "desk" and PICTURES is not None:
+                browser.save_screenshot(f"{PICTURES}/page-{scheme}.png")
+    look_up(browser, "<payments>", 9)
+    assert shown(f"{answer}.startsWith('<payments> has no row with id 9, after')")
+    look_up(browser, "<payments>", "x")
+    assert shown(f"{answer} == 'x is no key, which is id. Give its value.'")
     assert browser.get_log("browser") == []
+    assert query.isActive
+
+
+def test_the_page_of_a_checkpoint(browser: Any, query: Any, folder: Path, tmp_path: Path) -> None:
+    """With its topology and a record of its figures; without both, the page says so."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def shown(script: str) -> Any:
+        return WebDriverWait(browser, 60).until(lambda b: b.execute_script(f"return {script}"))
+
+    record, checkpoint = str(tmp_path / "figures.sqlite"), str(folder / "checkpoint")
+    dt.metrics.record(query, record).stop()
+    options: dict[str, Any] = {"session": None, "port": 0, "host": "127.0.0.1", "token": None}
+    page = serve_checkpoint(checkpoint, query.parts.results, record=record, **options)
+    try:
+        browser.get(page.url)
+        state = "document.querySelector('#state').textContent"
+        assert shown(f"{state}.startsWith('after micro-batch')")
+        assert "orders" in shown("document.querySelector('#inputs').textContent")
+        assert shown("[...document.querySelectorAll('.dt-rate')].every(t => t.textContent)")
+        look_up(browser, "<payments>", 3)
+        assert shown("document.querySelector('#found tbody').textContent").endswith("33")
+    finally:
+        page.stop()
+    page = serve_checkpoint(checkpoint, [], record=None, **options)
+    try:
+        browser.get(page.url)
+        assert shown(f"{state}.startsWith('after micro-batch')")
+        assert shown("document.querySelector('#unrecorded').checkVisibility()")
+        assert not browser.execute_script(
+            "return document.querySelector('.chart').checkVisibility()"
+        )
+        assert "needs the topology" in browser.execute_script("return document.body.textContent")
+        assert (
+            shown("document.querySelector('ol').textContent")
+            == "left join of orders and <payments>"
+        )
+    finally:
+        page.stop()
+    assert browser.get_log("browser") == []
+    shown_once = CliRunner().invoke(app, ["top", checkpoint, "--record", record])
+    assert "1. left join of orders and <payments>" in shown_once.output
+    assert "rows/s, up to " in shown_once.output
+    view = json.loads(CliRunner().invoke(app, ["top", "--record", record, "--json"]).output)
+    assert view["progress"]["inputs"][0]["name"] == "orders"
+    assert view["stores"] == []
+
+
+def test_a_page_of_other_results_or_another_file_is_refused(folder: Path, query: Any) -> None:
+    options: dict[str, Any] = {"session": None, "port": 0, "host": "127.0.0.1", "token": None}
+    checkpoint, (result, *_) = str(folder / "checkpoint"), query.parts.results
+    other = result.inputs[0]
+    with pytest.raises(dt.errors.CheckpointError, match="topology"):
+        serve_checkpoint(checkpoint, [other], record=None, **options)
+    with pytest.raises(dt.errors.ConfigurationError, match="/nowhere is not there"):
+        serve_checkpoint(checkpoint, [result], record="/nowhere", **options)

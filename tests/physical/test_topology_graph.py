@@ -5,7 +5,7 @@ from __future__ import annotations
 from sample_topologies import CITIES, CLICKS, HOURS, NAMED, ORDERS, PAID, SHIFTED, graph
 
 from dovetail.physical.explain import explain
-from dovetail.physical.topology_graph import GraphNode, GraphStage, TopologyGraph
+from dovetail.physical.topology_graph import EdgeFigure, GraphNode, GraphStage, TopologyGraph
 
 
 def rows(of: TopologyGraph) -> list[tuple[str, str, str, int | None]]:
@@ -48,6 +48,11 @@ def test_a_join_by_key_is_one_stage() -> None:
                 result=None,
             ),
         ),
+        flows={
+            ("n1", "n3"): EdgeFigure(1, "orders"),
+            ("n2", "n3"): EdgeFigure(1, "payments"),
+            ("n3", "n4"): EdgeFigure(1, None),
+        },
     )
 
 
@@ -68,9 +73,26 @@ def test_steps_of_one_node_are_in_several_stages() -> None:
     assert [f"{source}-{target}" for source, target in found.edges] == [
         *("n1-n2", "n2-n4", "n3-n4", "n4-n5", "n5-n6", "n6-n7", "n7-n8", "n8-n9")
     ]
+    joined = "left join of orders and customers"
+    assert list(found.flows.values()) == [
+        *(
+            EdgeFigure(1, "orders"),
+            EdgeFigure(2, "orders"),
+            EdgeFigure(2, "customers"),
+            EdgeFigure(3, joined),
+        ),
+        *(EdgeFigure(3, None), EdgeFigure(4, joined), EdgeFigure(5, joined), EdgeFigure(5, None)),
+    ]
     assert [node.details[0] for node in found.nodes if node.stage] == [
         *("step 1 of 3", "step 2 of 3", "step 3 of 3", "step 1 of 2", "step 2 of 2")
     ]
+    assert [*found.flows] == [*found.edges]
+
+
+def test_rows_within_a_stage_have_no_figure() -> None:
+    found = graph(SHIFTED)
+    assert found.edges == (("n1", "n2"), ("n2", "n3"), ("n3", "n4"))
+    assert found.flows == {("n1", "n2"): EdgeFigure(1, "clicks"), ("n3", "n4"): EdgeFigure(1, None)}
 
 
 def test_joined_windows_are_several_operators_of_one_stage() -> None:

@@ -17,6 +17,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.physical.topology_graph import GraphNode, GraphStage, TopologyGraph
 from dovetail.pictures.layout import Box, layout
+from dovetail.pictures.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 FORMS: list[Any] = ["mermaid", "svg", "html"]
@@ -30,6 +31,19 @@ def meet(one: Box, other: Box) -> bool:
         and one.y < other.y + other.height
         and other.y < one.y + one.height
     )
+
+
+@pytest.mark.parametrize("results", TOPOLOGIES.values(), ids=TOPOLOGIES)
+def test_rates_have_places_beside_their_edges(results: Any) -> None:
+    """Each figure has an empty text, and no two of them lie in one place."""
+    found = graph(*results)
+    picture = ET.fromstring(svg(found, rates=True))
+    rates = [part for part in picture.iter(f"{SVG}text") if part.get("class") == "dt-rate"]
+    assert len(rates) == len(found.flows)
+    assert not any(rate.text for rate in rates)
+    places = [(rate.get("x"), rate.get("y")) for rate in rates]
+    assert len({*places}) == len(places)
+    assert "dt-rate" not in [part.get("class") for part in ET.fromstring(svg(found)).iter()]
 
 
 def test_mermaid_is_a_flowchart_with_a_box_for_each_stage() -> None:

@@ -39,6 +39,8 @@ def test_the_wheel_has_the_library_and_nothing_else(built: Path) -> None:
     assert {name for name in names if not name.startswith(about)} == {
         *MODULES,
         "dovetail/page/page.html",
+        "dovetail/page/script.js",
+        "dovetail/page/style.css",
         "dovetail/py.typed",
     }
     assert f"{about}/licenses/LICENSE" in names

@@ -1,35 +1,31 @@
-"""Server of the live page: the topology's picture, and the figures of each micro-batch.
-
-The page is one file without links to elsewhere. New figures reach it as server-sent events. The
-server reads the query's progress from threads of its own, so it never slows or stops the query.
-"""
+"""The server of the live page, in a thread of its own."""
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import suppress
-from html import escape
-from importlib.resources import files
 from ipaddress import ip_address
-from threading import Event, Lock, Thread
-from typing import Any
+from pathlib import PurePath
+from threading import Event, Thread
+
+from pyspark.sql import SparkSession
 
 from dovetail.base.validation import Text, validated
-from dovetail.physical.topology_graph import topology_graph
-from dovetail.pictures.svg import svg
-from dovetail.spark.metrics.history import as_json
-from dovetail.spark.metrics.progress import AQuery, ProgressFollower
+from dovetail.page.content import Shown, page_html
+from dovetail.page.figures import LiveFigures, RecordedFigures
+from dovetail.page.search import StateSearch
+from dovetail.plan.fingerprint import in_one_order, refuse_other
+from dovetail.plan.nodes import Node
+from dovetail.spark.checkpoints.state_lookup import at_once
+from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.execution.frames import session_of
+from dovetail.spark.metrics.history import recorded_after
+from dovetail.spark.metrics.progress import AQuery
 from dovetail.spark.metrics.serving import Port, binding, optional
-from dovetail.spark.query.topology_query import TopologyQuery
 
 _EXTRAS = "page,pictures"
-_BATCHES_MAX = 500
-"""The number of micro-batches that the page shows at most."""
-_EVERY_S = 1.0
 
 
 class Page:
@@ -53,15 +49,17 @@ class Page:
 
     url: str
 
-    def __init__(self, query: TopologyQuery, host: str, port: int, token: str | None) -> None:
+    def __init__(self, shown: Shown, host: str, port: int, token: str | None) -> None:
         optional("serve", "starlette", _EXTRAS)
         uvicorn = optional("serve", "uvicorn", _EXTRAS)
-        self._figures, self._stopping = _Batches(query), Event()
-        application = _application(query, self._figures, self._stopping, token)
+        from dovetail.page.application import application_of
+
+        self._stopping = Event()
+        application = application_of(shown, self._stopping, token)
         listening = socket.create_server((host, port), family=_family(host))
         suffix = "" if token is None else f"?token={token}"
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{listening.getsockname()[1]}/{suffix}"
+        address = f"[{host}]" if ":" in host else host
+        self.url = f"http://{address}:{listening.getsockname()[1]}/{suffix}"
         configuration = uvicorn.Config(
             application, log_level="warning", lifespan="off", timeout_graceful_shutdown=1
         )
@@ -90,31 +88,6 @@ class Page:
         self._stopping.set()
         self._server.should_exit = True
         self._serving.join()
-
-
-class _Batches:
-    """The figures of a query's micro-batches, shared by all who look at the page."""
-
-    def __init__(self, query: TopologyQuery) -> None:
-        self._query, self._lock, self._follower = query, Lock(), ProgressFollower(query)
-        self._batches: deque[tuple[int, str]] = deque(maxlen=_BATCHES_MAX)
-        self._count = 0
-
-    def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and as JSON those after ``number``, a number
-        that a former call has returned; 0 for all.
-        """
-        with self._lock:
-            for progress in self._follower.new():
-                self._count += 1
-                self._batches.append((self._count, json.dumps(as_json(progress))))
-            return self._count, [text for at, text in self._batches if at > number]
-
-    def state(self) -> str:
-        """Return in JSON whether the query runs, and the first line of its failure."""
-        failure = self._query.exception()
-        first = None if failure is None else str(failure).strip().splitlines()[0]
-        return json.dumps({"active": bool(self._query.isActive), "failure": first})
 
 
 @validated
@@ -163,10 +136,60 @@ def serve(
         ...
     dovetail.errors.PlanError: serve: query= is 'orders'. Give what write_stream ...
     """
+    results = query.parts.results
+    shown = Shown(
+        page_html(query.name or str(query.id), results, letters=query.parts.letters is not None),
+        LiveFigures(query),
+        StateSearch(query.checkpoint, session_of(results[0])),
+        query.parts.letters,
+    )
+    return page_of(shown, host, port, token)
+
+
+def serve_checkpoint(
+    checkpoint: str,
+    results: Sequence[Node],
+    *,
+    record: str | None,
+    session: SparkSession | None,
+    port: int,
+    host: str,
+    token: str | None,
+) -> Page:
+    """Serve the page of a query that runs elsewhere or has ended, from its checkpoint.
+
+    ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
+    None for none. ``session``: the session that reads a checkpoint on another file system. Raises
+    ``CheckpointError`` for another folder, and for results of another query.
+    """
+
+    def committed() -> CheckpointStores:
+        return at_once("serve", checkpoint, lambda _, stored: stored, session)
+
+    stored = committed()
+    if results:
+        title = " and ".join(node.name for node in results)
+        refuse_other(in_one_order(results), title, *stored.topology)
+    stages = sorted(stored.stages.values(), key=lambda stage: stage.number)
+    if record is not None:
+        recorded_after(record, 0, 1)
+    name = PurePath(checkpoint).name
+    shown = Shown(
+        page_html(
+            name, results, stages=[stage.title for stage in stages], figures=record is not None
+        ),
+        RecordedFigures(record, lambda: committed().batch),
+        StateSearch(checkpoint, session),
+    )
+    return page_of(shown, host, port, token)
+
+
+def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
+    """Start the server of a page. Where others reach it, it has a token."""
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)
     with binding("serve", host, port):
-        return Page(query, host, port, token)
+        return Page(shown, host, port, token)
 
 
 def _is_loopback(host: str) -> bool:
@@ -181,55 +204,3 @@ def _is_loopback(host: str) -> bool:
 def _family(host: str) -> socket.AddressFamily:
     """Return the kind of an address: IPv6 if it has colons."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _application(
-    query: TopologyQuery, figures: _Batches, stopping: Event, token: str | None
-) -> Any:
-    """Return the application with the page and its events. Requests without the token are refused
-    if there is one.
-    """
-    import anyio
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-    from starlette.routing import Route
-
-    content = _content(query)
-
-    def refused(request: Request) -> Response | None:
-        given = request.query_params.get("token", "")
-        if token is None or secrets.compare_digest(given.encode(), token.encode()):
-            return None
-        return PlainTextResponse("The token is missing or wrong.", status_code=403)
-
-    async def page(request: Request) -> Response:
-        return refused(request) or HTMLResponse(content)
-
-    async def changes(request: Request) -> AsyncIterator[str]:
-        number, state = 0, ""
-        while not stopping.is_set() and not await request.is_disconnected():
-            number, batches = await anyio.to_thread.run_sync(figures.after, number)
-            for text in batches:
-                yield f"event: batch\ndata: {text}\n\n"
-            latest = await anyio.to_thread.run_sync(figures.state)
-            if latest != state:
-                state = latest
-                yield f"event: state\ndata: {state}\n\n"
-            await anyio.sleep(_EVERY_S)
-
-    async def events(request: Request) -> Response:
-        headers = {"Cache-Control": "no-store"}
-        return refused(request) or StreamingResponse(
-            changes(request), media_type="text/event-stream", headers=headers
-        )
-
-    return Starlette(routes=[Route("/", page), Route("/events", events)])
-
-
-def _content(query: TopologyQuery) -> str:
-    """Return the page's HTML, with the query's name and the picture of its topology."""
-    template = files("dovetail.page").joinpath("page.html").read_text("utf-8")
-    name = escape(query.name or str(query.id))
-    picture = svg(topology_graph(*query.parts.results))
-    return template.replace("{{name}}", name).replace("{{picture}}", picture)

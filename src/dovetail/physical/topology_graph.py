@@ -6,9 +6,9 @@ All forms of ``explain`` are made from this value. It holds no plan nodes, only 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import Result
@@ -63,6 +63,20 @@ class GraphStage:
         return f"Stage {self.number}: by {self.by}"
 
 
+class EdgeFigure(NamedTuple):
+    """The figure of a query's progress that counts the rows of an edge.
+
+    | stage | input | figure |
+    |---|---|---|
+    | None | given | rows that are read from the input |
+    | given | given | rows of this input that come to the stage |
+    | given | None | changes that the stage emits |
+    """
+
+    stage: int | None
+    input: str | None
+
+
 @dataclass(frozen=True)
 class TopologyGraph:
     """A topology as a graph without cycles."""
@@ -71,6 +85,16 @@ class TopologyGraph:
     edges: tuple[tuple[str, str], ...]
     """Pairs of ids: rows go from the first node to the second."""
     stages: tuple[GraphStage, ...]
+    flows: Mapping[tuple[str, str], EdgeFigure] = field(default_factory=dict)
+    """The figures of edges; an edge whose rows no figure counts is left out."""
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return the names of a stage's inputs; names that occur twice are numbered."""
+    return [
+        name if names.count(name) == 1 else f"{name}#{index + 1}"
+        for index, name in enumerate(names)
+    ]
 
 
 def topology_graph(*nodes: Node) -> TopologyGraph:
@@ -109,7 +133,7 @@ class _GraphBuilder:
     """The graph so far."""
 
     nodes: list[GraphNode] = field(default_factory=list)
-    edges: dict[tuple[str, str], None] = field(default_factory=dict)
+    edges: dict[tuple[str, str], EdgeFigure | None] = field(default_factory=dict)
     stages: list[GraphStage] = field(default_factory=list)
     ids: dict[tuple[int | None, Node], str] = field(default_factory=dict)
     """The ids of inputs and views, with None, and of operators, with their stage's number."""
@@ -121,10 +145,15 @@ class _GraphBuilder:
     """The number of stages of each node."""
     planned: Counter[Node] = field(default_factory=Counter)
     """The number of stages of each node so far."""
+    arriving: dict[Port, str] = field(default_factory=dict)
+    """The names of the inputs of the stage that is added, as its figures have them."""
+    arrivals: dict[tuple[int, str], EdgeFigure] = field(default_factory=dict)
+    """The figures of rows that come to a stage, by its number and the id of their node."""
 
     def graph(self) -> TopologyGraph:
         """Return the finished graph."""
-        return TopologyGraph(tuple(self.nodes), tuple(self.edges), tuple(self.stages))
+        flows = {edge: flow for edge, flow in self.edges.items() if flow is not None}
+        return TopologyGraph(tuple(self.nodes), tuple(self.edges), tuple(self.stages), flows)
 
     def add(
         self,
@@ -137,8 +166,17 @@ class _GraphBuilder:
         """Add a node with an edge from each of ``sources``, and return its id."""
         node = GraphNode(f"n{len(self.nodes) + 1}", kind, title, details, stage)
         self.nodes.append(node)
-        self.edges |= dict.fromkeys((source, node.id) for source in sources)
+        for source in sources:
+            arrival = None if stage is None else self.arrivals.get((stage, source))
+            self.edges[source, node.id] = arrival or self._flow(source)
         return node.id
+
+    def _flow(self, source: str) -> EdgeFigure | None:
+        """Return the figure of rows that leave a node, None if none counts them."""
+        node = next(node for node in self.nodes if node.id == source)
+        if node.kind == "input":
+            return EdgeFigure(None, node.title)
+        return EdgeFigure(node.stage, None) if source in self.last.values() else None
 
     def entry(self, entry: Node, origin: Source | Stage | None) -> str:
         """Return the id of an input of a stage; add it and all views below it, unless they are in
@@ -168,8 +206,10 @@ class _GraphBuilder:
         self.planned[stage.node] += 1
         top = stage.node.inputs[0] if stage.node in self.hidden else stage.node
         top = top.node if isinstance(top, Derived) else top
+        names = distinct_names([source.name for source in stage.fragment.sources])
+        self.arriving = dict(zip(stage.ports, names, strict=False))
         before = [
-            self.last[port.origin]
+            self._arrived(number, port, self.last[port.origin])
             for port in stage.ports
             if port.input is None and isinstance(port.origin, Stage)
         ]
@@ -199,11 +239,17 @@ class _GraphBuilder:
         sources: list[str] = []
         for child in (node,) if node in ports else node.inputs:
             if isinstance(child, Entry) and child in ports:
-                sources.append(self.entry(child, ports[child].origin))
+                port = ports[child]
+                sources.append(self._arrived(number, port, self.entry(child, port.origin)))
             elif not isinstance(child, Entry) or child.windows is not None:
                 inner = child.node if isinstance(child, Derived) else child
                 sources.append(self._inner(number, inner, ports))
         return sources
+
+    def _arrived(self, number: int, port: Port, source: str) -> str:
+        """Return the id ``source`` of the node whose rows come to a port of stage ``number``."""
+        self.arrivals[number, source] = EdgeFigure(number, self.arriving.get(port))
+        return source
 
     def _inner(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
         """Return the id of a node that runs within a stage and is not its last; add what is new."""

@@ -52,6 +52,11 @@ class Box:
         """The middle of the lower border."""
         return self.x + self.width / 2, self.y + self.height
 
+    def overlaps(self, other: Box) -> bool:
+        """Say whether both boxes have a point in common."""
+        beside = self.x > other.x + other.width or other.x > self.x + self.width
+        return not (beside or self.y > other.exit[1] or other.y > self.exit[1])
+
     def moved(self, x: float, y: float) -> Box:
         """Return the box, moved to the right and down."""
         return Box(self.x + x, self.y + y, self.width, self.height)

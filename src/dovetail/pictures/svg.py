@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from textwrap import shorten, wrap
 from typing import Final, TypeAlias
 
 from dovetail.base.text_cells import escaped, printable
 from dovetail.physical.topology_graph import GraphKind, GraphNode, GraphStage, TopologyGraph
-from dovetail.pictures.layout import PADDING, Box, Point, layout
+from dovetail.pictures.layout import PADDING, Box, Layout, Point, layout
 
 Line: TypeAlias = tuple[str, str]
 """The class of a line of text, and the text."""
@@ -20,6 +20,8 @@ _STYLE: Final = """
 .dt-topology .dt-name { font-size: 13px; font-weight: 600; }
 .dt-topology .dt-detail, .dt-topology .dt-heading { fill: #4a525c; }
 .dt-topology .dt-heading { paint-order: stroke; stroke: #f5f6f8; stroke-width: 4px; }
+.dt-topology .dt-rate { font-weight: 600; paint-order: stroke; stroke: #f5f6f8;
+  stroke-width: 4px; text-anchor: middle; }
 .dt-topology .dt-stage { fill: #f5f6f8; stroke: #8a949f; stroke-dasharray: 5 4; }
 .dt-topology .dt-edge { fill: none; stroke: #5b6570; stroke-width: 1.4; }
 .dt-topology .dt-arrow { fill: #5b6570; }
@@ -32,7 +34,7 @@ _STYLE: Final = """
 .dt-topology { background: #14181c; color: #eef1f4; }
 .dt-topology text { fill: #eef1f4; }
 .dt-topology .dt-detail, .dt-topology .dt-heading { fill: #bcc5ce; }
-.dt-topology .dt-heading { stroke: #1d2227; }
+.dt-topology .dt-heading, .dt-topology .dt-rate { stroke: #1d2227; }
 .dt-topology .dt-stage { fill: #1d2227; stroke: #6f7a86; }
 .dt-topology .dt-edge { stroke: #98a3ae; }
 .dt-topology .dt-arrow { fill: #98a3ae; }
@@ -56,10 +58,16 @@ _LINES_MAX: Final = 3
 _HEADING_MAX: Final = 60
 """The longest title of a stage, in characters."""
 _ARROW: Final = 7.0
+_RATE: Final = (84.0, 14.0)
+"""The size of the text beside an edge."""
 
 
-def svg(graph: TopologyGraph) -> str:
-    """Return the picture as an SVG element. Raises ``ConfigurationError`` without grandalf."""
+def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
+    """Return the picture as an SVG element. Raises ``ConfigurationError`` without grandalf.
+
+    ``rates``: with an empty text beside each edge whose rows a figure counts, in the order of
+    ``graph.flows``. A page fills in these texts.
+    """
     lines = {node.id: _lines(node) for node in graph.nodes}
     headings = {stage.number: _heading(stage) for stage in graph.stages}
     sizes = {
@@ -85,6 +93,7 @@ def svg(graph: TopologyGraph) -> str:
             for number, box in places.stages.items()
         ),
         *(_node(node, lines[node.id], places.nodes[node.id]) for node in graph.nodes),
+        *(_rate(box) for box in (_rate_boxes(graph, places) if rates else ())),
         "</g>",
         "</svg>",
     ]
@@ -181,3 +190,41 @@ def _edge(points: Sequence[Point]) -> str:
         curve += f" C {x:.1f} {middle:.1f} {next_x:.1f} {middle:.1f} {next_x:.1f} {next_y:.1f}"
     arrow = f"M {end_x:.1f} {end_y:.1f} l -4 {-_ARROW} h 8 z"
     return f'<path class="dt-edge" d="{curve}"/><path class="dt-arrow" d="{arrow}"/>'
+
+
+def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
+    """Yield a box for the text of each edge with a figure. It lies on the edge, free of other boxes
+    if there is such a place.
+    """
+    taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
+    for edge in graph.flows:
+        boxes = [_around(point) for point in _points_along(places.edges[edge])]
+        free = (box for box in boxes if not any(map(box.overlaps, taken)))
+        box = next(free, boxes[0])
+        taken.append(box)
+        yield box
+
+
+def _heading_box(stage: GraphStage, box: Box) -> Box:
+    """Return the box of a stage's title."""
+    return Box(box.x + PADDING, box.y + 6, 6.5 * len(_heading(stage)[1]), _LINE)
+
+
+def _points_along(points: Sequence[Point]) -> Iterator[Point]:
+    """Yield points of a line, those in the middle of long parts first."""
+    parts = sorted(pairwise(points), key=lambda part: part[0][1] - part[1][1])
+    for share in (0.5, 0.3, 0.7):
+        for (x, y), (next_x, next_y) in parts:
+            # The curve between two points goes upright at both.
+            across = share * share * (3 - 2 * share)
+            yield x + across * (next_x - x), y + share * (next_y - y)
+
+
+def _around(point: Point) -> Box:
+    """Return the box of a rate around a point."""
+    return Box(point[0] - _RATE[0] / 2, point[1] - _RATE[1] / 2, *_RATE)
+
+
+def _rate(box: Box) -> str:
+    """Return the text of an edge, yet empty."""
+    return f'<text class="dt-rate" x="{box.entrance[0]:.1f}" y="{box.y + 11:.1f}"></text>'

@@ -64,7 +64,7 @@ class Running:
 
 
 def of(first: Running, follow: Callable[[], StreamingQuery | None] | None = None) -> StreamingQuery:
-    return TopologyQuery.of(StreamingQuery(first), "orders", QueryParts(), follow)
+    return TopologyQuery.of(StreamingQuery(first), "orders", QueryParts(), "checkpoint", follow)
 
 
 def waiting() -> list[str]:
@@ -89,7 +89,7 @@ def test_it_is_a_query_of_its_kind_of_session() -> None:
     assert isinstance(query, TopologyQuery)
     assert isinstance(query, StreamingQuery)
     remote_query = RemoteQuery(None, "id", "run", "b")  # type: ignore[arg-type]
-    remote = TopologyQuery.of(remote_query, "orders", QueryParts())
+    remote = TopologyQuery.of(remote_query, "orders", QueryParts(), "checkpoint")
     assert isinstance(remote, RemoteQuery)
     assert (remote.id, remote.runId, remote.name) == ("id", "run", "b")
     assert type(of(Running("c"))) is type(query)

@@ -131,6 +131,11 @@ class ParquetSink:
         """The call as written: ``to_parquet('folder')``."""
         return f"to_parquet({self.path!r})"
 
+    @property
+    def parquet_folder(self) -> str:
+        """The folder, in which a page may look for the latest files."""
+        return self.path
+
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Say whether the files that a query has written are missing.
 

@@ -166,12 +166,19 @@ def recorded(path: Path) -> list[Progress]:
         ...
     dovetail.errors.ConfigurationError: recorded: /nowhere is not there...
     """
-    name = fspath(path)
-    if not FilePath(name).is_file():
-        raise ConfigurationError("recorded", f"{name} is not there", "Give a file of record()")
-    with _opened(name) as file:
-        rows = file.execute("SELECT figures FROM progress ORDER BY id").fetchall()
-    return [of_json(json.loads(text)) for (text,) in rows]
+    return [of_json(json.loads(text)) for _, text in recorded_after(fspath(path), 0, None)]
+
+
+def recorded_after(path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
+    """Return the last ``limit`` recorded micro-batches behind ``number``, the oldest first: their
+    numbers in the file, and their figures as JSON. Raises ``ConfigurationError`` as ``recorded``.
+    """
+    if not FilePath(path).is_file():
+        raise ConfigurationError("recorded", f"{path} is not there", "Give a file of record()")
+    with _opened(path) as file:
+        last = "SELECT id, figures FROM progress WHERE id > ? ORDER BY id DESC LIMIT ?"
+        rows = file.execute(last, (number, -1 if limit is None else limit)).fetchall()
+    return rows[::-1]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
+from dovetail.physical.topology_graph import distinct_names
 from dovetail.plan.metrics import metric
 from dovetail.spark.metrics.query_parts import QueryParts, StagePart
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -439,10 +440,7 @@ def _stages(
 
 def _work(part: StagePart, reports: Sequence[BucketReport]) -> StageProgress:
     """Return a stage's figures that its buckets have reported, without those of its state."""
-    names = [
-        name if part.inputs.count(name) == 1 else f"{name}#{index + 1}"
-        for index, name in enumerate(part.inputs)
-    ]
+    names = distinct_names(part.inputs)
     times = [
         max((t for report in reports if (t := report.stream_us[index]) is not None), default=None)
         for index in range(len(names))

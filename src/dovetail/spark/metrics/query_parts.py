@@ -39,6 +39,8 @@ class QueryParts:
     """For each of its operators with state the stage."""
     results: tuple[Node, ...] = ()
     """The results of its topology."""
+    letters: str | None = None
+    """The folder of Parquet files with its dead letters, if they are written to one."""
 
 
 def parts_of(plan: Plan, frames: Frames, results: Iterable[Node]) -> QueryParts:

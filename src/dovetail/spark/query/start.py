@@ -180,6 +180,7 @@ def start(
         query_log.started(run, query, begins)
         return TopologyQuery.of(query, run.title, parts, run.checkpoint)
     query, parts = _started(run, bound, trigger, name)
+    parts = replace(parts, letters=_letters(outcomes))
     query_log.started(run, query, begins)
 
     def close() -> StreamingQuery | None:
@@ -192,6 +193,12 @@ def start(
     return TopologyQuery.of(
         query, run.title, parts, run.checkpoint, close if close_at_end else None
     )
+
+
+def _letters(outcomes: Sequence[Outcome]) -> str | None:
+    """Return the folder of Parquet files to which dead letters are written, None for none."""
+    sinks = (s for o in outcomes if isinstance(o.node, DeadLetters) for s in o.sinks)
+    return next((folder for s in sinks if (folder := getattr(s, "parquet_folder", None))), None)
 
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:

@@ -1,0 +1,98 @@
+"""The page's answers to requests.
+
+New figures reach the page as server-sent events. Figures and rows are read in threads of their own,
+so the page never slows or stops the query.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from threading import Event
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+
+from dovetail.page.content import Shown
+from dovetail.page.figures import Figures
+from dovetail.page.search import latest_letters, sentence
+
+_EVERY_S = 1.0
+_ANSWERS_MAX = 2
+"""The number of searches at the same time; others wait."""
+
+
+def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlette:
+    """Return the application with the page, its events and its searches. Requests without the token
+    are refused if there is one.
+    """
+    searching = anyio.CapacityLimiter(_ANSWERS_MAX)
+
+    async def page(_request: Request) -> Response:
+        return HTMLResponse(shown.html)
+
+    async def events(request: Request) -> Response:
+        headers = {"Cache-Control": "no-store"}
+        lines = _events(shown.figures, request, stopping)
+        return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
+
+    async def answer(read: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
+        try:
+            content = await anyio.to_thread.run_sync(read, *arguments, limiter=searching)
+        except Exception as error:
+            # People who look at the page cannot read a log: whatever fails is said there.
+            content = {"error": sentence(error)}
+        return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+    async def tables(_request: Request) -> Response:
+        return await answer(shown.search.tables)
+
+    async def rows(request: Request) -> Response:
+        asked = request.query_params
+        return await answer(shown.search.rows, asked.get("table", ""), asked.getlist("key"))
+
+    async def letters(_request: Request) -> Response:
+        return await answer(latest_letters, shown.letters or "")
+
+    routes = {"/": page, "/events": events, "/tables": tables, "/rows": rows, "/letters": letters}
+    return Starlette(
+        routes=[Route(path, _guarded(endpoint, token)) for path, endpoint in routes.items()]
+    )
+
+
+def _guarded(
+    endpoint: Callable[[Request], Awaitable[Response]], token: str | None
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint; with a token, it refuses requests without it."""
+
+    async def guarded(request: Request) -> Response:
+        given = request.query_params.get("token", "")
+        if token is None or secrets.compare_digest(given.encode(), token.encode()):
+            return await endpoint(request)
+        return PlainTextResponse("The token is missing or wrong.", status_code=403)
+
+    return guarded
+
+
+async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncIterator[str]:
+    """Yield the figures of all micro-batches and the query's state, then each change."""
+    number, state = 0, ""
+    while not stopping.is_set() and not await request.is_disconnected():
+        number, batches = await anyio.to_thread.run_sync(figures.after, number)
+        for text in batches:
+            yield f"event: batch\ndata: {text}\n\n"
+        latest = await anyio.to_thread.run_sync(figures.state)
+        if latest != state:
+            state = latest
+            yield f"event: state\ndata: {state}\n\n"
+        await anyio.sleep(_EVERY_S)

@@ -1,0 +1,98 @@
+"""The HTML of the page: one file without links to elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from dovetail.page.figures import Figures
+from dovetail.page.search import StateSearch
+from dovetail.physical.topology_graph import TopologyGraph, topology_graph
+from dovetail.pictures.svg import svg
+from dovetail.plan.nodes import Node
+
+
+class Shown(NamedTuple):
+    """All that the page shows."""
+
+    html: str
+    figures: Figures
+    search: StateSearch
+    letters: str | None = None
+    """The folder with the query's dead letters, None for none."""
+
+
+_EMPTY = TopologyGraph((), (), ())
+
+
+def page_html(
+    name: str,
+    results: Sequence[Node],
+    *,
+    stages: Sequence[str] = (),
+    figures: bool = True,
+    letters: bool = False,
+    explains: bool = False,
+) -> str:
+    """Return the page of a query with this name and these results.
+
+    ``stages``: the titles of its stages, which stand in place of the picture if there are no
+    results. ``figures``: True if there are figures of its micro-batches. ``letters``: True if its
+    dead letters can be shown. ``explains``: True if rows of results can be explained.
+    """
+    graph = topology_graph(*results) if results else _EMPTY
+    picture = svg(graph, rates=figures) if results else _listed(stages)
+    setup = {
+        "flows": _flows(graph),
+        "figures": figures,
+        "letters": letters,
+        "results": [{"name": node.name, "key": node.key.names} for node in results if explains],
+    }
+    parts = {
+        "style": _part("style.css"),
+        "script": _part("script.js"),
+        "name": escape(name),
+        "picture": picture,
+        "setup": json.dumps(setup).replace("<", "\\u003c"),
+    }
+    # Parts are split off first: what is filled in is never taken for a place to fill.
+    pieces = _part("page.html").split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        place, _, rest = piece.partition("}}")
+        filled += [parts[place], rest]
+    return "".join(filled)
+
+
+def _listed(stages: Sequence[str]) -> str:
+    """Return the stages as a list, with a sentence on what is missing."""
+    lines = "".join(f"<li>{escape(title)}</li>" for title in stages)
+    return (
+        f"<ol>{lines}</ol>"
+        '<p class="quiet">The picture needs the topology: '
+        "<code>dovetail serve CHECKPOINT --topology module:name</code>.</p>"
+    )
+
+
+def _part(name: str) -> str:
+    """Return one of the page's files."""
+    return files("dovetail.page").joinpath(name).read_text("utf-8")
+
+
+def _flows(graph: TopologyGraph) -> list[dict[str, Any]]:
+    """Return for each edge with a figure that figure, and the names of both ends. ``source`` is the
+    input at its start, None if no input is there.
+    """
+    nodes = {node.id: node for node in graph.nodes}
+    return [
+        {
+            "stage": flow.stage,
+            "input": flow.input,
+            "source": nodes[start].title if nodes[start].kind == "input" else None,
+            "words": f"{nodes[start].title} to {nodes[end].title}",
+        }
+        for (start, end), flow in graph.flows.items()
+    ]

@@ -1,0 +1,78 @@
+"""The figures of micro-batches that the page shows."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Protocol
+
+from dovetail.spark.metrics.history import as_json, recorded_after
+from dovetail.spark.metrics.progress import ProgressFollower
+from dovetail.spark.query.topology_query import TopologyQuery
+
+_BATCHES_MAX = 500
+"""The number of micro-batches that the page shows at most."""
+
+
+class Figures(Protocol):
+    """The figures of a query's micro-batches, shared by all who look at the page."""
+
+    def after(self, number: int) -> tuple[int, list[str]]:
+        """Return the number of the latest micro-batch, and as JSON those after ``number``, a number
+        that a former call has returned; 0 for all.
+        """
+
+    def state(self) -> str:
+        """Return in JSON the query's state in words, whether it runs (null if that is not known),
+        and the first line of its failure.
+        """
+
+
+class LiveFigures:
+    """The figures of a query's micro-batches, shared by all who look at the page."""
+
+    def __init__(self, query: TopologyQuery) -> None:
+        self._query, self._lock, self._follower = query, Lock(), ProgressFollower(query)
+        self._batches: deque[tuple[int, str]] = deque(maxlen=_BATCHES_MAX)
+        self._count = 0
+
+    def after(self, number: int) -> tuple[int, list[str]]:
+        """Return the number of the latest micro-batch, and as JSON those after ``number``, a number
+        that a former call has returned; 0 for all.
+        """
+        with self._lock:
+            for progress in self._follower.new():
+                self._count += 1
+                self._batches.append((self._count, json.dumps(as_json(progress))))
+            return self._count, [text for at, text in self._batches if at > number]
+
+    def state(self) -> str:
+        """Return in JSON the query's state, and the first line of its failure."""
+        failure, active = self._query.exception(), bool(self._query.isActive)
+        first = None if failure is None else str(failure).strip().splitlines()[0]
+        words = "running" if active else "ended" if failure is None else "failed"
+        return json.dumps({"words": words, "active": active, "failure": first})
+
+
+class RecordedFigures:
+    """The figures in a file of ``dt.metrics.record``, if there is one, beside the commits of a
+    checkpoint. The query may run elsewhere, or have ended.
+    """
+
+    def __init__(self, path: str | None, last_batch: Callable[[], int | None]) -> None:
+        self._path, self._last_batch = path, last_batch
+
+    def after(self, number: int) -> tuple[int, list[str]]:
+        """Return the number of the latest micro-batch, and as JSON those after ``number``."""
+        if self._path is None:
+            return number, []
+        batches = recorded_after(self._path, number, _BATCHES_MAX)
+        return batches[-1][0] if batches else number, [text for _, text in batches]
+
+    def state(self) -> str:
+        """Return in JSON what the checkpoint says of the query."""
+        batch = self._last_batch()
+        words = "no micro-batch is committed" if batch is None else f"after micro-batch {batch}"
+        return json.dumps({"words": words, "active": None, "failure": None})

@@ -1,0 +1,93 @@
+"""The rows of a checkpoint's tables for the page, searched by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from dovetail.base.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP
+from dovetail.base.text_cells import cells_of
+from dovetail.errors import DovetailError, line_of
+from dovetail.spark.checkpoints.lookup_keys import keys_of_text
+from dovetail.spark.checkpoints.state_lookup import Lookups, at_once
+from dovetail.spark.checkpoints.stores import CheckpointStores
+
+_LETTERS_MAX = 20
+"""The most dead letters that are shown."""
+_ROWS_MAX = 200
+"""The most rows of one key that are shown."""
+
+
+@dataclass(frozen=True)
+class StateSearch:
+    """The search in the committed state of one checkpoint. A running query is not disturbed."""
+
+    checkpoint: str
+    session: SparkSession | None
+    """The session that reads what is not on a local disk; None for the active one."""
+
+    def tables(self) -> dict[str, Any]:
+        """Return the tables that can be searched, as JSON data: their names and key columns."""
+        stored = at_once("search", self.checkpoint, lambda _, stored: stored, self.session)
+        with_key = (
+            {"name": name, "key": [field.name for field in store.own_key], "holds": store.holds}
+            for name, store in stored.tables.items()
+            if store.own_key
+        )
+        return {"tables": list(with_key)}
+
+    def rows(self, table: str, key: Sequence[str]) -> dict[str, Any]:
+        """Return the rows of a key as JSON data: a header, cells as text, and the micro-batch.
+
+        ``key``: a text for each of its columns. Raises ``PlanError`` for texts that are no key.
+        """
+        text = key[0] if len(key) == 1 else json.dumps(list(key))
+
+        def looked_up(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
+            keys = keys_of_text("search", stored.named(table).store, [text])
+            return lookups.rows(stored, table, keys, None), stored.batch
+
+        rows, batch = at_once("search", self.checkpoint, looked_up, self.session)
+        header, *cells = cells_of(rows.slice(0, _ROWS_MAX))
+        return {"header": header, "rows": cells, "count": len(rows), "batch": batch}
+
+
+def latest_letters(folder: str) -> dict[str, Any]:
+    """Return the latest dead letters in a local folder of Parquet files, as JSON data: a header and
+    cells as text, the latest first. Folders of micro-batches are read from the last one on.
+    """
+    place = Path(folder.removeprefix("file:"))
+    batches = [p for p in place.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]
+    batches.sort(key=lambda path: int(path.name.rpartition("=")[2]), reverse=True)
+    parts, count = [], 0
+    for batch in batches:
+        for file in sorted(batch.glob("*.parquet")):
+            # Without the folder's own column: a file is read by itself.
+            rows = pq.ParquetFile(file).read().sort_by([(TIMESTAMP, "descending")])
+            parts.append(rows.select([OPERATOR, PROBLEM, LETTER, TIMESTAMP]))
+            count += len(rows)
+        if count >= _LETTERS_MAX:
+            break
+    if not count:
+        return {"header": [], "rows": []}
+    latest = pa.concat_tables(parts).slice(0, _LETTERS_MAX)
+    _, *times = cells_of(latest.select([TIMESTAMP]))
+    texts = zip(
+        *(latest.column(name).to_pylist() for name in (OPERATOR, PROBLEM, LETTER)), strict=True
+    )
+    cells = [[*time, *letter] for time, letter in zip(times, texts, strict=True)]
+    return {"header": ["time", "operator", "problem", "row"], "rows": cells}
+
+
+def sentence(error: Exception) -> str:
+    """Return an error as a sentence for people who look at the page."""
+    if isinstance(error, DovetailError):
+        return f"{error.problem}. {error.remedy}."
+    return line_of(error)
