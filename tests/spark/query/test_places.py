@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail import cli
 from dovetail.api.topology import Topology
+from dovetail.command.topologies import loaded
 from dovetail.errors import (
     CheckpointError,
     ConfigurationError,
@@ -235,7 +235,7 @@ def test_the_command_line_names_a_functions_argument(
     (tmp_path / "made.py").write_text("def topology(version, *, of): ...\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"made:topology takes an argument, version, of"):
-        cli._loaded("made:topology", Topology)
+        loaded("made:topology", Topology)
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""The commands of ``dovetail``, a module for each job."""

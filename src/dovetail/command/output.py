@@ -1,0 +1,53 @@
+"""What commands write: tables, and JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timezone
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+
+def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows as a table as wide as they need, in colours where standard output is a
+    terminal.
+    """
+    grid = Grid(*names)
+    for row in rows:
+        grid.add_row(*map(as_text, row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(Console(width=10**6).measure(grid).maximum, 1))
+    console.print(grid)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON, at once."""
+    print(json.dumps(value, default=_json_of, ensure_ascii=False), flush=True)
+
+
+def as_text(value: Any) -> str:
+    """Return a cell's text."""
+    if isinstance(value, datetime):
+        return _instant(value).isoformat()
+    return "" if value is None else str(value)
+
+
+def _json_of(value: Any) -> Any:
+    """Return a value that JSON lacks in one that it has."""
+    if isinstance(value, datetime):
+        return _instant(value).isoformat().replace("+00:00", "Z")
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _instant(time: datetime) -> datetime:
+    """Return a time in UTC; one without a zone is local, as Spark's rows have it."""
+    return time.astimezone(timezone.utc)

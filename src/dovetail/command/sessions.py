@@ -1,0 +1,88 @@
+"""What commands work on: a Spark session, and the stores of a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from dovetail.errors import CheckpointError
+from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.checkpoint import NAME
+from dovetail.spark.checkpoints.local_state import local_files
+from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.session import configure
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """Yield the session of this process, or a quiet one of its own."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    builder = configure(SparkSession.builder.master("local[*]").appName("dovetail"))
+    builder = builder.config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    with tempfile.TemporaryFile() as log:
+        stderr_fd = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            spark = builder.getOrCreate()
+        except Exception:
+            log.seek(0)
+            os.write(stderr_fd, log.read())
+            raise
+        finally:
+            os.dup2(stderr_fd, 2)
+            os.close(stderr_fd)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[CheckpointStores]:
+    """Yield the stores of a checkpoint, from its files if they are on a local disk, else through a
+    session.
+    """
+    stored = local_stores(caller, checkpoint, batch)
+    if stored is None:
+        with session() as spark:
+            yield CheckpointStores.of(caller, spark, checkpoint, batch)
+        return
+    try:
+        yield stored
+    except Unknown as error:
+        raise CheckpointError(
+            caller,
+            f"files of {checkpoint} went while they were read ({error})",
+            "Call again: the query has deleted an old micro-batch",
+        ) from error
+
+
+def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointStores | None:
+    """Return the stores of a checkpoint on a local disk; None if Spark is needed."""
+    files = local_files(checkpoint)
+    if files is None:
+        refuse_other_folder(caller, checkpoint)
+        return None
+    with suppress(Unknown):
+        return CheckpointStores.read(caller, files, batch)
+    return None
+
+
+def refuse_other_folder(caller: str, checkpoint: str) -> None:
+    """Raise ``CheckpointError`` for a local folder that is no checkpoint."""
+    folder = Path(checkpoint)
+    if folder.is_dir() and not (folder / NAME).is_file():
+        raise CheckpointError(
+            caller,
+            f"{checkpoint} has no {NAME}",
+            "Give the checkpoint= of a query that was started with write_stream",
+        )

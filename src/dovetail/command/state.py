@@ -1,0 +1,148 @@
+"""The commands that read a checkpoint: its stores, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from pyspark.sql import DataFrame
+
+from dovetail.api.topology import Planned
+from dovetail.command.options import AsJson, Batch, Checkpoint
+from dovetail.command.output import print_json, print_table
+from dovetail.command.sessions import local_stores, session, stores
+from dovetail.command.topologies import loaded
+from dovetail.engine.store_contents import schema_of
+from dovetail.errors import ConfigurationError
+from dovetail.spark.checkpoints.lookup_keys import keys_of_text
+from dovetail.spark.checkpoints.state_reader import listing, read_state
+from dovetail.spark.checkpoints.store_rows import local_rows
+from dovetail.spark.checkpoints.stores import CheckpointStores
+
+
+class OutputFormat(str, Enum):
+    """The form in which rows are written."""
+
+    table = "table"
+    json = "json"
+    parquet = "parquet"
+
+
+def inspect(checkpoint: Checkpoint, *, batch: Batch = None, as_json: AsJson = False) -> None:
+    """List the stores of a checkpoint."""
+    with stores("inspect", checkpoint, batch) as stored:
+        rows = list(listing(stored))
+    offsets = rows[0]["offsets"] if rows else []
+    after = rows[0]["batch"] if rows else None
+    for row in rows:
+        del row["batch"], row["offsets"]
+    if as_json:
+        print_json({"batch": after, "offsets": offsets, "stores": rows})
+        return
+    if not rows:
+        print("nothing is stored yet")
+        return
+    print(f"after micro-batch {after}")
+    for source_number, offset in enumerate(offsets, start=1):
+        print(f"source {source_number}: {offset or 'nothing yet'}")
+    print_table([*rows[0]], [[*row.values()] for row in rows])
+
+
+def state(
+    checkpoint: Checkpoint,
+    table: Annotated[str, typer.Argument(help="A table or a store, as inspect lists it.")],
+    *,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="A key, of several columns as a JSON list; as often as needed."),
+    ] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only this column, and others.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="The rows of a versioned table at a time, in ISO 8601; UTC.")
+    ] = None,
+    batch: Batch = None,
+    topology: Annotated[
+        str | None, typer.Option(help="As of explain; then results of joins can be named.")
+    ] = None,
+    format: Annotated[  # noqa: A002
+        OutputFormat, typer.Option(help="How rows are written.")
+    ] = OutputFormat.table,
+    as_json: AsJson = False,
+    output: Annotated[str | None, typer.Option(help="A new folder, for parquet.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many rows of a table.")] = 50,
+) -> None:
+    """Write the rows of a table of a checkpoint. JSON has a row a line."""
+    if as_json:
+        format = OutputFormat.json  # noqa: A001
+    if (format is OutputFormat.parquet) != (output is not None):
+        raise ConfigurationError(
+            "state", "--format parquet and --output go together", "Give both or neither"
+        )
+    moment = None if as_of is None else _moment(as_of)
+    needs_spark = output is not None or moment is not None or topology is not None
+    stored = None if needs_spark else local_stores("state", checkpoint, batch)
+    if stored is not None:
+        _write(*_rows_here(stored, table, key, column), format, limit)
+        return
+    with session() as spark:
+        keys = None
+        if key is not None:
+            named_store = CheckpointStores.of("state", spark, checkpoint, batch).named(table)
+            keys = keys_of_text("state", named_store.store, key)
+        frame = read_state(
+            spark,
+            checkpoint,
+            table,
+            batch=batch,
+            as_of=moment,
+            keys=keys,
+            columns=column,
+            topology=None if topology is None else loaded(topology, Planned),
+        )
+        if output is not None:
+            frame.write.parquet(output)
+        else:
+            _write(frame.columns, _rows_of(frame), format, limit)
+
+
+def _rows_here(
+    stored: CheckpointStores, table: str, key: Sequence[str] | None, columns: Sequence[str] | None
+) -> tuple[list[str], Iterator[list[Any]]]:
+    """Return the columns and the rows of a table on a local disk."""
+    named = stored.named(table)
+    keys = None if key is None else keys_of_text("state", named.store, key)
+    names = list(columns or schema_of(named.store).names)
+    tables = local_rows(stored, named, keys=keys, columns=columns)
+    rows = (list(row.values()) for table in tables for row in table.select(names).to_pylist())
+    return names, rows
+
+
+def _rows_of(frame: DataFrame) -> Iterator[list[Any]]:
+    """Yield the rows of a frame."""
+    return (list(row.asDict(recursive=True).values()) for row in frame.toLocalIterator())
+
+
+def _write(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int) -> None:
+    """Write rows as JSON, or the first ``limit`` of them as a table."""
+    if form is OutputFormat.json:
+        for row in rows:
+            print_json(dict(zip(names, row, strict=True)))
+        return
+    first = list(islice(rows, limit + 1))
+    print_table(names, first[:limit])
+    if len(first) > limit:
+        print(f"the first {limit} rows; --limit or another --format shows more")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise ConfigurationError(
+            "state", f"--as-of {text} is no time", "Give one such as 2026-01-31T12:00:00Z"
+        ) from error
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)

@@ -1,0 +1,88 @@
+"""Topologies that users name on the command line, and the command that explains one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import Enum
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from dovetail.api.topology import Planned
+from dovetail.command.options import App, AsJson
+from dovetail.command.output import print_json
+from dovetail.command.sessions import session
+from dovetail.errors import ConfigurationError, line_of
+from dovetail.physical.topology_graph import topology_graph
+
+P = TypeVar("P", bound=Planned)
+
+
+class Explained(str, Enum):
+    """The form in which a topology is described."""
+
+    text = "text"
+    mermaid = "mermaid"
+    svg = "svg"
+    html = "html"
+
+
+def explain(
+    topology: App,
+    *,
+    format: Annotated[  # noqa: A002
+        Explained, typer.Option(help="Text, or a picture to redirect to a file.")
+    ] = Explained.text,
+    as_json: AsJson = False,
+) -> None:
+    """Print a topology, its stages, their shuffles and their state."""
+    with session():
+        planned = loaded(topology, Planned)
+        if as_json:
+            graph = asdict(topology_graph(planned.plan))
+            print_json({name: graph[name] for name in ("nodes", "edges", "stages")})
+        elif format is Explained.text:
+            planned.explain()
+        else:
+            print(planned.explain(format=format.value))
+
+
+def loaded(name: str, kind: type[P]) -> P:
+    """Return the topology that ``module:name`` names, or that the function of that name makes."""
+    module, colon, attribute = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        target: Any = getattr(import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            "topology", f"{name} cannot be found, {line_of(error)}", "Give it as module:name"
+        ) from error
+    if callable(target) and not isinstance(target, kind):
+        _refuse_arguments(name, target)
+        target = target()
+    if not isinstance(target, kind):
+        raise ConfigurationError(
+            "topology", f"{name} is no Table or Stream", "Give one as module:name"
+        )
+    return target
+
+
+def _refuse_arguments(name: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called without arguments."""
+    needed = [
+        parameter.name
+        for parameter in signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ConfigurationError(
+            "topology",
+            f"the function {name} takes an argument, {', '.join(needed)}",
+            "Name a function without arguments, which calls it",
+        )

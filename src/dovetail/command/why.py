@@ -1,0 +1,31 @@
+"""The command that explains a row of a result."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dovetail.api.topology import Planned
+from dovetail.command.options import App, AsJson, Checkpoint
+from dovetail.command.sessions import session
+from dovetail.command.topologies import loaded
+from dovetail.spark.checkpoints.row_explanations import explained
+
+
+def why(
+    checkpoint: Checkpoint,
+    topology: App,
+    key: Annotated[list[str], typer.Argument(help="The row's key, as column=value.")],
+    *,
+    result: Annotated[
+        str | None, typer.Option(help="A join or an aggregate in the topology, by its name.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the rows of inputs that make a row of a result, or why there is no such row."""
+    texts = dict(part.partition("=")[::2] for part in key)
+    with session() as spark:
+        node = loaded(topology, Planned).plan
+        explanation = explained("why", spark, checkpoint, [node], texts, result, as_text=True)
+    print(explanation.to_json() if as_json else explanation)

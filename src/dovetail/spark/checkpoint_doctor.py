@@ -1,0 +1,105 @@
+"""A check of a checkpoint on a local disk: what a start of its query would meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import ConfigurationError, DovetailError, line_of
+from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.checkpoint import AT, BEGINNING, NAME, REPARTITIONING
+from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
+from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.doctor import Finding, Report
+
+_CALLER = "doctor"
+_SEGMENTS_MAX = 200
+"""The segments of one store and bucket that are many: merges should leave fewer."""
+
+
+def checkpoint_report(checkpoint: str) -> Report:
+    """Return what is found in a checkpoint. Raises ``ConfigurationError`` for one that is not on a
+    local disk.
+    """
+    files = local_files(checkpoint)
+    if files is None:
+        raise ConfigurationError(
+            _CALLER,
+            f"{checkpoint} is not read: it is not on a local disk, or rocksdict is not installed",
+            "Copy it to a local disk, or pip install 'dovetail[state]'",
+        )
+    return Report(tuple(_findings(files)))
+
+
+def _findings(files: LocalFiles) -> Iterator[Finding]:
+    """Yield a finding for each thing to check."""
+    bound = _bound(files)
+    yield Finding(
+        NAME,
+        None if bound else "cannot be read",
+        "no query starts from it",
+        "restore it from a copy",
+    )
+    here, at = Path(files.checkpoint).absolute().as_uri().replace("///", "/"), bound.get(AT)
+    moved = None if at in (None, here) else f"it was made at {at}"
+    yield Finding(
+        "place",
+        moved,
+        "nothing, if the query starts here",
+        "start the query here: that mends the path",
+    )
+    partitions = bound.get(REPARTITIONING)
+    yield Finding(
+        "partitions",
+        None if partitions is None else "a call of repartition was killed",
+        "no query starts from it",
+        f"dovetail repartition {files.checkpoint} --partitions {partitions}",
+    )
+    beginning = "its first micro-batch is not finished" if bound.get(BEGINNING) else None
+    yield Finding("beginning", beginning, "there is no result yet", "start the query again")
+    try:
+        stored = CheckpointStores.read(_CALLER, files, None)
+    except (Unknown, DovetailError) as error:
+        unread = error.problem if isinstance(error, DovetailError) else line_of(error)
+        yield Finding(
+            "state", unread, "its query may not start", "go back: dovetail rewind --batch"
+        )
+        return
+    yield Finding("state", None)
+    if stored.batch is None:
+        return
+    begun = files.has(f"offsets/{stored.batch + 1}")
+    yield Finding(
+        "micro-batches",
+        f"{stored.batch + 1} is begun and not committed" if begun else None,
+        "nothing: it runs, or the next start repeats it",
+        "if no query runs, start it",
+    )
+    yield Finding(
+        "segments",
+        _segmented(stored),
+        "each micro-batch opens more files",
+        "tell the developers: merges have not kept up",
+    )
+
+
+def _bound(files: LocalFiles) -> dict[str, Any]:
+    """Return the checkpoint's own file, empty if it cannot be read."""
+    try:
+        bound: dict[str, Any] = json.loads(files.text(NAME) or "")
+    except ValueError:
+        return {}
+    return bound
+
+
+def _segmented(stored: CheckpointStores) -> str | None:
+    """Name the store with the most segments in one bucket, if these are too many."""
+    counts = {
+        (store.stage.number, store.name): sum(1 for _ in store.runs(label).segments)
+        for store in stored.stores
+        for label in store.buckets
+    }
+    (number, name), most = max(counts.items(), key=lambda pair: pair[1], default=((0, ""), 0))
+    return f"{most} of {name} in stage {number}" if most > _SEGMENTS_MAX else None
