@@ -24,6 +24,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("--rows", type=int, help="only the first so many flights of the year")
     parser.add_argument("--directory", type=Path, help="keep all files here, in a new directory")
+    parser.add_argument(
+        "--page", type=Path, default=Path("flights.html"), help="the report as a page"
+    )
     arguments = parser.parse_args()
     if arguments.rows is not None and arguments.rows < 1:
         parser.error("--rows must be at least 1")
@@ -35,7 +38,7 @@ def main() -> int:
             directory.mkdir(parents=True)
         spark = start_spark(Path(temporary), log=directory / "spark.log")
         try:
-            equal = run(spark, directory, rows=arguments.rows)
+            equal = run(spark, directory, rows=arguments.rows, page_path=arguments.page)
         finally:
             spark.stop()
     return 0 if equal else 1

@@ -9,11 +9,11 @@ import polars as pl
 from polars import selectors
 
 import dovetail as dt
-from examples.flights import check, joins, report
+from examples.flights import check, joins, page, report
 from examples.flights.history import ZONE, write_history
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -21,16 +21,29 @@ if TYPE_CHECKING:
     from examples.flights.joins import Query
 
 
-def run(spark: SparkSession, directory: Path, *, rows: int | None = None, slices: int = 12) -> bool:
-    """Run the demo on the first ``rows`` flights, in ``slices`` slices of time: does it check?"""
+def run(
+    spark: SparkSession,
+    directory: Path,
+    *,
+    rows: int | None = None,
+    slices: int = 12,
+    page_path: Path | None = None,
+) -> bool:
+    """Run the demo on the first ``rows`` flights, in ``slices`` slices of time: does it check?
+
+    ``page_path``: where the report is written as a page; None for nowhere.
+    """
     started = time.monotonic()
     counts = write_history(directory / "history", rows, slices)
     print(f"{sum(counts.values()):,} records of {len(counts)} tables and streams:")
     print("  " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
-    report.print_runs([stream(spark, directory, query, counts) for query in joins.QUERIES])
+    runs = [stream(spark, directory, query, counts) for query in joins.QUERIES]
+    report.print_runs(runs)
     show_changes(spark, directory)
     equal = check_all(spark, directory)
     print(f"{time.monotonic() - started:.0f} s in all")
+    if page_path is not None:
+        write_page(spark, directory, runs, page_path)
     return equal
 
 
@@ -57,8 +70,21 @@ def stream(
         changes_out=changes(spark, directory, query.name).height,
         batches=batches,
         seconds=time.monotonic() - started,
+        progress=[batch for batch in dt.metrics.recent(running) if batch.rows],
         state_bytes=sum(f.stat().st_size for f in (checkpoint / "state").rglob("*") if f.is_file()),
     )
+
+
+def write_page(
+    spark: SparkSession, directory: Path, runs: Sequence[report.Run], path: Path
+) -> None:
+    """Write the report as a page: the topology of all flights, charts, and a flight's life."""
+    (query,) = [query for query in joins.QUERIES if query.name == "network"]
+    inputs = [joins.read(spark, directory / "history", log, query.files) for log in query.reads]
+    picture = query.topology(*inputs).explain(format="svg")
+    found = {name: changes(spark, directory, name) for name in ("weather", "network")}
+    html = page.page_html(runs, {"network": picture or ""}, **found, reasons="")
+    page.write(path, html)
 
 
 def changes(spark: SparkSession, directory: Path, query: str) -> pl.DataFrame:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from dovetail.metrics import Progress
 
 _POLL_S = 1
 _WIDTH_WITHOUT_TERMINAL = 320
@@ -31,6 +34,8 @@ class Run:
     batches: int
     seconds: float
     state_bytes: int
+    progress: Sequence[Progress]
+    """The figures of its micro-batches with rows."""
 
 
 def follow(query: StreamingQuery, rows: int) -> int:
@@ -39,7 +44,7 @@ def follow(query: StreamingQuery, rows: int) -> int:
     On a terminal a bar, elsewhere a line per look at it that finds something new.
     """
     console = Console(stderr=True)
-    bar = Progress(
+    bar = Bar(
         TextColumn("{task.description:8}"),
         BarColumn(),
         TextColumn("{task.completed:9,.0f} of {task.total:9,.0f} records"),
@@ -145,9 +150,9 @@ def print_carriers(carriers: pl.DataFrame) -> None:
     )
 
 
-def print_weather(found: pl.DataFrame, departures: int) -> None:
-    """How late flights departed in which weather, and how many of them still wait for it."""
-    conditions = (
+def conditions() -> pl.Expr:
+    """The weather of a departure in words."""
+    return (
         pl.when(pl.col("visib").is_null())
         .then(pl.lit("not observed"))
         .when(pl.col("precip") > 0)
@@ -158,7 +163,11 @@ def print_weather(found: pl.DataFrame, departures: int) -> None:
         .then(pl.lit("dry, wind above 20 mph"))
         .otherwise(pl.lit("fair"))
     )
-    delays = found.group_by(conditions.alias("weather")).agg(
+
+
+def print_weather(found: pl.DataFrame, departures: int) -> None:
+    """How late flights departed in which weather, and how many of them still wait for it."""
+    delays = found.group_by(conditions().alias("weather")).agg(
         pl.len().alias("departures"), pl.mean("dep_delay").alias("minutes late")
     )
     waiting = pl.DataFrame(
@@ -204,14 +213,15 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     for column in frame:
         table.add_column(column.name, justify="right" if column.dtype.is_numeric() else "left")
     for row in frame.iter_rows():
-        table.add_row(*(_shown(value) for value in row))
+        table.add_row(*(shown(value) for value in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH_WITHOUT_TERMINAL)
     console.print(f"\n[bold]{title}[/bold]", table, sep="\n", highlight=False)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A cell's text."""
     if value is None:
         return "-"
     if isinstance(value, datetime):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from examples.flights import __main__ as command
 from examples.flights import check
 from examples.flights.demo import changes, check_all, run
+from examples.flights.joins import QUERIES
 
 SLICES = 9
 
@@ -24,7 +26,8 @@ def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     """The directory of a demo that has run, whether its check passed, and what it printed."""
     directory = tmp_path_factory.mktemp("demo")
     with redirect_stdout(io.StringIO()) as out:
-        equal = run(spark, directory, rows=3000, slices=SLICES)
+        page = directory / "flights.html"
+        equal = run(spark, directory, rows=3000, slices=SLICES, page_path=page)
     return directory, equal, out.getvalue()
 
 
@@ -35,6 +38,26 @@ def test_what_was_streamed_equals_the_joins_of_the_whole_inputs(
     assert equal
     assert "check: equal (15,275 rows)" in printed
     assert "The first cancellation: 2013-01-01 B6125 JFK" in printed
+
+
+def test_the_report_is_a_page_of_one_file(demo: tuple[Path, bool, str]) -> None:
+    directory, _, printed = demo
+    page = directory / "flights.html"
+    assert printed.endswith(f"\nthe report: {page.resolve()}\n")
+    text = page.read_text("utf-8")
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert text.count("<svg ") == text.count("</svg>") == 5
+    (flight,) = re.findall("one change a micro-batch: (.+)", printed)
+    assert f"The life of flight {flight.strip()}" in text
+    history = text.partition("The life of flight")[2].partition("</table>")[0]
+    changes_shown = history.count("<tr>") - 1
+    assert (
+        changes_shown
+        == printed.partition("one change a micro-batch")[2].partition("\n\n")[0].strip().count("\n")
+        - 1
+    )
+    for query in QUERIES:
+        assert f">{query.name}</td>" in text
 
 
 def test_departures_find_the_weather_and_their_landings(
