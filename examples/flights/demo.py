@@ -81,9 +81,13 @@ def write_page(
     """Write the report as a page: the topology of all flights, charts, and a flight's life."""
     (query,) = [query for query in joins.QUERIES if query.name == "network"]
     inputs = [joins.read(spark, directory / "history", log, query.files) for log in query.reads]
-    picture = query.topology(*inputs).explain(format="svg")
+    topology = query.topology(*inputs)
+    picture = topology.explain(format="svg")
     found = {name: changes(spark, directory, name) for name in ("weather", "network")}
-    html = page.page_html(runs, {"network": picture or ""}, **found, reasons="")
+    flight, _ = page.life_of_a_flight(found["network"])
+    checkpoint = directory / "checkpoints" / query.name
+    reasons = dt.checkpoints.explain_row(checkpoint, topology, flight)._repr_html_()
+    html = page.page_html(runs, {"network": picture or ""}, **found, reasons=reasons)
     page.write(path, html)
 
 

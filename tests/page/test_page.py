@@ -116,7 +116,7 @@ def test_others_need_the_token(query: Any) -> None:
         base, _, token = page.url.partition("?token=")
         assert len(token) > 16
         for wrong in ("", "?token=nonsense"):
-            for path in ("", "events", "tables", "rows", "letters"):
+            for path in ("", "events", "tables", "rows", "why", "letters"):
                 with pytest.raises(HTTPError, match="403"):
                     urllib.request.urlopen(base + path + wrong)
         assert urllib.request.urlopen(page.url).status == 200
@@ -172,9 +172,27 @@ def test_rows_are_searched_by_key(query: Any, page: Any) -> None:
     assert "holds no rows of 'none'. It has " in unknown
 
 
+def test_a_row_is_explained(query: Any, page: Any) -> None:
+    result = query.parts.results[0].name
+    reason = answer_of(page.url, "why", result=result, key="5")
+    assert (reason["presence"], reason["key"], reason["values"]) == (
+        "row",
+        {"id": 5},
+        {"amount": 5, "paid": None},
+    )
+    missing = answer_of(page.url, "why", result=result, key="77")
+    assert missing["presence"] == "none"
+    assert "orders" in missing["reason"]
+    assert answer_of(page.url, "why", result="none", key="1") == {
+        "error": f"the query has no result 'none'. It has {result}."
+    }
+    assert "is no int64" in answer_of(page.url, "why", result=result, key="x")["error"]
+
+
 def test_figures_move_in_a_browser(
     browser: Any, query: Any, page: Any, folder: Path, tmp_path: Path
 ) -> None:
+    from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
 
     def shown(script: str) -> Any:
@@ -220,11 +238,23 @@ def test_figures_move_in_a_browser(
     assert shown(f"{answer}.startsWith('<payments> has no row with id 9, after')")
     look_up(browser, "<payments>", "x")
     assert shown(f"{answer} == 'x is no key, which is id. Give its value.'")
+    look_up(browser, "orders", 2)
+    linked = "document.querySelector('#found td button')"
+    assert shown(linked)
+    browser.find_element(By.CSS_SELECTOR, "#found td button").click()
+    tree = "[...document.querySelectorAll('.tree li')].map(item => item.firstChild.textContent)"
+    assert shown(tree)[-2:] == ["orders", "<payments>"]
+    reason = "document.querySelector('.tree').textContent"
+    assert "orders with id 2: amount 7" in shown(reason)
+    assert "<payments> with id 2: paid 2" in shown(reason)
+    browser.save_screenshot(str(tmp_path / "why.png"))
     assert browser.get_log("browser") == []
     assert query.isActive
 
 
-def test_the_page_of_a_checkpoint(browser: Any, query: Any, folder: Path, tmp_path: Path) -> None:
+def test_the_page_of_a_checkpoint(
+    spark: SparkSession, browser: Any, query: Any, folder: Path, tmp_path: Path
+) -> None:
     """With its topology and a record of its figures; without both, the page says so."""
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -233,7 +263,7 @@ def test_the_page_of_a_checkpoint(browser: Any, query: Any, folder: Path, tmp_pa
 
     record, checkpoint = str(tmp_path / "figures.sqlite"), str(folder / "checkpoint")
     dt.metrics.record(query, record).stop()
-    options: dict[str, Any] = {"session": None, "port": 0, "host": "127.0.0.1", "token": None}
+    options: dict[str, Any] = {"session": spark, "port": 0, "host": "127.0.0.1", "token": None}
     page = serve_checkpoint(checkpoint, query.parts.results, record=record, **options)
     try:
         browser.get(page.url)
@@ -269,8 +299,10 @@ def test_the_page_of_a_checkpoint(browser: Any, query: Any, folder: Path, tmp_pa
     assert view["stores"] == []
 
 
-def test_a_page_of_other_results_or_another_file_is_refused(folder: Path, query: Any) -> None:
-    options: dict[str, Any] = {"session": None, "port": 0, "host": "127.0.0.1", "token": None}
+def test_a_page_of_other_results_or_another_file_is_refused(
+    spark: SparkSession, folder: Path, query: Any
+) -> None:
+    options: dict[str, Any] = {"session": spark, "port": 0, "host": "127.0.0.1", "token": None}
     checkpoint, (result, *_) = str(folder / "checkpoint"), query.parts.results
     other = result.inputs[0]
     with pytest.raises(dt.errors.CheckpointError, match="topology"):

@@ -61,10 +61,23 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         asked = request.query_params
         return await answer(shown.search.rows, asked.get("table", ""), asked.getlist("key"))
 
+    async def why(request: Request) -> Response:
+        if shown.reasons is None:
+            return JSONResponse({"error": "A reason needs the topology."})
+        asked = request.query_params
+        return await answer(shown.reasons.why, asked.get("result", ""), asked.getlist("key"))
+
     async def letters(_request: Request) -> Response:
         return await answer(latest_letters, shown.letters or "")
 
-    routes = {"/": page, "/events": events, "/tables": tables, "/rows": rows, "/letters": letters}
+    routes = {
+        "/": page,
+        "/events": events,
+        "/tables": tables,
+        "/rows": rows,
+        "/why": why,
+        "/letters": letters,
+    }
     return Starlette(
         routes=[Route(path, _guarded(endpoint, token)) for path, endpoint in routes.items()]
     )

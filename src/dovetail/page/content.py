@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from dovetail.page.figures import Figures
-from dovetail.page.search import StateSearch
+from dovetail.page.search import RowReasons, StateSearch
 from dovetail.physical.topology_graph import TopologyGraph, topology_graph
 from dovetail.pictures.svg import svg
 from dovetail.plan.nodes import Node
@@ -21,6 +21,8 @@ class Shown(NamedTuple):
     html: str
     figures: Figures
     search: StateSearch
+    reasons: RowReasons | None = None
+    """None if the topology is not known."""
     letters: str | None = None
     """The folder with the query's dead letters, None for none."""
 
@@ -35,13 +37,12 @@ def page_html(
     stages: Sequence[str] = (),
     figures: bool = True,
     letters: bool = False,
-    explains: bool = False,
 ) -> str:
     """Return the page of a query with this name and these results.
 
     ``stages``: the titles of its stages, which stand in place of the picture if there are no
     results. ``figures``: True if there are figures of its micro-batches. ``letters``: True if its
-    dead letters can be shown. ``explains``: True if rows of results can be explained.
+    dead letters can be shown.
     """
     graph = topology_graph(*results) if results else _EMPTY
     picture = svg(graph, rates=figures) if results else _listed(stages)
@@ -49,7 +50,7 @@ def page_html(
         "flows": _flows(graph),
         "figures": figures,
         "letters": letters,
-        "results": [{"name": node.name, "key": node.key.names} for node in results if explains],
+        "results": [{"name": node.name, "key": node.key.names} for node in results],
     }
     parts = {
         "style": _part("style.css"),

@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 
 from dovetail.base.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP
 from dovetail.base.text_cells import cells_of
-from dovetail.errors import DovetailError, line_of
+from dovetail.errors import ConfigurationError, DovetailError, line_of
+from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.lookup_keys import keys_of_text
+from dovetail.spark.checkpoints.row_explanations import explained
 from dovetail.spark.checkpoints.state_lookup import Lookups, at_once
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
@@ -57,6 +59,33 @@ class StateSearch:
         rows, batch = at_once("search", self.checkpoint, looked_up, self.session)
         header, *cells = cells_of(rows.slice(0, _ROWS_MAX))
         return {"header": header, "rows": cells, "count": len(rows), "batch": batch}
+
+
+@dataclass(frozen=True)
+class RowReasons:
+    """The reasons why rows of a query's results came out, from its committed state."""
+
+    checkpoint: str
+    session: SparkSession
+    """The session that evaluates the topology's expressions."""
+    results: Sequence[Node]
+
+    def why(self, result: str, key: Sequence[str]) -> dict[str, Any]:
+        """Return the explanation of a row as JSON data: the tree of the rows that make it.
+
+        ``key``: a text for each of its columns. Raises ``ConfigurationError`` for an unknown
+        result, ``PlanError`` for texts that are no key.
+        """
+        nodes = [node for node in self.results if node.name == result]
+        if not nodes:
+            names = ", ".join(node.name for node in self.results)
+            problem = f"the query has no result {result!r}"
+            raise ConfigurationError("why", problem, f"It has {names}")
+        texts = dict(zip(nodes[0].key.names, key, strict=False))
+        reason = explained(
+            "why", self.session, self.checkpoint, nodes[:1], texts, None, as_text=True
+        )
+        return reason.to_dict()
 
 
 def latest_letters(folder: str) -> dict[str, Any]:

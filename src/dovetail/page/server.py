@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from dovetail.base.validation import Text, validated
 from dovetail.page.content import Shown, page_html
 from dovetail.page.figures import LiveFigures, RecordedFigures
-from dovetail.page.search import StateSearch
+from dovetail.page.search import RowReasons, StateSearch
 from dovetail.plan.fingerprint import in_one_order, refuse_other
 from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.state_lookup import at_once
@@ -137,10 +137,12 @@ def serve(
     dovetail.errors.PlanError: serve: query= is 'orders'. Give what write_stream ...
     """
     results = query.parts.results
+    session = session_of(results[0])
     shown = Shown(
         page_html(query.name or str(query.id), results, letters=query.parts.letters is not None),
         LiveFigures(query),
-        StateSearch(query.checkpoint, session_of(results[0])),
+        StateSearch(query.checkpoint, session),
+        RowReasons(query.checkpoint, session, results),
         query.parts.letters,
     )
     return page_of(shown, host, port, token)
@@ -159,7 +161,8 @@ def serve_checkpoint(
     """Serve the page of a query that runs elsewhere or has ended, from its checkpoint.
 
     ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
-    None for none. ``session``: the session that reads a checkpoint on another file system. Raises
+    None for none. ``session``: the session that reads a checkpoint on another file system and
+    evaluates the topology's expressions. Raises
     ``CheckpointError`` for another folder, and for results of another query.
     """
 
@@ -180,6 +183,7 @@ def serve_checkpoint(
         ),
         RecordedFigures(record, lambda: committed().batch),
         StateSearch(checkpoint, session),
+        RowReasons(checkpoint, session, results) if session and results else None,
     )
     return page_of(shown, host, port, token)
 
