@@ -625,6 +625,7 @@ CALLS: dict[str, Call] = {
         within=line("None", wrong=(dt.within(after="0 s"),)),
         unmatched=line(wrong=("eager", "later")),
         grace=line("None", "span", wrong=(*SPAN.wrong, "2 days")),
+        load=line("None", wrong=("last",)),
         select=SELECT,
         errors=ERRORS,
         align=MAYBE_SPAN,

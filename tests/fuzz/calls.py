@@ -214,6 +214,7 @@ UNDRAWN: dict[str, str] = {
     "Stream.lookup(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
     "dt.approx_count_distinct": "is an estimate, which tests/aggregates hold to its error",
     "dt.delta_join(strategy='none')": "is a join without lookups, which graphs draw",
+    "Stream.join(load='first')": "is the way a query begins; tests/spark/migration has it",
     "dt.lookups.sqlite(where=)": "is drawn by tests/lookup_sources/test_delta_histories",
     "dt.lookups.sqlite(retries=)": "is for a store that fails",
     "dt.lookups.sqlite(timeout_s=)": "is for a store that fails",

@@ -83,6 +83,16 @@ def looked_up(world: World) -> dt.Stream:
     return world.stream("left").join(world.table("right"), how="left", select=["left", "right"])
 
 
+def looked_up_once_loaded(world: World) -> dt.Stream:
+    select = ["left", "right"]
+    return world.stream("left").join(world.table("right"), how="left", load="first", select=select)
+
+
+def expected_rows(world: World) -> dt.Table:
+    positive = world.table("left").expect("left > 0", on_fail="drop")
+    return positive.with_columns(right="who")
+
+
 def between_streams(world: World) -> dt.Stream:
     left, right = world.stream("left"), world.stream("right")
     return left.join(right, within=dt.within(after="5 min"), select=["left", "right"])
@@ -131,6 +141,18 @@ KINDS: dict[str, tuple[Callable[[World], Any], Rows, Rows, list[tuple[Any, ...]]
         {"left": LEFT},
         {"right": RIGHT, "left": [(1, "ann", 2, 2)]},
         [(1, 1, None), (1, 2, 7)],
+    ),
+    "loaded first": (
+        looked_up_once_loaded,
+        {"left": LEFT, "right": RIGHT},
+        {"right": [(1, "ann", 8, 2)], "left": [(1, "ann", 2, 3)]},
+        [(1, 1, 7), (1, 2, 8)],
+    ),
+    "expectation": (
+        expected_rows,
+        {"left": [*LEFT, (2, "bob", -1, 0)]},
+        {"left": [(1, "ann", -2, 1), (1, "ann", None, 2)]},
+        [(1, 1, "ann"), (1, None, None)],
     ),
     "stream-stream": (between_streams, {"left": LEFT}, {"right": RIGHT}, [(1, 1, 7)]),
     "foreign key": (by_foreign_key, {"left": LEFT}, {"right": RIGHT}, [(1, 1, None), (1, 1, 7)]),

@@ -21,7 +21,7 @@ from dovetail.plan.joins.delta_options import ADeltaJoin, DeltaJoinOptions, tabl
 from dovetail.plan.joins.join_call import Call
 from dovetail.plan.joins.join_keys import On, OnComputed
 from dovetail.plan.joins.stream_join import AWithin, stream_join
-from dovetail.plan.joins.stream_table_join import stream_table_join
+from dovetail.plan.joins.stream_table_join import Load, stream_table_join
 from dovetail.plan.joins.window_join import window_join
 from dovetail.plan.nodes import Late, Node
 from dovetail.plan.select import Selection
@@ -600,6 +600,7 @@ class Stream(LooksUp):
         on: On | None = None,
         how: Literal["inner", "left"] | None = None,
         grace: Span | None = None,
+        load: Load | None = None,
         select: Selection | None = None,
         errors: Errors = "fail",
         align: Span | None = None,
@@ -644,6 +645,7 @@ class Stream(LooksUp):
         within: AWithin | None = None,
         unmatched: Unmatched = "on_close",
         grace: Span | None = None,
+        load: Load | None = None,
         select: Selection | None = None,
         errors: Errors = "fail",
         align: Span | None = None,
@@ -687,6 +689,10 @@ class Stream(LooksUp):
             Only for versioned tables: a record waits until stream time has passed the
             record's time by this span. The table's history must be at least as long. By
             default no wait.
+        load : {"first"}, optional
+            Only for tables: ``"first"`` lets the records wait, in their source, until the
+            table has been read to the end that it had when the query began. By default
+            both are read side by side.
         select : sequence or mapping, optional
             The value columns of the result; by default all of both sides. An item is
             ``"left.x"``, ``"right.x"``, or ``"x"`` if only one side has the column. It
@@ -743,6 +749,10 @@ class Stream(LooksUp):
         *Nulls.* A record with a null in its key or in ``on`` matches nothing. It comes
         out at once if ``how`` keeps it; otherwise it is dropped and counted in the metric
         ``<stream>.dropped``. A record without a value is always dropped and counted.
+
+        *Loading.* With ``load="first"``, all inputs but the waiting streams are read first, in
+        micro-batches of the sizes that their readers set. A batch run takes the table's rows
+        before the stream's. A test driver takes records as they are piped.
 
         *Replays.* With ``align``, a replay gives what the live run gave. With
         ``trigger={"availableNow": True}``, rows that wait at the end of the data wait for the next
@@ -809,15 +819,16 @@ class Stream(LooksUp):
         call = Call(self.plan, right.plan, on, how, select, align, name)
         two = {"within": within, "unmatched": None if unmatched == "on_close" else unmatched}
         if isinstance(right, WindowedSide):
-            others = {"grace": grace, **two}
+            others = {"grace": grace, "load": load, **two}
             return Stream(of_join(window_join(call, window_of=window_of, others=others), errors))
         call.refuse({"window_of": window_of}, "is for a windowed table")
         if isinstance(right, Stream):
             remedy = "A grace period of two streams belongs into within="
             call.refuse({"grace": grace}, "is for joins with a table", remedy)
+            call.refuse({"load": load}, "is for joins with a table")
             return Stream(of_join(stream_join(call, within, unmatched), errors))
         call.refuse(two, "is for joins of two streams")
-        return Stream(of_join(stream_table_join(call, grace), errors))
+        return Stream(of_join(stream_table_join(call, grace, load), errors))
 
     @validated
     def to_table(self) -> Table:

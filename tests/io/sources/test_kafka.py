@@ -420,6 +420,45 @@ def produce(spark: SparkSession, topic: str, servers: str, records: Sequence[Rec
     )
 
 
+@pytest.mark.slow
+def test_a_stream_waits_in_its_topic_until_a_table_is_loaded(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Each topic is read from its beginning, and each record once; then both go on."""
+    sales, prices = new_topic(2), new_topic(1)
+    rows: list[Any] = []
+
+    def sent(topic: str, *pairs: tuple[str, str]) -> None:
+        records = kafka_spark.createDataFrame([*pairs], "key string, value string")
+        append(records.coalesce(1), topic, kafka_servers)
+
+    def run() -> list[Any]:
+        options = {"servers": kafka_servers, "max_per_trigger": 2}
+        stream = dt.Stream.from_topic(kafka_spark, sales, name="sales", **options)
+        table = dt.Table.from_topic(kafka_spark, prices, name="prices", **options)
+        joined = stream.rename({"value": "item"}).join(
+            table.rename({"value": "price"}), on={"item": "key"}, how="left", load="first"
+        )
+        query = joined.write_stream(
+            dt.to_foreach_batch(lambda changes, _: rows.extend(changes.collect())),
+            checkpoint=tmp_path / "checkpoint",
+            trigger={"availableNow": True},
+            buckets=2,
+            partitions=1,
+        )
+        query.awaitTermination()
+        return sorted((row["key"], row["price"]) for row in rows)
+
+    sent(sales, ("1", "pen"), ("2", "ink"), ("3", "pen"))
+    sent(prices, *((item, f"{item} {n}") for n in range(3) for item in ("pen", "ink")))
+    loaded = [("1", "pen 2"), ("2", "ink 2"), ("3", "pen 2")]
+    assert run() == loaded
+    sent(prices, ("pen", "pen 3"))
+    assert run() == loaded
+    sent(sales, ("4", "pen"))
+    assert run() == [*loaded, ("4", "pen 3")]
+
+
 def append(records: DataFrame, topic: str, servers: str) -> None:
     options = {"kafka.bootstrap.servers": servers, "topic": topic}
     records.write.format("kafka").options(**options).save()

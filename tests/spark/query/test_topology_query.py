@@ -63,8 +63,17 @@ class Running:
         return SimpleNamespace(noNewData=lambda: self._by_itself and not self._failure)
 
 
-def of(first: Running, follow: Callable[[], StreamingQuery | None] | None = None) -> StreamingQuery:
-    return TopologyQuery.of(StreamingQuery(first), "orders", QueryParts(), "checkpoint", follow)
+def of(
+    first: Running, *follow: Callable[[], StreamingQuery | None], closes: bool = True
+) -> StreamingQuery:
+    return TopologyQuery.of(
+        StreamingQuery(first),
+        "orders",
+        QueryParts(),
+        "checkpoint",
+        follow,
+        closes=closes and bool(follow),
+    )
 
 
 def waiting() -> list[str]:
@@ -133,6 +142,28 @@ def test_another_query_follows_at_the_regular_end() -> None:
     query.processAllAvailable()
     assert not query.isActive
     assert query.exception() is None
+
+
+def test_several_queries_follow_in_turn() -> None:
+    """To process all that is there is to wait for the last of them, which need not end."""
+    queries = [Running(name) for name in "abc"]
+    others = [StreamingQuery(running) for running in queries[1:]]
+    query = of(queries[0], lambda: others[0], lambda: others[1], closes=False)
+    for running, name in zip(queries, "bc", strict=False):
+        running.finish()
+        wait_for_name(name, query)
+    assert query.isActive
+    queries[2].finish()
+    query.processAllAvailable()
+    assert query.awaitTermination(60) is True
+
+
+def test_a_failure_ends_the_wait_for_what_follows() -> None:
+    first = Running("a")
+    query = of(first, lambda: pytest.fail("it follows"), closes=False)
+    first.finish(FAILURE)
+    with pytest.raises(StreamingQueryException):
+        query.processAllAvailable()
 
 
 def test_nothing_follows_if_the_follower_says_so() -> None:

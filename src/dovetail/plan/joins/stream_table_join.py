@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import Call, as_entry, refuse_corrected, refuse_how, table_side
 from dovetail.plan.joins.join_keys import pairs_of
-from dovetail.plan.nodes import Entry, JoinNode, Node, Text
+from dovetail.plan.nodes import Entry, JoinNode, Node, Source, Text
 from dovetail.plan.types.spans import Span, microseconds, written
+
+Load: TypeAlias = Literal["first"]
+"""``"first"`` lets the stream's records wait until the table has been read to the end that it had
+when the query began.
+"""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -26,12 +31,15 @@ class StreamTableJoin(JoinNode):
     """The stream time in microseconds for which a record waits for the table, or
     None for no wait.
     """
+    load: Load | None = None
+    """The way in which a query begins. It is no part of what the stage stores."""
 
     @property
     def manner(self) -> str:
         """A few words on how the sides match, for ``explain``."""
         grace = "" if self.grace_us is None else f", grace {written(self.grace_us)}"
-        return f"of a stream with a table on {', '.join(self.on)}{grace}"
+        load = "" if self.load is None else f", load {self.load}"
+        return f"of a stream with a table on {', '.join(self.on)}{grace}{load}"
 
     @property
     def timed(self) -> bool:
@@ -47,12 +55,12 @@ class StreamTableJoin(JoinNode):
         return {"on": list(self.on), "grace_us": self.grace_us}
 
 
-def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
+def stream_table_join(call: Call, grace: Span | None, load: Load | None) -> StreamTableJoin:
     """Return the join of a stream with a table. ``grace``: the stream time for which a record
-    waits, None for no waiting.
+    waits, None for no waiting. ``load``: the way in which a query begins.
 
-    Raises ``PlanError`` for outer joins, for other keys, and if the table's history is shorter than
-    ``grace``.
+    Raises ``PlanError`` for outer joins, for other keys, if the table's history is shorter than
+    ``grace``, and if the stream would wait for itself.
     """
     name, left, right = call.name, call.left, call.right
     refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
@@ -66,7 +74,34 @@ def stream_table_join(call: Call, grace: Span | None) -> StreamTableJoin:
         grace_us = microseconds(name, "grace=", grace)
         _refuse_short_history(name, right, grace, grace_us)
     chosen = call.chosen(left, right)
-    return StreamTableJoin(left=left, right=right, on=columns, grace_us=grace_us, **chosen)
+    join = StreamTableJoin(
+        left=left, right=right, on=columns, grace_us=grace_us, load=load, **chosen
+    )
+    waiting(join)
+    return join
+
+
+def waiting(*nodes: Node) -> dict[Source, None]:
+    """Return the sources of the streams whose records wait for a table to be loaded, through all
+    stages below ``nodes``.
+
+    Raises ``PlanError`` if such a source also feeds a table that is loaded first.
+    """
+    loading = [
+        node
+        for node in dict.fromkeys(part for node in nodes for part in node.walk())
+        if isinstance(node, StreamTableJoin) and node.load is not None
+    ]
+    held = {source: None for join in loading for source in join.left.origins}
+    for join in loading:
+        for source in join.right.origins:
+            if source in held:
+                raise PlanError(
+                    join.name,
+                    f"load='first' lets {source.name} wait for a table that is made of it",
+                    "Leave load= out, or compute the table in a query of its own",
+                )
+    return held
 
 
 def _same_lookup(left: Node, columns: tuple[str, ...]) -> bool:

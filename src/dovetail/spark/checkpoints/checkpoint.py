@@ -36,6 +36,10 @@ CLOSING = "closing"
 """Key of a binding: the query's last micro-batch is planned or done.
 
 See ``spark.query.end_of_input``."""
+LOADING = "loading"
+"""Key of a binding: tables are read to their end before streams flow.
+
+See ``spark.migration.first_load``."""
 TIMED = "timed"
 """Key of a binding: all stages have timers."""
 RUNS = "runs"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from dovetail.engine.pack import PackedRow, unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
+from dovetail.physical.stage import Port
+from dovetail.plan.joins.stream_table_join import waiting
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.buckets import parted
@@ -45,7 +47,10 @@ def changelog(
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     plan = plan_of([node], buckets=buckets, emit=emit)
     (result,) = plan.results
-    changes = flow.changes(plan, Static(list(range(buckets)), buckets, sources=sources or {}))
+    static = Static(
+        list(range(buckets)), buckets, sources=sources or {}, waiting=frozenset(waiting(node))
+    )
+    changes = flow.changes(plan, static)
     return reduce(projection.viewed, result.views, changes)
 
 
@@ -53,17 +58,36 @@ def changelog(
 class Static(Frames):
     """The steps of a plan over static frames, in one batch."""
 
+    waiting: frozenset[Source] = frozenset()
+    """The sources whose rows come after all others (``load="first"``)."""
+
     flat = False
 
     def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``applyInPandas``."""
-        run = _bucket(step.stage.fragment, emission, step.number)
+        held = [
+            source_index
+            for source_index, port in enumerate(step.stage.ports)
+            if not self.waiting.isdisjoint(_origins(port))
+        ]
+        run = _bucket(step.stage.fragment, emission, step.number, held)
         return packed.groupBy("bucket").applyInPandas(run, emission.columns)
 
 
-def _bucket(fragment: Fragment, emission: Emission, stage_number: int) -> Any:
+def _origins(port: Port) -> Iterator[Source]:
+    """Yield the sources whose rows come to a port, through all stages."""
+    if isinstance(port.origin, Source):
+        yield port.origin
+    else:
+        for before in port.origin.ports:
+            yield from _origins(before)
+
+
+def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Sequence[int]) -> Any:
     """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
     Rows for other stages come out unchanged.
+
+    ``held``: the inputs whose rows come after those of all others, as in a next micro-batch.
     """
 
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
@@ -71,10 +95,14 @@ def _bucket(fragment: Fragment, emission: Emission, stage_number: int) -> Any:
 
         stage_rows, others = parted(rows, stage_number)
         pieces = [unpack_piece(row) for row in PackedRow.all_of(stage_rows)]
+        first = [piece for piece in pieces if held and piece.source not in held]
+        rest = [piece for piece in pieces if not held or piece.source in held]
         # The end of the input, which ends all waiting.
-        pieces += Piece.ends(len(fragment.sources))
-        done = process(fragment, pieces, MemoryBlobs(), SegmentCache(), bucket=key[0])
-        frames = [*map(in_pandas, emission.rows(done, key[0], high_time_us(pieces)))]
+        rest += Piece.ends(len(fragment.sources))
+        blobs, cache, frames = MemoryBlobs(), SegmentCache(), list[pd.DataFrame]()
+        for part in (first, rest) if first else (rest,):
+            done = process(fragment, part, blobs, cache, bucket=key[0])
+            frames += map(in_pandas, emission.rows(done, key[0], high_time_us(part)))
         if len(others):
             frames.append(others.set_axis(range(others.shape[1]), axis=1))
         return pd.concat(frames) if frames else pd.DataFrame()

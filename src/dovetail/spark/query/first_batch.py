@@ -73,7 +73,7 @@ from dovetail.spark.checkpoints.state_files import refuse_unreadable
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.metrics.query_parts import parts_of
-from dovetail.spark.migration import initial_rows, row_files
+from dovetail.spark.migration import first_load, initial_rows, row_files
 from dovetail.spark.migration.carried_over import CarriedOver, carried_over
 from dovetail.spark.migration.first_stages import FirstStages
 from dovetail.spark.migration.initial_rows import InitialRows, RowFrames
@@ -137,10 +137,12 @@ def prepared(
     rows = _written(run, plan, frames, separate=separate)
     first = FirstBatch(carried, rows, emits, separate)
 
+    # The state of another checkpoint has the tables.
+    loading = first_load.entry(run.nodes) if stored is None else {}
     if not separate:
-        return _bind(run, plan, partitions, {BEGINNING: first.as_json()})
+        return _bind(run, plan, partitions, {BEGINNING: first.as_json(), **loading})
     _run_separately(run, plan, partitions, first)
-    return _bind(run, plan, partitions, {SEEDED: True})
+    return _bind(run, plan, partitions, {SEEDED: True, **loading})
 
 
 def _says_by_itself(node: Node) -> bool:
@@ -235,6 +237,7 @@ def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
     refuse_repartitioning(bound, run.title)
+    first_load.refuse_loading(bound, checkpoint, run.title)
     refuse_ended(run.session, checkpoint, bound, run.title)
     stored = CheckpointStores.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import fspath
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +20,7 @@ from dovetail.physical.routing import Plan
 from dovetail.plan.begun_columns import as_began
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
+from dovetail.plan.joins.stream_table_join import waiting
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
 from dovetail.platform import delta_tables
@@ -28,6 +29,7 @@ from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
     AT,
     BEGINNING,
+    LOADING,
     RUNS,
     SEEDED,
     TIMED,
@@ -43,7 +45,7 @@ from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog
 from dovetail.spark.log_lines import quieten
 from dovetail.spark.metrics.query_parts import QueryParts, parts_of
-from dovetail.spark.migration import row_files
+from dovetail.spark.migration import first_load, row_files
 from dovetail.spark.query import end_of_input, first_batch, folders, query_log
 from dovetail.spark.query.empty_batches import wake
 from dovetail.spark.query.options import (
@@ -55,7 +57,7 @@ from dovetail.spark.query.options import (
     with_defaults,
 )
 from dovetail.spark.query.results import Outcome, Sink
-from dovetail.spark.query.topology_query import TopologyQuery
+from dovetail.spark.query.topology_query import Follow, TopologyQuery
 from dovetail.spark.query.writer import (
     PARTITIONS,
     PROVIDER,
@@ -92,6 +94,12 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
         return static_changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
     refuse_static("changelog", node)
+    if waiting(node):
+        raise PlanError(
+            node.name,
+            "load='first' needs two queries on one checkpoint, which a frame cannot start",
+            "Use write_stream or dt.run, or leave load= out",
+        )
     if session.conf.get(PROVIDER) != ROCKSDB:
         raise ConfigurationError(
             node.name,
@@ -120,6 +128,8 @@ def at_rest(node: Node) -> bool:
 # | new                    | a table that is static | ``prepared``, ``finished``  | as given       |
 # | prepared, not finished | any                    | ``_as_began``, ``finished`` | as given       |
 # | begun                  | others                 | ``_as_began``               | as given       |
+# | new                    | ``load="first"``       |                             | ALL, as given  |
+# | begun, still loading   | others                 | ``_as_began``               | ALL, as given  |
 # | begun                  | ``close_at_end=True``  | ``_as_began``               | ALL, then ONCE |
 # | begun, its end planned | ``close_at_end=True``  | ``_as_began``               | ONCE           |
 #
@@ -175,23 +185,60 @@ def start(
     if bound is not None and BEGINNING in bound:
         run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
         bound = first_batch.finished(run, bound)
+    asked = _Asked(trigger, name, close_at_end)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
         query, parts = _started(run, bound, ONCE, name, closes=True)
         query_log.started(run, query, begins)
         return TopologyQuery.of(query, run.title, parts, run.checkpoint)
+    if LOADING in (first_load.entry(run.nodes) if bound is None else bound):
+        first_load.refuse_remote(operator, session)
+        return _loading(run, bound, asked, begins)
     query, parts = _started(run, bound, trigger, name)
     parts = replace(parts, letters=_letters(outcomes))
     query_log.started(run, query, begins)
-
-    def close() -> StreamingQuery | None:
-        if not end_of_input.plan_end(run):
-            return None
-        last, _ = _started(run, run.file.read(run.title), ONCE, name, closes=True)
-        query_log.started(run, last, "it closes the end of its input")
-        return last
-
     return TopologyQuery.of(
-        query, run.title, parts, run.checkpoint, close if close_at_end else None
+        query, run.title, parts, run.checkpoint, asked.closing(run), closes=close_at_end
+    )
+
+
+class _Asked(NamedTuple):
+    """The trigger, the name and the end of a query, as its call gives them."""
+
+    trigger: Mapping[str, Any]
+    name: str | None
+    close_at_end: bool
+
+    def closing(self, run: StartRequest) -> list[Follow]:
+        """Return what starts the query that closes the end of the input, if that is asked for."""
+
+        def close() -> StreamingQuery | None:
+            if not end_of_input.plan_end(run):
+                return None
+            bound = run.file.read(run.title)
+            last, _ = _started(run, bound, ONCE, self.name, closes=True)
+            query_log.started(run, last, "it closes the end of its input")
+            return last
+
+        return [close] if self.close_at_end else []
+
+
+def _loading(
+    run: StartRequest, bound: Mapping[str, Any] | None, asked: _Asked, begins: str
+) -> StreamingQuery:
+    """Start the query that reads tables to their end, which the real query follows."""
+    run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
+
+    def begin() -> StreamingQuery:
+        real, _ = _started(run, first_load.finish(run), asked.trigger, asked.name)
+        query_log.started(run, real, "its tables are loaded")
+        return real
+
+    query, parts = _started(run, bound, ALL, asked.name, loads=True)
+    parts = replace(parts, letters=_letters(run.outcomes))
+    query_log.started(run, query, f"{begins}; {first_load.held_in_words(run.nodes)}")
+    follow = [begin, *asked.closing(run)]
+    return TopologyQuery.of(
+        query, run.title, parts, run.checkpoint, follow, closes=asked.close_at_end
     )
 
 
@@ -248,13 +295,15 @@ def _started(
     name: str | None,
     *,
     closes: bool = False,
+    loads: bool = False,
 ) -> tuple[StreamingQuery, QueryParts]:
     """Start the query and return it as Spark does, with its parts. The binding of a new checkpoint
     is written first.
 
     ``bound``: the binding of a checkpoint that has begun, None for a new one. ``closes``: run the
-    last micro-batch, which is planned. Raises ``CheckpointError`` if the binding does not fit,
-    ``PlanError`` for the name of a running query, ``ConfigurationError`` if Spark refuses.
+    last micro-batch, which is planned. ``loads``: hold back the streams that wait. Raises
+    ``CheckpointError`` if the binding does not fit, ``PlanError`` for the name of a running query,
+    ``ConfigurationError`` if Spark refuses.
     """
     if bound is None:
         count, partitions = run.numbers()
@@ -286,6 +335,8 @@ def _started(
             wake(run)
         blobs = first_batch.taken_over(run) if bound is not None and SEEDED in bound else {}
         sources = row_files.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
+        if loads:
+            sources |= first_load.held_back(run.session, run.checkpoint, run.nodes)
         streaming = Streaming(
             bucket_labels(count),
             partitions,
@@ -302,10 +353,9 @@ def _started(
         if bound is None:
             # Before Spark writes anything there, so that no state is ever unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):
-                timer_entry = {} if idle is None else {TIMED: True}
-                run.file.write(
-                    binding_of(run.nodes, plan, partitions=partitions, **entries, **timer_entry)
-                )
+                more = entries if idle is None else {**entries, TIMED: True}
+                more |= {LOADING: True} if loads else {}
+                run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
             return writer.start(), parts_of(plan, streaming, run.nodes)
 

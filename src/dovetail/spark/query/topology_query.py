@@ -5,11 +5,11 @@ To users' code it is one of Spark's queries, with each of their attributes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 else:
     _SparkQuery = object
 
+Follow: TypeAlias = "Callable[[], StreamingQuery | None]"
+"""A function that starts the next query, or returns None if there is nothing to do."""
+
 
 class TopologyQuery(_SparkQuery):
-    """The query of a topology: one of Spark's queries, or two of them that look like one.
+    """The query of a topology: one of Spark's queries, or several of them that look like one.
 
     Call ``of`` to make one. What is not written here is what Spark's class does for the last
     started query.
@@ -46,7 +49,11 @@ class TopologyQuery(_SparkQuery):
     _queries: tuple[StreamingQuery, ...]
     """Spark's queries that have started, in order."""
     _thread: Thread | None
-    """The thread that waits for the first query and starts the second; None if none follows."""
+    """The thread that waits for each query and starts the next; None if none follows."""
+    _last_begun: Event
+    """Set once the last query has started, or once none will."""
+    _closes: bool
+    """True if the last query only closes the end of the input."""
     _failure: BaseException | None = None
     """What this thread has failed with."""
     _stopped = False
@@ -59,16 +66,20 @@ class TopologyQuery(_SparkQuery):
         title: str,
         parts: QueryParts,
         checkpoint: str,
-        follow: Callable[[], StreamingQuery | None] | None = None,
+        follow: Sequence[Follow] = (),
+        *,
+        closes: bool = False,
     ) -> StreamingQuery:
         """Return a query as one whose failures begin with their cause.
 
         ``title``: the node's, for failures that do not name an operator. ``parts``: what its
-        progress has figures for. ``checkpoint``: its folder. ``follow`` starts another query at the
-        regular end of this one, or returns None. A query that fails or is stopped is not followed.
+        progress has figures for. ``checkpoint``: its folder. Each of ``follow`` starts another query
+        at the regular end of the one before, or returns None. A query that fails or is stopped is
+        not followed. ``closes``: the last one only closes the end of the input.
         """
         spark_class: Any = type(query)
-        return _class_for(spark_class)(query, title, parts, checkpoint, follow)  # type: ignore[no-any-return]
+        class_ = _class_for(spark_class)
+        return class_(query, title, parts, checkpoint, follow, closes=closes)  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -76,13 +87,16 @@ class TopologyQuery(_SparkQuery):
         title: str,
         parts: QueryParts,
         checkpoint: str,
-        follow: Callable[[], StreamingQuery | None] | None,
+        follow: Sequence[Follow],
+        *,
+        closes: bool,
     ) -> None:
         # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
         self.parts, self.checkpoint = parts, checkpoint
+        self._closes, self._last_begun = closes, Event()
         self._take(query)
-        if follow is not None:
+        if follow:
             self._thread = Thread(
                 target=self._run, args=(follow,), name="dovetail-query", daemon=True
             )
@@ -92,22 +106,24 @@ class TopologyQuery(_SparkQuery):
         """Make the started query the one of which Spark's class speaks."""
         vars(self).update(vars(query), _queries=(*self._queries, query))
 
-    def _run(self, follow: Callable[[], StreamingQuery | None]) -> None:
-        """Wait for the first query, start the second if the first has read all, and wait for it.
-        Keep any failure.
-        """
+    def _run(self, follow: Sequence[Follow]) -> None:
+        """Wait for each query, and start the next if it has read all. Keep any failure."""
         try:
-            self._await_last()
-            with self._starting:
-                follower = None
-                if not self._stopped and has_read_all(self._queries[0]):
-                    follower = follow()
-                if follower is not None:
-                    self._take(follower)
-            if follower is not None:
+            for start in follow:
                 self._await_last()
+                with self._starting:
+                    follower = None
+                    if not self._stopped and has_read_all(self._queries[-1]):
+                        follower = start()
+                    if follower is None:
+                        return
+                    self._take(follower)
+            self._last_begun.set()
+            self._await_last()
         except BaseException as error:
             self._failure = error
+        finally:
+            self._last_begun.set()
 
     def _await_last(self, timeout: int | None = None) -> bool | None:
         """Wait for the end of the last started query."""
@@ -157,12 +173,16 @@ class TopologyQuery(_SparkQuery):
         return None if timeout is None else not self._thread.is_alive()
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait as Spark does until all available data is processed. If a query follows, wait for
-        the end of both.
+        """Wait as Spark does until all available data is processed, by the last query. If it closes
+        the end of the input, wait for that.
         """
-        if self._thread is not None:
+        if self._closes:
             self.awaitTermination()
             return
+        if self._thread is not None:
+            self._last_begun.wait()
+            if self._failure is not None:
+                raise self._failure
         with self._explained():
             super().processAllAvailable()
 

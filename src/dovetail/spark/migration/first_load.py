@@ -1,0 +1,114 @@
+"""Tables that are read to their present end before the records of a stream flow (``load="first"``).
+
+A query of the same stages runs first. It reads all inputs but the streams that wait, up to the end
+that they had when it began: Spark's trigger ``availableNow`` notes these ends. In the place of a
+waiting stream it reads an empty folder, so the checkpoint has no offset of it. Then the real query
+goes on with the checkpoint, and begins the streams where their readers say.
+
+::
+
+    loading     tables           micro-batch 0 ─▶ … ─▶ n        streams wait
+    real query  tables, streams                   n + 1 ─▶ …    everything flows
+
+``LOADING`` stands in ``dovetail.json`` until the first query has read all. So a start after a kill
+reads the rest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.joins.stream_table_join import waiting
+from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.platform.files import files_of
+from dovetail.platform.jvm import streaming_leaves
+from dovetail.platform.sessions import is_remote
+from dovetail.spark.checkpoints.checkpoint import LOADING
+
+if TYPE_CHECKING:
+    from dovetail.spark.query.writer import StartRequest
+
+_FOLDER = "waiting"
+
+
+def entry(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the entry of a new checkpoint's binding if tables are to be loaded first, else
+    nothing.
+    """
+    held = waiting(*nodes)
+    read = [source for source in origins_of(nodes) if not source.static and source not in held]
+    return {LOADING: True} if held and read else {}
+
+
+def refuse_remote(operator: str, session: SparkSession) -> None:
+    """Raise ``ConfigurationError`` on Spark Connect, where nobody can tell that a query has read
+    all.
+    """
+    if is_remote(session):
+        raise ConfigurationError(
+            operator,
+            "Spark Connect does not tell a query that has read all from one that was stopped, as "
+            "load='first' needs it",
+            "Leave it out, or start the query in a classic session for the first time; it may go "
+            "on here",
+        )
+
+
+def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
+    """Raise ``CheckpointError`` for a checkpoint whose tables are not loaded. ``bound``: its
+    binding; ``by``: the name in the error.
+    """
+    if LOADING in bound:
+        raise CheckpointError(
+            by,
+            f"the query of {checkpoint} has not read its tables to their end, by load='first'",
+            "Start it once more until it has",
+        )
+
+
+def held_back(session: SparkSession, checkpoint: str, nodes: Sequence[Node]) -> dict[Entry, Source]:
+    """Return for each stream that waits the source that is read in its place: one without rows."""
+    path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
+    # Spark reads no file whose name begins with an underscore, but wants the folder to be there.
+    files_of(session).put(f"{path}/_empty", "")
+    return {source: _empty(session, path, source) for source in waiting(*nodes)}
+
+
+def _empty(session: SparkSession, path: str, source: Source) -> Source:
+    """Return a source over as many of Spark's streaming sources, none of which has rows."""
+    assert source.frame is not None
+    leaves = streaming_leaves(source.frame)
+
+    def empty(frame: DataFrame) -> DataFrame:
+        parts = [session.readStream.schema(frame.schema).parquet(path) for _ in range(leaves)]
+        return reduce(DataFrame.union, parts)
+
+    unread = source.with_unread
+    return replace(
+        source, frame=empty(source.frame), with_unread=None if unread is None else empty(unread)
+    )
+
+
+def held_in_words(nodes: Sequence[Node]) -> str:
+    """Return what is read first and what waits, in words."""
+    held = waiting(*nodes)
+    read = [source.name for source in origins_of(nodes) if source not in held]
+    held_names = ", ".join(source.name for source in held)
+    return f"it reads {', '.join(read)} to the present end, while {held_names} wait"
+
+
+def finish(run: StartRequest) -> dict[str, Any] | None:
+    """Note that all tables are loaded. Return the binding that holds from then on."""
+    bound = run.file.read(run.title)
+    if bound is None:  # Spark has read nothing, and written nothing
+        return None
+    binding = {name: value for name, value in bound.items() if name != LOADING}
+    run.file.write(binding)
+    return binding
