@@ -5,22 +5,19 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import random
-import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import small_session
 from built_site import site  # noqa: F401 -- a fixture
 from chromium import browser  # noqa: F401 -- a fixture
 from golden_checkpoints import golden  # noqa: F401 -- a fixture
+from kafka_broker import BROKER, free_port
 from mariadb_server import mariadb, mariadb_socket  # noqa: F401 -- fixtures
 from postgres_server import database, pooled, postgres_server  # noqa: F401 -- fixtures
 from pyspark.sql import SparkSession
 
-BROKER = Path(__file__).parents[1] / "tools" / "broker"
 MAVEN_MISSING = 3
 _TEARDOWNS = itertools.count()
 
@@ -64,7 +61,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def kafka_servers() -> Iterator[str]:
     """The address of a broker of this process's own, gone with its data when the tests end."""
-    environment = os.environ | {"DOVETAIL_KAFKA_PORT": str(_free_port())}
+    environment = os.environ | {"DOVETAIL_KAFKA_PORT": str(free_port())}
     started = subprocess.run(
         [BROKER, "start"], env=environment, capture_output=True, text=True, check=False
     )
@@ -74,16 +71,3 @@ def kafka_servers() -> Iterator[str]:
         pytest.fail(started.stderr)
     yield started.stdout.split()[0]
     subprocess.run([BROKER, "wipe"], env=environment, check=True)
-
-
-def _free_port() -> int:
-    """A port that nothing listens on, nor on the next, which the controller takes."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as broker, socket.socket() as controller:
-            try:
-                broker.bind(("127.0.0.1", port))
-                controller.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-        return port

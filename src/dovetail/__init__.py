@@ -22,9 +22,9 @@ from dovetail.api.results import dead_letters, explain, run
 from dovetail.api.tables import Stream, Table, WindowedTable
 from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, of_topic
 from dovetail.io.sinks.delta.sink import to_delta
+from dovetail.io.sinks.kafka.sink import to_topic
 from dovetail.io.sinks.postgres.sink import to_postgres
 from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memory, to_parquet
-from dovetail.io.sinks.topics import to_topic
 from dovetail.io.sources.current_rows import read_current
 from dovetail.io.sources.kafka import read_topic
 from dovetail.page.server import serve

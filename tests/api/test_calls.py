@@ -832,7 +832,7 @@ CALLS: dict[str, Call] = {
         retries=NATURAL,
     ),
     "to_topic": call(
-        lambda _: partial(dt.to_topic, topic="t", servers="localhost:9092"),
+        lambda _: partial(dt.to_topic, topic="t", servers="localhost:9092", exactly_once=True),
         topic=TOPIC["topic"],
         servers=TOPIC["servers"],
         key=line(wrong=("avro",)),
@@ -841,6 +841,8 @@ CALLS: dict[str, Call] = {
             "None", "empty mapping", wrong=({"a": 1}, {"": "id"}, {"dovetail.change": "id"})
         ),
         options=OPTIONS,
+        exactly_once=FLAG,
+        transactions=line("number"),
     ),
     "settings": call(lambda _: dt.checkpoints.settings, partitions=line("number")),
     "configure": call(

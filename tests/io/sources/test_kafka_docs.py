@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_examples import BROKER, ROOT, promised, with_broker
+from committed_topics import by_key
+from confluent_kafka.admin import AdminClient, NewTopic
+from doc_examples import BROKER, ROOT, blocks, promised, with_broker
 from pyspark.sql import SparkSession
 
 PAGE = ROOT / "docs" / "kafka.md"
@@ -17,7 +19,7 @@ DELTA = "DeltaSparkSessionExtension"
 def test_the_kafka_examples_run(
     kafka_spark: SparkSession, kafka_servers: str, tmp_path: Path
 ) -> None:
-    block, headers = [part.split("```")[0] for part in PAGE.read_text().split("```python\n")[1:]]
+    block, exactly, headers = blocks(PAGE)
     for topic, rows in (
         ("users", [("1", "Ada"), ("2", "Bo"), ("2", None)]),
         ("cities", [("1", "Turin")]),
@@ -30,6 +32,14 @@ def test_the_kafka_examples_run(
     exec(block.replace("localhost:9092", kafka_servers), names)
     latest = {row.key: row.value for row in written(kafka_spark, kafka_servers)}
     assert latest == {"1": '{"user":"Ada","city":"Turin"}', "2": None}
+
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    admin.create_topics([NewTopic("counted", 1, 1)])["counted"].result()
+    exec(exactly, names)
+    assert by_key(kafka_servers, "counted") == {
+        b'{"value":"Ada"}': [b'{"users":1}'],
+        b'{"value":"Bo"}': [b'{"users":1}', None],
+    }
 
     exec(headers, names)
     names["located"].write_stream(

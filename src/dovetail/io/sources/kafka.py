@@ -322,6 +322,7 @@ def to_records(
     value: WriteFormat = "json",
     headers: Headers | None = None,
     topic: str | None = None,
+    beside: Sequence[str] = (),
 ) -> DataFrame:
     """Return a changelog as Kafka records: ``key``, ``value`` and ``headers``, as Spark's sink
     takes them.
@@ -335,6 +336,7 @@ def to_records(
 
     :param headers: further headers, columns of the changelog or expressions over it: bytes as they
         are, all else as text. A null header is left out.
+    :param beside: further columns of the changelog, which stay behind the record's.
     :raises PlanError: a column is missing, or does not suit its format.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
@@ -359,6 +361,7 @@ def to_records(
         .otherwise(_failure(unknown))
         .alias("value"),
         _headers(changes, headers or {}).alias("headers"),
+        *map(F.col, beside),
     )
 
 

@@ -1,0 +1,1 @@
+"""The sink of a Kafka topic."""

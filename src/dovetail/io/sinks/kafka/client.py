@@ -1,0 +1,190 @@
+"""The Kafka client with transactions, confluent-kafka: its settings, and errors of its failures."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from dovetail.errors import ConfigurationError, DovetailError, PlanError, TargetError
+from dovetail.io.sources.kafka import SINK_DEFAULTS
+
+T = TypeVar("T")
+
+PREFIX: Final = "dovetail-"
+"""The beginning of the names of transactions and of their consumer groups."""
+ANSWER_S: Final = 60.0
+"""The time limit of a request to the brokers, with all its retries, in seconds."""
+_KAFKA: Final = "kafka."
+_SERVERS: Final = "bootstrap.servers"
+_WAIT_S: Final = 0.05
+_DEFAULTS: Final = {
+    **{name.removeprefix(_KAFKA): value for name, value in SINK_DEFAULTS.items()},
+    # As the Java client: the same key goes to the same partition, whoever writes it.
+    "partitioner": "murmur2_random",
+    # The limits of what waits to be sent. The task waits at them.
+    "queue.buffering.max.messages": "500000",
+    "queue.buffering.max.kbytes": str(128 << 10),
+    "transaction.timeout.ms": "60000",
+    "log_level": "0",  # errors are raised
+}
+_OF_PRODUCERS: Final = (
+    *("batch.size", "linger.ms", "compression.type", "partitioner", "transaction.timeout.ms"),
+    *("queue.buffering.max.messages", "queue.buffering.max.kbytes"),
+)
+_RESERVED: Final = ("transactional.id", "enable.idempotence", "group.id")
+_RIGHTS: Final = {
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "WRITE and DESCRIBE on the transactional ids that "
+    f"begin with {PREFIX}",
+    "GROUP_AUTHORIZATION_FAILED": f"READ and DESCRIBE on the groups that begin with {PREFIX}",
+    "TOPIC_AUTHORIZATION_FAILED": "WRITE, READ and DESCRIBE on the topic",
+    "CLUSTER_AUTHORIZATION_FAILED": "IDEMPOTENT_WRITE on the cluster",
+}
+_MENDED: Final = {
+    "UNKNOWN_TOPIC_OR_PART": "Create the topic, and start the query again",
+    "INVALID_TRANSACTION_TIMEOUT": "Lower options={'kafka.transaction.timeout.ms': ...} to the "
+    "broker's transaction.max.timeout.ms, or raise that",
+    "_UNSUPPORTED_FEATURE": "Write to brokers with transactions, Kafka 2.5 or later, or leave "
+    "exactly_once= out",
+    "MSG_SIZE_TOO_LARGE": "Raise max.message.bytes of the topic and "
+    "options={'kafka.message.max.bytes': ...}, or leave large columns out by select()",
+}
+SILENT: Final = logging.getLogger("dovetail.kafka")
+"""The log of the clients, whose errors are raised."""
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
+FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+
+
+def client_for(title: str) -> Any:
+    """Return the package ``confluent_kafka``. Raises ``ConfigurationError`` if it is missing."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            "exactly_once= needs confluent-kafka, which is not installed where it is needed",
+            "Install dovetail[kafka] for the driver and the workers",
+        ) from error
+    return confluent_kafka
+
+
+def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a producer, by the names of librdkafka.
+
+    ``options``: further settings, each with the prefix ``kafka.``, as Spark's sink takes them.
+    Raises ``PlanError`` for names without it, and for settings that the sink makes itself.
+    """
+    for name in options:
+        setting = name.removeprefix(_KAFKA)
+        if not name.startswith(_KAFKA) or setting in _RESERVED:
+            raise PlanError(
+                title,
+                f"options= has {name!r}, which exactly_once= does not take",
+                f"Name settings of the producer as 'kafka.…', other than {', '.join(_RESERVED)}",
+            )
+    given = {name.removeprefix(_KAFKA): value for name, value in options.items()}
+    return _DEFAULTS | {_SERVERS: servers} | given
+
+
+def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a client that is no producer."""
+    return {name: value for name, value in settings.items() if name not in _OF_PRODUCERS}
+
+
+def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
+    """Return a producer with a transactional id. Nothing connects yet."""
+    return client.Producer({**settings, "transactional.id": name}, logger=SILENT)
+
+
+def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
+    """Raise ``ConfigurationError`` for settings that the client does not know. Nothing connects."""
+    client = client_for(title)
+    try:
+        producer_of(client, settings, PREFIX)
+    except client.KafkaException as error:
+        raise ConfigurationError(
+            title,
+            f"the Kafka client refuses its settings: {text_of(error)}",
+            "exactly_once= writes by librdkafka: name its settings in options=, such as "
+            "kafka.sasl.username and kafka.ssl.ca.location",
+        ) from error
+
+
+def persistently(client: Any, request: Callable[[], T]) -> T:
+    """Return the result of a request, repeated after errors that pass until ``ANSWER_S`` is over.
+    Raises the client's error.
+    """
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            return request()
+        except client.KafkaException as error:
+            passing = error.args[0].retriable() or error.args[0].name() in _PASSING
+            if not passing or time.monotonic() > deadline:
+                raise
+        time.sleep(_WAIT_S)
+
+
+_PASSING: Final = (
+    *("COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
+    *("UNSTABLE_OFFSET_COMMIT", "REQUEST_TIMED_OUT", "_TRANSPORT", "_WAIT_COORD"),
+)
+"""The errors of a coordinator that moves or starts."""
+
+
+def text_of(error: Any) -> str:
+    """Return the text of a client's error in one line, without a full stop."""
+    return str(" ".join(str(error.args[0].str()).split())).removesuffix(".")
+
+
+def permanent(title: str, error: Any) -> DovetailError | None:
+    """Return the error to raise for a failure that another attempt would meet again; None for
+    others.
+    """
+    name, text = error.args[0].name(), text_of(error)
+    if name in _RIGHTS:
+        return ConfigurationError(
+            title,
+            f"the brokers do not let this user write in transactions: {text}",
+            f"Grant it {_RIGHTS[name]}",
+        )
+    if name in _MENDED:
+        return ConfigurationError(
+            title, f"the micro-batch cannot be written: {text}", _MENDED[name]
+        )
+    return None
+
+
+def passing(title: str, error: Any) -> DovetailError:
+    """Return the error to raise for a failure that another attempt may not meet."""
+    return TargetError(
+        title,
+        f"the transaction could not be committed: {text_of(error)}",
+        "See that the brokers run and can be reached from the workers, and that "
+        "transaction.state.log.replication.factor is not above their number. Start the query "
+        "again, which loses and doubles nothing",
+    )
+
+
+def refuse_fenced(title: str, name: str, seconds: float, timeout_ms: int) -> None:
+    """Raise ``TargetError``: the brokers no longer take what the producer ``name`` sends.
+
+    ``seconds``: the time since its transaction began.
+    """
+    if 1000 * seconds >= timeout_ms:
+        raise TargetError(
+            title,
+            f"the transaction {name} took {seconds:,.0f} s, and the brokers end one after "
+            f"{timeout_ms / 1000:,.0f} s",
+            "Give more time by options={'kafka.transaction.timeout.ms': ...}, more transactions=, "
+            "or smaller micro-batches",
+        )
+    raise TargetError(
+        title,
+        f"another process has taken over the transaction {name}: a later attempt of this task, or "
+        "a second query on this checkpoint or a copy of it",
+        "Let one query at a time use a checkpoint; a copy needs a new id, by dt.checkpoints.rewind",
+    )

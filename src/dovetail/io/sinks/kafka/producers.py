@@ -1,0 +1,364 @@
+"""Producers of tasks: each writes its share of a micro-batch in one transaction.
+
+A transaction holds the records and a *marker*, the micro-batch's number. The marker is the offset
+that a consumer group has committed for partition 0 of the topic. The group and the transactional id
+share one name, made of the query's id and the task's number.
+
+1. ``init_transactions`` fences every other producer of this name, and ends its transaction.
+2. Read the marker: the last micro-batch that this name has committed. If it is this one, stop.
+3. Begin a transaction, and send the marker of this micro-batch in it, then the records.
+4. Commit. That fails if another producer of this name was initialized meanwhile.
+
+So between the reading of a marker and a commit no other commit can be. Whatever is killed, a
+micro-batch is committed once per task. A process keeps its producer for the next micro-batch. While
+that is not fenced, nobody else has written, and its marker is known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.errors import DovetailError, TargetError
+from dovetail.io.sinks.kafka.client import (
+    ANSWER_S,
+    FENCED,
+    PREFIX,
+    SILENT,
+    client_for,
+    connection_settings,
+    passing,
+    permanent,
+    persistently,
+    producer_of,
+    refuse_fenced,
+)
+
+TOPIC: Final = "topic"
+"""The column with the index of a record's topic."""
+REPORT: Final = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("records", pa.int64()),
+        ("text", pa.binary()),
+        *((name, pa.string()) for name in ("kind", "problem", "remedy")),
+    ]
+)
+"""The result of a task: the number of records that it has committed, or its records themselves in
+Arrow's IPC format; and a failure that another attempt would meet again."""
+ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
+"""The limits of rows and bytes below which a task's records go through the driver."""
+_Record: TypeAlias = "tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]"
+"""A record's value, key and headers."""
+_PRODUCERS_MAX: Final = 16
+_ABORT_S: Final = 5.0
+_WAIT_S: Final = 0.05
+_PRODUCERS: dict[tuple[str, tuple[tuple[str, str], ...]], _Producer] = {}
+"""The producers of this process that are not in a transaction, by name and settings, the least
+recently used first."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The last micro-batch of a task's that a topic has."""
+
+    batch_id: int
+    plan: str
+    """The identity of the micro-batch's plan: the offsets that it reads, and its time."""
+
+
+@dataclass(frozen=True)
+class BatchWrite:
+    """The order to write one micro-batch, for all its tasks."""
+
+    title: str
+    settings: Mapping[str, str] = field(repr=False)
+    query: str
+    """The query's id."""
+    marker: Marker
+    """The marker of the micro-batch."""
+    expired: bool
+    """True if the brokers may have dropped a marker of this micro-batch, which is that old."""
+    topics: Sequence[str]
+
+    def name(self, task: int) -> str:
+        """Return the transactional id of a task's producer, and the name of its group."""
+        return f"{PREFIX}{self.query}-{task}"
+
+    @property
+    def timeout_ms(self) -> int:
+        """The time limit of a transaction, in milliseconds."""
+        return int(self.settings["transaction.timeout.ms"])
+
+    def due(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
+        """Return the topics that lack the micro-batch.
+
+        Raises ``TargetError`` if a topic has a later micro-batch, or another one of this number. So
+        it does for a missing marker that may have expired.
+        """
+        for topic, marker in markers.items():
+            if marker.batch_id > self.marker.batch_id or (
+                marker.batch_id == self.marker.batch_id and marker.plan != self.marker.plan
+            ):
+                raise TargetError(
+                    self.title,
+                    f"topic {topic} has micro-batch {marker.batch_id} of this query by another "
+                    f"run, and the next one is {self.marker.batch_id}: the checkpoint is an older "
+                    "copy, or a copy of it runs",
+                    "Go on with the newest checkpoint. To go on from this one, call "
+                    "dt.checkpoints.rewind, which gives the query a new id: what the topic has "
+                    "stays, and is written again",
+                )
+        lacking = [topic for topic in self.topics if markers.get(topic) != self.marker]
+        unknown = [topic for topic in lacking if topic not in markers]
+        if self.expired and unknown:
+            raise TargetError(
+                self.title,
+                f"micro-batch {self.marker.batch_id} was begun longer ago than the brokers keep "
+                f"offsets, and nothing says whether {', '.join(unknown)} has it ({name})",
+                "Start the query once without exactly_once=, which writes the micro-batch, maybe "
+                "again; or raise offsets.retention.minutes and begin in a new checkpoint",
+            )
+        return lacking
+
+
+def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the records of this task in a transaction, and yield one row of ``REPORT``. Yield few
+    records instead of writing them. A task without records yields nothing.
+
+    Few records are written by the driver, whose producers stay, while tasks move between workers.
+    It writes them under the task's name, so either fences the other.
+
+    Raises ``TargetError`` for a failure that another attempt of the task may not meet.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    filled = (batch for batch in batches if batch.num_rows)
+    first = list(_until_many(filled))
+    if not first:
+        return
+    if not _are_many(first):
+        yield reported(task, text=text_of_records(first))
+        return
+    try:
+        records = committed(order, task, chain(first, filled))
+    except LastingError as error:
+        yield reported(task, failure=error.failure)
+    else:
+        yield reported(task, records=records)
+
+
+def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
+    """Say whether batches are too large for the driver."""
+    rows: int = sum(batch.num_rows for batch in batches)
+    size: int = sum(batch.nbytes for batch in batches)
+    return rows > ROWS_MAX or size > BYTES_MAX
+
+
+def _until_many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches up to the one with which they are too large for the driver."""
+    taken: list[pa.RecordBatch] = []
+    for batch in batches:
+        taken.append(batch)
+        yield batch
+        if _are_many(taken):
+            return
+
+
+def reported(
+    task: int,
+    *,
+    records: int = 0,
+    text: bytes | None = None,
+    failure: DovetailError | None = None,
+) -> pa.RecordBatch:
+    """Return the row of ``REPORT`` of a task."""
+    kind = None if failure is None else type(failure).__name__
+    problem, remedy = (None, None) if failure is None else (failure.problem, failure.remedy)
+    values = (task, records, text, kind, problem, remedy)
+    return pa.RecordBatch.from_pylist([dict(zip(REPORT.names, values, strict=True))], REPORT)
+
+
+def text_of_records(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """Return batches in Arrow's IPC format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+class LastingError(Exception):
+    """Wraps an error of the library that every attempt of a task would raise."""
+
+    def __init__(self, failure: DovetailError) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
+    """Write a task's records in one transaction, unless the topics have them. Return the number of
+    records written.
+
+    Raises ``LastingError`` for a failure that another attempt would meet again, else
+    ``TargetError``.
+    """
+    client = client_for(order.title)
+    try:
+        return _committed(client, order, task, batches)
+    except client.KafkaException as error:
+        failure = permanent(order.title, error)
+        if failure is not None:
+            raise LastingError(failure) from error
+        raise passing(order.title, error) from error
+
+
+def _committed(client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
+    """Do so with the producer of this process, or a new one. Raises the client's errors, too."""
+    name = order.name(task)
+    place = (name, tuple(sorted(order.settings.items())))
+    producer, topics = _PRODUCERS.pop(place, None), None
+    if producer is not None:
+        with suppress(client.KafkaException):  # fenced or broken since: begin anew
+            topics = producer.begun(order)
+    if producer is None or topics is None:
+        producer = _Producer(order, name)
+        topics = producer.begun(order)
+    records = producer.commit(order, topics, batches) if topics else 0
+    _PRODUCERS[place] = producer
+    while len(_PRODUCERS) > _PRODUCERS_MAX:
+        _PRODUCERS.pop(next(iter(_PRODUCERS))).close()
+    return records
+
+
+class _Producer:
+    """A producer of one name, with the markers of its topics."""
+
+    def __init__(self, order: BatchWrite, name: str) -> None:
+        """Connect, fence the other producers of this name, and read the markers."""
+        self._client: Any = client_for(order.title)
+        self._name = name
+        self._producer = producer_of(self._client, order.settings, name)
+        persistently(self._client, lambda: self._producer.init_transactions(ANSWER_S))
+        self._markers: dict[str, Marker] = {}
+        self._group: Any = None
+        self._read(order)
+
+    def _read(self, order: BatchWrite) -> None:
+        """Read the markers, and the description of the group with which they are written."""
+        group = {"group.id": self._name, "isolation.level": "read_committed"}
+        settings = {**connection_settings(order.settings), **group}
+        consumer = self._client.Consumer(settings, logger=SILENT)
+        asked = [self._client.TopicPartition(topic, 0) for topic in order.topics]
+        try:
+            self._group = consumer.consumer_group_metadata()
+            positions = persistently(self._client, lambda: consumer.committed(asked, ANSWER_S))
+        finally:
+            consumer.close()
+        for position in positions:
+            if position.error is not None:
+                raise self._client.KafkaException(position.error)
+            if position.offset >= 0:
+                self._markers[position.topic] = Marker(position.offset, position.metadata or "")
+
+    def begun(self, order: BatchWrite) -> list[str]:
+        """Begin a transaction with the markers of the topics that lack the micro-batch, and return
+        these topics. Without any begin none.
+        """
+        if {*order.topics} - {*self._markers}:
+            self._read(order)
+        try:
+            due = order.due(self._name, self._markers)
+        except DovetailError as error:
+            raise LastingError(error) from error
+        if due:
+            self._producer.begin_transaction()
+            self._began = time.monotonic()
+            marker = order.marker
+            positions = [
+                self._client.TopicPartition(topic, 0, marker.batch_id, metadata=marker.plan)
+                for topic in due
+            ]
+            # Before any record: a producer that was fenced fails here.
+            persistently(
+                self._client,
+                lambda: self._producer.send_offsets_to_transaction(
+                    positions, self._group, ANSWER_S
+                ),
+            )
+        return due
+
+    def commit(
+        self, order: BatchWrite, topics: Sequence[str], batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        """Send the records of these topics, commit, and return their number. After a failure the
+        transaction is aborted, so that readers need not wait for its end.
+        """
+        try:
+            records = sum(self._send(order, topics, batch) for batch in batches)
+            persistently(self._client, self._producer.commit_transaction)
+        except BaseException as error:
+            with suppress(self._client.KafkaException):
+                self._producer.abort_transaction(_ABORT_S)
+            if isinstance(error, self._client.KafkaException) and error.args[0].name() in FENCED:
+                seconds = time.monotonic() - self._began
+                refuse_fenced(order.title, self._name, seconds, order.timeout_ms)
+            raise
+        self._markers |= dict.fromkeys(topics, order.marker)
+        return records
+
+    def _send(self, order: BatchWrite, topics: Sequence[str], batch: pa.RecordBatch) -> int:
+        """Send the records of a batch that belong to ``topics``, and return their number."""
+        numbers = batch.column(TOPIC).to_numpy()
+        sent = 0
+        for topic in topics:
+            rows = np.flatnonzero(numbers == order.topics.index(topic))
+            part = batch if len(rows) == len(batch) else batch.take(pa.array(rows))
+            self._produce(topic, part)
+            sent += len(rows)
+        return sent
+
+    def _produce(self, topic: str, records: pa.RecordBatch) -> None:
+        """Hand records to the client, one by one: it has no call for many with headers."""
+        keys, values = (records.column(part).to_pylist() for part in ("key", "value"))
+        left = zip(values, keys, headers_of(records), strict=True)
+        refused = self._first_refused(topic, left)
+        while refused is not None:
+            self._producer.poll(_WAIT_S)
+            refused = self._first_refused(topic, chain([refused], left))
+
+    def _first_refused(self, topic: str, records: Iterable[_Record]) -> _Record | None:
+        """Hand records to the client until its buffer is full. Return the first one that it does
+        not take, None for none.
+        """
+        produce = self._producer.produce
+        try:
+            for record in records:
+                value, key, headers = record
+                produce(topic, value, key, headers=headers)
+        except BufferError:
+            return record
+        return None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._producer.close()
+
+
+def headers_of(records: pa.RecordBatch) -> Iterator[list[tuple[str, bytes]]]:
+    """Yield the headers of each record."""
+    column = records.column("headers")
+    names, values = column.flatten().flatten()
+    headers = zip(names.to_pylist(), values.to_pylist(), strict=True)
+    counts = pc.list_value_length(column).to_pylist()
+    return (list(islice(headers, count)) for count in counts)

@@ -1,0 +1,106 @@
+"""The sink of a Kafka topic by Spark's connector, which writes at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import ConfigurationError, PlanError
+from dovetail.io.formats.plain import WriteFormat
+from dovetail.io.sinks.spark_sinks import WriteBatch
+from dovetail.io.sources.kafka import (
+    NEEDS_JAR,
+    Headers,
+    save_to_topic,
+    to_records,
+    write_topic,
+)
+from dovetail.plan.nodes import Node, changelog_schema
+from dovetail.platform.sessions import has_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True)
+class TopicSink:
+    """A topic, with the arguments of ``to_topic`` as fields.
+
+    It gets keyed upserts and tombstones (records with a null value), each key's changes in order.
+    """
+
+    topic: str
+    servers: str
+    key: WriteFormat = "json"
+    value: WriteFormat = "json"
+    headers: Headers = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The call as written: ``to_topic('topic')``."""
+        return f"to_topic({self.topic!r})"
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; raise as ``batches`` does."""
+        self._refuse_without_connector(changes.sparkSession, node)
+        return write_topic(changes, **self._sink(node))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that writes a micro-batch's records; a repeated one writes them
+        again.
+
+        Raises ``PlanError`` for columns that do not suit their formats, ``ConfigurationError``
+        without Spark's connector.
+        """
+        self._refuse_without_connector(session, node)
+        self.refuse_unfit(session, node)
+        return lambda batch, _: save_to_topic(batch, **self._sink(node))
+
+    def _sink(self, node: Node) -> dict[str, Any]:
+        """Return the arguments of ``write_topic`` and ``save_to_topic`` for the changelog of
+        ``node``, by name.
+        """
+        return {**self._formats(node), "servers": self.servers, "options": self.options}
+
+    def _formats(self, node: Node) -> dict[str, Any]:
+        """Return the arguments of ``to_records`` for the changelog of ``node``, by name."""
+        return {
+            "key_columns": node.key.names,
+            "value_columns": node.values.names,
+            "topic": self.topic,
+            "key": self.key,
+            "value": self.value,
+            "headers": self.headers,
+        }
+
+    def records(self, changes: DataFrame, node: Node, beside: Sequence[str] = ()) -> DataFrame:
+        """Return the records of a changelog of ``node``, with the columns ``beside``."""
+        return to_records(changes, **self._formats(node), beside=beside)
+
+    def refuse_unfit(self, session: SparkSession, node: Node) -> None:
+        """Raise ``PlanError`` for results that withdraw single rows, and for columns that do not
+        suit their formats.
+        """
+        self._refuse_withdrawals(node)
+        self.records(session.createDataFrame([], changelog_schema(node)), node)
+
+    def _refuse_withdrawals(self, node: Node) -> None:
+        """Raise ``PlanError`` for results that withdraw single rows."""
+        if node.withdraws:
+            raise PlanError(
+                node.name,
+                "unmatched='retract' withdraws single rows, a record of a topic cannot say which",
+                "Use unmatched='on_close', or write to files or Delta, which keep the rows",
+            )
+
+    def _refuse_without_connector(self, session: SparkSession, node: Node) -> None:
+        """Raise ``ConfigurationError`` without Spark's connector, ``PlanError`` for results that
+        withdraw single rows.
+        """
+        self._refuse_withdrawals(node)
+        if not has_source(session, "kafka"):
+            problem = f"topic {self.topic} cannot be written: Spark has no connector to Kafka"
+            raise ConfigurationError("to_topic", problem, NEEDS_JAR)

@@ -1,0 +1,263 @@
+"""The sink of topics that get each micro-batch exactly once, in transactions.
+
+Records are shuffled by their keys to a fixed number of tasks, so a repeated micro-batch gives each
+task the same records. Each task writes them in one transaction (``producers``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dovetail import errors
+from dovetail.base.columns import POSITION
+from dovetail.errors import CheckpointError, ConfigurationError, DovetailError, PlanError
+from dovetail.io.sinks.kafka.client import (
+    ANSWER_S,
+    SILENT,
+    client_for,
+    client_settings,
+    connection_settings,
+    permanent,
+    refuse_settings,
+    text_of,
+)
+from dovetail.io.sinks.kafka.producers import (
+    REPORT,
+    TOPIC,
+    BatchWrite,
+    LastingError,
+    Marker,
+    committed,
+    written,
+)
+from dovetail.io.sinks.kafka.topic import TopicSink
+from dovetail.io.sinks.ownership import Owner
+from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
+from dovetail.plan.nodes import Node
+from dovetail.plan.types.arrow import spark_schema
+from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_remote, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+NAME: Final = "dovetail_transactions.json"
+"""The file of a checkpoint with the number of transactions of its micro-batches."""
+_RETENTION: Final = "offsets.retention.minutes"
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+_ORDER: Final = "order"
+_RAISED: Final = re.compile(r"^dovetail\.errors\.\w+: (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class TransactionalSink(TopicSink):
+    """A topic that gets each micro-batch once, in transactions."""
+
+    transactions: int = 1
+    """The number of transactions of a micro-batch, each in a task of its own."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of its producers, by the names of librdkafka."""
+        return client_settings(self.title, self.servers, self.options)
+
+    @property
+    def connection(self) -> dict[str, str]:
+        """The settings of clients that are no producers."""
+        return connection_settings(self.settings)
+
+    @property
+    def database(self) -> Hashable:
+        """The identity of the brokers' cluster, which its topics share."""
+        return _Cluster.of(self).identity
+
+    def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
+        """Return the configured writer; raise as ``joint`` does."""
+        session = changes.sparkSession
+        write = self.batches(session, node, checkpoint)
+        return changes.writeStream.foreachBatch(numbered(session, write))
+
+    def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
+        """Return the function that writes a micro-batch; raise as ``joint`` does."""
+        write = self.joint(session, [(self, node)], checkpoint)
+        return lambda batch, batch_id: write([batch], batch_id)
+
+    @staticmethod
+    def joint(
+        session: SparkSession, sinks: Sequence[tuple[TransactionalSink, Node]], checkpoint: str
+    ) -> WriteBatches:
+        """Return the function that writes a micro-batch to topics of one cluster, each transaction
+        with its share of all of them.
+
+        Raises ``PlanError`` for sinks that differ in their options. Raises ``ConfigurationError``
+        for brokers that cannot be reached, or lack a topic. Raises ``CheckpointError`` for another
+        number of transactions than the checkpoint's.
+        """
+        first = sinks[0][0]
+        title = ", ".join(sink.title for sink, _ in sinks)
+        for sink, node in sinks:
+            sink.refuse_unfit(session, node)
+            if (sink.options, sink.transactions) != (first.options, first.transactions):
+                raise PlanError(
+                    title,
+                    "topics that are committed together differ in options= or transactions=",
+                    "Give all exactly_once= topics of a query the same",
+                )
+        refuse_settings(title, first.settings)
+        cluster = _Cluster.of(first, may_fail=is_remote(session))
+        if cluster.topics is not None:
+            for sink, _ in sinks:
+                cluster.refuse_missing(sink)
+        _fix_transactions(session, title, checkpoint, first.transactions)
+        return TransactionalBatches(
+            title, [*sinks], Owner(checkpoint), checkpoint, cluster.retention_ms
+        ).write
+
+
+@dataclass
+class TransactionalBatches:
+    """Topics that a query writes together, in a fixed number of transactions per micro-batch."""
+
+    title: str
+    sinks: Sequence[tuple[TransactionalSink, Node]]
+    owner: Owner
+    checkpoint: str
+    retention_ms: int
+    """The time for which the brokers keep a marker."""
+
+    def write(self, batches: Sequence[DataFrame], batch_id: int) -> None:
+        """Write one micro-batch, given as the changes of each sink. Raises the first failure of a
+        task's transaction.
+        """
+        session = batches[0].sparkSession
+        plan, planned_ms = _planned(session, self.checkpoint, batch_id)
+        order = BatchWrite(
+            self.title,
+            self.sinks[0][0].settings,
+            self.owner.query(session),
+            Marker(batch_id, plan),
+            time.time_ns() // 1_000_000 - planned_ms > self.retention_ms,
+            [sink.topic for sink, _ in self.sinks],
+        )
+        records = self._records(batches)
+        try:
+            reports = records.mapInArrow(partial(written, order), spark_schema(REPORT)).collect()
+        except PySparkException as error:
+            raised = _RAISED.findall(str(error))
+            if not raised:
+                raise
+            problem = raised[-1].removeprefix(f"{self.title}: ").removesuffix(".")
+            raise errors.TargetError(self.title, problem, "Then start the query again") from error
+        for report in reports:
+            if report["kind"] is not None:
+                error_type: type[DovetailError] = getattr(errors, report["kind"])
+                raise error_type(self.title, report["problem"], report["remedy"])
+        for report in reports:
+            if report["text"] is not None:
+                try:
+                    committed(order, report["task"], pa.ipc.open_stream(report["text"]))
+                except LastingError as error:
+                    raise error.failure from error
+
+    def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
+        """Return the records of all topics, those of a key in one task and in order."""
+        frames = [
+            # By position, then as they come.
+            sink.records(batch, node, [POSITION])
+            .withColumn(TOPIC, F.lit(index))
+            .withColumn(_ORDER, F.monotonically_increasing_id())
+            for index, (batch, (sink, node)) in enumerate(zip(batches, self.sinks, strict=True))
+        ]
+        count = self.sinks[0][0].transactions
+        union = reduce(DataFrame.union, frames)
+        shuffled = union.repartition(1) if count == 1 else union.repartition(count, "key")
+        ordered = shuffled.sortWithinPartitions(POSITION, _ORDER)
+        return ordered.drop(POSITION, _ORDER)
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """The properties of brokers, as they tell them."""
+
+    identity: Hashable
+    topics: frozenset[str] | None
+    """The topics that this user sees; None if the brokers could not be reached."""
+    retention_ms: int
+    """The time for which they keep the offsets of groups; if they do not say, a day."""
+
+    @staticmethod
+    def of(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
+        """Return the cluster of a sink. Raises ``ConfigurationError`` if it cannot be reached, but
+        on ``may_fail``.
+        """
+        client = client_for(sink.title)
+        admin = client.admin.AdminClient(sink.connection, logger=SILENT)
+        try:
+            seen = admin.list_topics(timeout=ANSWER_S)
+        except client.KafkaException as error:
+            if may_fail:
+                return _Cluster(sink.servers, None, _DAY_MS)
+            raise permanent(sink.title, error) or ConfigurationError(
+                sink.title,
+                f"the brokers {sink.servers} give no answer: {text_of(error)}",
+                "See that they run and can be reached from the driver and the workers",
+            ) from error
+        resource = client.admin.ConfigResource(
+            client.admin.ConfigResource.Type.BROKER, str(next(iter(seen.brokers)))
+        )
+        (answer,) = admin.describe_configs([resource], request_timeout=ANSWER_S).values()
+        try:
+            retention_ms = int(answer.result()[_RETENTION].value) * 60_000
+        except (client.KafkaException, KeyError):
+            retention_ms = _DAY_MS
+        return _Cluster(seen.cluster_id, frozenset(seen.topics), retention_ms)
+
+    def refuse_missing(self, sink: TransactionalSink) -> None:
+        """Raise ``ConfigurationError`` if a sink's topic does not exist."""
+        if self.topics is not None and sink.topic not in self.topics:
+            raise ConfigurationError(
+                sink.title,
+                f"the brokers {sink.servers} have no topic {sink.topic} that this user may see",
+                "Create it, and grant the user DESCRIBE, READ and WRITE on it",
+            )
+
+
+def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
+    """Record the number of transactions in a checkpoint. Raises ``CheckpointError`` if a query with
+    another number has begun there.
+    """
+    files, path = files_of(session), f"{checkpoint.rstrip('/')}/{NAME}"
+    text = files.text(path)
+    if text is not None and files.has_files(f"{checkpoint}/offsets"):
+        before = json.loads(text)["transactions"]
+        if before != count:
+            raise CheckpointError(
+                title,
+                f"the checkpoint's micro-batches have {before} transactions, and transactions= "
+                f"asks for {count}",
+                f"Use transactions={before}, or start with a new checkpoint",
+            )
+        return
+    files.put(path, json.dumps({"transactions": count}))
+
+
+def _planned(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
+    """Return the identity of a micro-batch's plan, and the time at which it was planned, in
+    milliseconds since 1970.
+    """
+    text = files_of(session).text(f"{checkpoint.rstrip('/')}/offsets/{batch_id}")
+    assert text is not None, batch_id
+    identity = hashlib.sha256(text.strip().encode()).hexdigest()[:16]
+    return identity, int(json.loads(text.splitlines()[1])["batchTimestampMs"])

@@ -1,0 +1,236 @@
+"""Queries into topics exactly once: the content of a micro-batch that is repeated, copies of a
+checkpoint, several topics, and what is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.parameters import slow_after
+from committed_topics import by_key, committed
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import dovetail as dt
+from dovetail.io.sinks.kafka import producers, transactional
+
+NewTopic = Callable[[int], str]
+COLUMNS = "id long, n long, seq long, at timestamp, tenant string"
+KEYS, RECORDS = 5, 30
+
+
+def add(spark: SparkSession, folder: Path, batch: int, records: int = RECORDS) -> None:
+    """Records of a micro-batch, as one file: some keys, each again and again."""
+    numbers = spark.range(batch * records, (batch + 1) * records, numPartitions=1)
+    rows = numbers.selectExpr(
+        f"id % {KEYS} AS id",
+        "id AS n",
+        "id AS seq",
+        "timestamp_seconds(id) AS at",
+        "CASE WHEN id % 2 = 0 THEN 'x' END AS tenant",
+    )
+    rows.write.mode("append").parquet(str(folder / "in"))
+
+
+def counted(spark: SparkSession, folder: Path) -> tuple[dt.Stream, dt.Table]:
+    """A stream, and what its records come to for each key: each record has its own result."""
+    (folder / "in").mkdir(exist_ok=True)
+    reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+    frame = reader.parquet(str(folder / "in"))
+    stream = dt.Stream.from_changelog(frame, key="id", timestamp="at", sequence="seq", name="rows")
+    return stream, stream.group_by("id").agg(count=dt.count(), total=dt.sum("n"))
+
+
+def run(table: Any, sink: Any, checkpoint: Path) -> None:
+    table.write_stream(
+        sink, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=2
+    ).awaitTermination()
+
+
+def results(records: int) -> dict[bytes | None, list[bytes | None]]:
+    """What each key comes to, record by record."""
+    values: dict[bytes | None, list[bytes | None]] = {}
+    totals = dict.fromkeys(range(KEYS), 0)
+    for number in range(records):
+        key = number % KEYS
+        totals[key] += number
+        row = {"count": number // KEYS + 1, "total": totals[key]}
+        text = json.dumps(row, separators=(",", ":")).encode()
+        values.setdefault(str(key).encode(), []).append(text)
+    return values
+
+
+def forget(checkpoint: Path, batch: int) -> None:
+    """The checkpoint as a driver leaves it that is killed before Spark commits the micro-batch."""
+    for path in checkpoint.glob(f"commits/*{batch}*"):
+        path.unlink()
+
+
+def shown(partitions: list[list[Any]]) -> list[list[Any]]:
+    return [[(m.key(), m.value(), m.headers()) for m in records] for records in partitions]
+
+
+@pytest.mark.parametrize("transactions", slow_after(1, [1, 3]))
+def test_records_are_those_of_a_topic_that_is_written_at_least_once(
+    kafka_spark: SparkSession,
+    kafka_servers: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    transactions: int,
+) -> None:
+    """In the same partitions, in the same order of each key, with the same headers; and once, when
+    a micro-batch is written again.
+    """
+    before, topic = new_topic(3), new_topic(3)
+    shared: dict[str, Any] = {
+        "servers": kafka_servers, "key": "string", "headers": {"total": "total", "n": F.lit(1)}
+    }  # fmt: skip
+    exactly = dt.to_topic(topic, **shared, exactly_once=True, transactions=transactions)
+    _, table = counted(kafka_spark, tmp_path)
+    for batch in range(2):
+        add(kafka_spark, tmp_path, batch)
+        run(table, exactly, tmp_path / "checkpoint")
+    run(table, dt.to_topic(before, **shared), tmp_path / "before")
+    assert by_key(kafka_servers, topic) == results(2 * RECORDS)
+    written = shown(committed(kafka_servers, topic))
+    for now, then in zip(written, shown(committed(kafka_servers, before)), strict=True):
+        assert sorted(now, key=str) == sorted(then, key=str)
+    forget(tmp_path / "checkpoint", 1)
+    run(table, exactly, tmp_path / "checkpoint")
+    assert shown(committed(kafka_servers, topic)) == written
+
+
+def test_many_records_are_written_by_tasks(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """And those of another micro-batch, which are few, by the driver."""
+    topic, few = new_topic(2), producers.ROWS_MAX // 2
+    _, table = counted(kafka_spark, tmp_path)
+    sink = dt.to_topic(topic, servers=kafka_servers, key="string", exactly_once=True)
+    for batch, records in ((1, few), (1, 2 * few), (1, 4 * few), (8, few)):
+        add(kafka_spark, tmp_path, batch, records)
+        run(table, sink, tmp_path / "checkpoint")
+    values = by_key(kafka_servers, topic)
+    counts = [[json.loads(v or b"")["count"] for v in values[b"%d" % key]] for key in range(KEYS)]
+    assert counts == [list(range(1, 8 * few // KEYS + 1))] * KEYS
+    forget(tmp_path / "checkpoint", 2)
+    forget(tmp_path / "checkpoint", 3)
+    (tmp_path / "checkpoint" / "offsets" / "3").unlink()
+    with pytest.raises(StreamingQueryException, match=f"topic {topic} has micro-batch 3 of this q"):
+        run(table, sink, tmp_path / "checkpoint")
+    assert by_key(kafka_servers, topic) == values
+
+
+def test_topics_of_a_query_are_committed_together(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    one, two = new_topic(2), new_topic(1)
+    stream, table = counted(kafka_spark, tmp_path)
+    latest = stream.group_by("id").agg(n=dt.max("n"))
+    exactly: dict[str, Any] = {"servers": kafka_servers, "key": "string", "exactly_once": True}
+
+    def both(**more: Any) -> None:
+        sinks: dict[Any, Any] = {
+            table: [dt.to_topic(one, **exactly, **more), dt.to_parquet(tmp_path / "out")],
+            latest: dt.to_topic(two, **exactly),
+        }
+        dt.run(
+            sinks, checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}, buckets=2
+        ).awaitTermination()
+
+    add(kafka_spark, tmp_path, 0)
+    both()
+    forget(tmp_path / "checkpoint", 0)
+    add(kafka_spark, tmp_path, 1)
+    both()
+    assert by_key(kafka_servers, one) == results(2 * RECORDS)
+    numbers = [json.loads(m.value())["n"] for m in committed(kafka_servers, two)[0]]
+    by_number = [[n for n in numbers if n % KEYS == key] for key in range(KEYS)]
+    assert by_number == [list(range(key, 2 * RECORDS, KEYS)) for key in range(KEYS)]
+    with pytest.raises(dt.errors.PlanError, match="committed together differ in options= or trans"):
+        both(transactions=2)
+
+
+def test_copies_of_a_checkpoint_are_refused_and_a_rewound_one_writes_again(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    _, table = counted(kafka_spark, tmp_path)
+    sink = dt.to_topic(topic, servers=kafka_servers, key="string", exactly_once=True)
+    add(kafka_spark, tmp_path, 0)
+    run(table, sink, tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    add(kafka_spark, tmp_path, 1)
+    run(table, sink, tmp_path / "checkpoint")
+    by = "by another run, and the next one is 1: the checkpoint is an older copy, or a copy of it"
+    with pytest.raises(StreamingQueryException, match=f"has micro-batch 1 of this query {by}"):
+        run(table, sink, tmp_path / "copy")
+    written = results(2 * RECORDS)
+    assert by_key(kafka_servers, topic) == written
+    dt.checkpoints.rewind(kafka_spark, tmp_path / "checkpoint", batch=0)
+    run(table, sink, tmp_path / "checkpoint")
+    again = {key: values + values[RECORDS // KEYS :] for key, values in written.items()}
+    assert by_key(kafka_servers, topic) == again
+    more = dt.to_topic(
+        topic, servers=kafka_servers, key="string", exactly_once=True, transactions=2
+    )
+    with pytest.raises(dt.errors.CheckpointError, match="have 1 transactions, and trans"):
+        run(table, more, tmp_path / "checkpoint")
+
+
+def test_a_micro_batch_that_is_older_than_its_marker_may_get_is_refused(
+    kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """The brokers drop the offsets of a group after a time; here they are deleted."""
+    topic, checkpoint = new_topic(1), tmp_path / "checkpoint"
+    _, table = counted(kafka_spark, tmp_path)
+    sink = dt.to_topic(topic, servers=kafka_servers, key="string", exactly_once=True)
+    add(kafka_spark, tmp_path, 0)
+    run(table, sink, checkpoint)
+    forget(checkpoint, 0)
+    planned = checkpoint / "offsets" / "0"
+    version, metadata, *offsets = planned.read_text().splitlines()
+    old = {**json.loads(metadata), "batchTimestampMs": 1}
+    planned.write_text("\n".join([version, json.dumps(old), *offsets]))
+    (checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    for future in admin.delete_consumer_groups([f"dovetail-{query}-0"]).values():
+        future.result()
+    producers._PRODUCERS.clear()
+    with pytest.raises(StreamingQueryException, match="was begun longer ago than the brokers keep"):
+        run(table, sink, checkpoint)
+    assert by_key(kafka_servers, topic) == results(RECORDS)
+
+
+def test_what_cannot_be_written_so_is_refused_before_the_query_starts(
+    kafka_spark: SparkSession,
+    kafka_servers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add(kafka_spark, tmp_path, 0)
+    _, table = counted(kafka_spark, tmp_path)
+    monkeypatch.setattr(transactional, "ANSWER_S", 3.0)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        (kafka_servers, {}, "have no topic nope that this user may see. Create it, and grant the"),
+        ("127.0.0.1:1", {}, r"to_topic\('nope'\): the brokers 127.0.0.1:1 give no answer: "),
+        (kafka_servers, {"kafka.nope": "1"}, 'refuses its settings: No such .* "nope"'),
+    ]
+    for servers, options, message in cases:
+        sink = dt.to_topic("nope", servers=servers, exactly_once=True, options=options)
+        with pytest.raises(dt.errors.ConfigurationError, match=message):
+            run(table, sink, tmp_path / "checkpoint")
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(dt.errors.ConfigurationError, match=r"Install dovetail\[kafka\] for the"):
+        dt.to_topic("nope", servers=kafka_servers, exactly_once=True)
+    with pytest.raises(dt.errors.PlanError, match="transactions= is given without exactly_once=Tr"):
+        dt.to_topic("nope", servers=kafka_servers, transactions=2)
