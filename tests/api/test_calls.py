@@ -241,6 +241,15 @@ NAME = line("None", "text", "column", "span")
 NAMED = line("text", "column", "span")
 ANYTHING = line(*POOL)
 CHANGE = testing.Change({"id": 1}, None, 1, "delete", 0)
+
+
+def explaining(w: World) -> Callable[..., Any]:
+    """A right call of ``Driver.explain_change``."""
+    driver = testing.Driver(w.fed)
+    (change,) = driver.pipe(w.fed, {"id": 1, "amount": 2}, timestamp=1)
+    return partial(driver.explain_change, change=change)
+
+
 COLUMN = line("text", "column", "span", "empty text")
 SPAN = line("span", wrong=("soon", "-5 min", "5", "99999999999 days", "5 months"))
 MAYBE_SPAN = line("None", "span", wrong=SPAN.wrong)
@@ -1131,14 +1140,14 @@ CALLS: dict[str, Call] = {
         lambda w: testing.Driver(w.fed).table, table=line(wrong=(Given(lambda w: w.orders),))
     ),
     "ExplainingDriver.explain_change": call(
-        lambda w: partial(testing.Driver(w.fed).explain_change, change=CHANGE),
+        explaining,
         change=line(wrong=(CHANGE,)),
         result=line("None"),
-        members=line(),
+        members=line("number"),
     ),
     "ExplainingDriver.explain_row": call(
         lambda w: partial(testing.Driver(w.fed).explain_row, key=1),
-        key=line("number"),
+        key=line("zero", "number", "negative"),
         table=line("None", wrong=(Given(lambda w: w.orders),)),
         members=line("number"),
     ),

@@ -661,8 +661,8 @@ FAULTS = [
     Fault(
         "segments: one ends where it begins",
         "state.segment",
-        "last=ordering[-1].as_py()",
-        "last=ordering[0].as_py()",
+        "last=int(ordering[-1])",
+        "last=int(ordering[0])",
     ),
     Fault(
         "manifest: stream time is forgotten",

@@ -275,7 +275,7 @@ def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
     """Raise ``PlanError`` if a value does not fit an annotation."""
     if _fits(value, kind):
         return
-    shown = _shown(value)
+    shown = shown_value(value)
     problem = next(_misfits(value, kind), f"is {shown}")
     hint = OF_VALUES.get((operator, shown)) or OF_VALUES.get(("", shown))
     raise PlanError(operator, f"{argument} {problem}", hint or f"Give {_either(_said(kind))}")
@@ -350,14 +350,14 @@ def _misfits(value: Any, kind: Any) -> Iterator[str]:
     """Yield the items of a list or mapping that do not fit, in words."""
     for option in _options(kind):
         if get_origin(option) is Sequence and isinstance(value, (list, tuple)):
-            yield from (f"has {_shown(v)}" for v in value if not _fits(v, get_args(option)[0]))
+            yield from (f"has {shown_value(v)}" for v in value if not _fits(v, get_args(option)[0]))
         elif get_origin(option) is Mapping and isinstance(value, Mapping):
             of_keys, of_values = get_args(option)
             for key, item in value.items():
                 if not _fits(key, of_keys):
-                    yield f"has {_shown(key)} for a name"
+                    yield f"has {shown_value(key)} for a name"
                 elif not _fits(item, of_values):
-                    yield f"has {_shown(item)} for {_shown(key)}"
+                    yield f"has {shown_value(item)} for {shown_value(key)}"
 
 
 def _options(kind: Any) -> Iterator[Any]:
@@ -412,7 +412,7 @@ def _either(alternatives: Sequence[str]) -> str:
     return f"{', '.join(first)}{comma} or {last}" if first else last
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value for an error: short, and without anything that may be a secret or a
     screenful.
     """

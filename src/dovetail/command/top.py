@@ -102,7 +102,7 @@ def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
             "Give another folder, --record, or pip install 'dovetail[state]'",
         )
     lookups = None if files is None else Lookups(files)
-    number, progress = 0, list[Progress]()
+    last_number, progress = 0, list[Progress]()
     while True:
         view = QueryView(name)
         if lookups is not None and files is not None:
@@ -112,8 +112,8 @@ def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
                 if stored.batch is not None:
                     view.committed = files.modified(f"commits/{stored.batch}")
         if record is not None:
-            batches = recorded_after(record, number, _BATCHES)
-            number = batches[-1][0] if batches else number
+            batches = recorded_after(record, last_number, _BATCHES)
+            last_number = batches[-1][0] if batches else last_number
             progress = [*progress, *(of_json(json.loads(text)) for _, text in batches)][-_BATCHES:]
             view.progress = progress
         yield view

@@ -351,7 +351,7 @@ class Local:
         rows = list(pack([packer], batches, partition))
         counted = Counts()
         for text in (text for batch in rows for text in batch["counted"].drop_null().to_pylist()):
-            for name, (count, example) in zip(reading.counts, json.loads(text), strict=True):
+            for name, (count, example) in zip(reading.counts, json.loads(text), strict=False):
                 counted.add(name, count, example)
         if reading.fails:
             self._letters(reading, batches)

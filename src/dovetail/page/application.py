@@ -89,8 +89,8 @@ def _guarded(
     """Return the endpoint; with a token, it refuses requests without it."""
 
     async def guarded(request: Request) -> Response:
-        given = request.query_params.get("token", "")
-        if token is None or secrets.compare_digest(given.encode(), token.encode()):
+        token_given = request.query_params.get("token", "")
+        if token is None or secrets.compare_digest(token_given.encode(), token.encode()):
             return await endpoint(request)
         return PlainTextResponse("The token is missing or wrong.", status_code=403)
 
@@ -99,9 +99,9 @@ def _guarded(
 
 async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncIterator[str]:
     """Yield the figures of all micro-batches and the query's state, then each change."""
-    number, state = 0, ""
+    last_number, state = 0, ""
     while not stopping.is_set() and not await request.is_disconnected():
-        number, batches = await anyio.to_thread.run_sync(figures.after, number)
+        last_number, batches = await anyio.to_thread.run_sync(figures.after, last_number)
         for text in batches:
             yield f"event: batch\ndata: {text}\n\n"
         latest = await anyio.to_thread.run_sync(figures.state)

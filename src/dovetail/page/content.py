@@ -63,8 +63,8 @@ def page_html(
     pieces = _part("page.html").split("{{")
     filled = [pieces[0]]
     for piece in pieces[1:]:
-        place, _, rest = piece.partition("}}")
-        filled += [parts[place], rest]
+        name, _, rest = piece.partition("}}")
+        filled += [parts[name], rest]
     return "".join(filled)
 
 

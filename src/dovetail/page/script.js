@@ -274,8 +274,7 @@ function branch(row) {
   item.append(element("b", row.is_input ? row.name : row.step), ` with ${pairs(row.key)}`);
   if (row.presence !== "row") item.append(element("span", row.presence === "none" ? ": no row" : ": not known", "none"));
   else if (values) item.append(`: ${values}`);
-  const place = pairs(row.place);
-  const details = [row.time ? `at ${row.time.slice(0, 19).replace("T", " ")} UTC` : "", place, row.reason];
+  const details = [row.time ? `at ${row.time.slice(0, 19).replace("T", " ")} UTC` : "", row.reason];
   const text = details.filter(Boolean).join("; ");
   if (text) item.append(element("span", ` (${text})`, "quiet"));
   if (row.inputs.length) {

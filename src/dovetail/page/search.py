@@ -92,8 +92,8 @@ def latest_letters(folder: str) -> dict[str, Any]:
     """Return the latest dead letters in a local folder of Parquet files, as JSON data: a header and
     cells as text, the latest first. Folders of micro-batches are read from the last one on.
     """
-    place = Path(folder.removeprefix("file:"))
-    batches = [p for p in place.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]
+    directory = Path(folder.removeprefix("file:"))
+    batches = [p for p in directory.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]
     batches.sort(key=lambda path: int(path.name.rpartition("=")[2]), reverse=True)
     parts, count = [], 0
     for batch in batches:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import pyarrow as pa
 
-from dovetail.base.validation import Rule
+from dovetail.base.validation import Rule, shown_value
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.arrow import arrow_schema
@@ -34,14 +34,25 @@ def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
         values = [key]
     if len(values) != len(names):
         raise PlanError(
-            caller, f"key= is {key!r}, the key of {node.name} is {', '.join(names)}", "Give these"
+            caller,
+            f"key= is {_shown(key)}, the key of {node.name} is {', '.join(names)}",
+            "Give these",
         )
     if not node.null_keys and any(value is None for value in values):
-        raise PlanError(caller, f"key= is {key!r}, and no key has a null", "Give a value")
+        raise PlanError(caller, f"key= is {_shown(key)}, and no key has a null", "Give a value")
     return {
         field.name: _value(caller, field, value)
         for field, value in zip(fields, values, strict=True)
     }
+
+
+def _shown(key: Any) -> str:
+    """Return a key for an error, in one line: the values of a short tuple, list or mapping, and
+    else what kind of value it is.
+    """
+    text = repr(key)
+    short = isinstance(key, (tuple, list, Mapping)) and len(text) <= 80 and "\n" not in text
+    return text if short else shown_value(key)
 
 
 def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +67,8 @@ def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, 
         raise PlanError(caller, f"key= has no column {missing[0]!r}", "Give the whole key")
     unknown = [name for name in record if name not in fields]
     if unknown:
-        known = ", ".join(fields)
-        raise PlanError(caller, f"key= has no column {unknown[0]!r}", f"Columns are {known}")
+        column_names = ", ".join(fields)
+        raise PlanError(caller, f"key= has no column {unknown[0]!r}", f"Columns are {column_names}")
     return {name: _value(caller, fields[name], value) for name, value in record.items()}
 
 
@@ -88,10 +99,12 @@ def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
 def _value(caller: str, field: pa.Field, value: Any) -> Any:
     """Return a value as the column has it. Raises ``PlanError`` for another type."""
     try:
+        if isinstance(value, float) and pa.types.is_integer(field.type):
+            raise TypeError  # Arrow would cut off its fraction
         return pa.array([value], field.type)[0].as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise PlanError(
             caller,
-            f"key= has {value!r} for {field.name}, of type {field.type}",
+            f"key= has {_shown(value)} for {field.name}, of type {field.type}",
             "Give such a value",
         ) from error

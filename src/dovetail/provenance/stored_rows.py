@@ -53,11 +53,11 @@ def current(store: Store, rows: pa.Table, at_us: int | None = None) -> list[Stor
     no delete. ``rows``: as a ``StateReader`` returns them. ``at_us``: the time whose versions
     count, None for the latest.
     """
-    found = [_stored(row) for row in rows.to_pylist()]
+    stored_rows = [_stored(row) for row in rows.to_pylist()]
     if store.kind != "versions":
-        return [row for row, _ in found]
+        return [row for row, _ in stored_rows]
     last: dict[str, tuple[StoredRow, str | None]] = {}
-    for row, change in sorted(found, key=lambda pair: pair[0].time_us or 0):
+    for row, change in sorted(stored_rows, key=lambda pair: pair[0].time_us or 0):
         if at_us is not None and row.time_us is not None and row.time_us > at_us:
             continue
         last[repr([row.values[name] for name in store.key])] = row, change

@@ -188,16 +188,18 @@ class ExplainingDriver:
         _, node = self._result("explain_change", result)
         batches = [] if self._log is None else self.micro_batches
         emitted = [(n, c) for n, batch in enumerate(batches) for c in batch.changes[node]]
-        found = [n for n, c in emitted if c is change] or [n for n, c in emitted if c == change]
-        if not found:
+        batch_numbers = [n for n, c in emitted if c is change] or [
+            n for n, c in emitted if c == change
+        ]
+        if not batch_numbers:
             raise PlanError(
                 "explain_change",
                 f"change= is {change}, which this driver has not emitted",
                 "Give one that pipe() or read() has returned, before any restore()",
             )
-        alike = [c for n, c in emitted if n == found[0] and same(c, change)]
+        alike = [c for n, c in emitted if n == batch_numbers[0] and same(c, change)]
         nth = next((n for n, c in enumerate(alike) if c is change), 0)
-        batches = batches[: found[0] + 1]
+        batches = batches[: batch_numbers[0] + 1]
         return self._explained(self._replay(node), batches, node, change, nth, members)
 
     def _explained(

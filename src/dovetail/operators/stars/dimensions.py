@@ -195,12 +195,12 @@ def _table(
     """Return some answers of dimension ``dimension_number``, from 0, as one table."""
     count = len(results.event)
     left = subscriptions.reference[results.subscription]
-    *primary, place = subscriptions.pool.values(
+    *primary, key_hash = subscriptions.pool.values(
         left, [*subscriptions.primary, *subscriptions.values]
     )
-    place_hash = place.to_numpy()
+    place_hash = key_hash.to_numpy()
     columns = {
-        HASH: place,
+        HASH: key_hash,
         EVENT_TIME: pa.array(events.event_time_us[results.event]),
         DELETED: pa.array(results.right == ABSENT),
     }

@@ -138,16 +138,16 @@ class _StoredRows:
     """The stored rows of a batch's keys, read once."""
 
     rows: pa.Table
-    place: Ints
+    stored_row: Ints
     """int64[groups]: the row of each key, ABSENT for none."""
 
     @classmethod
     def of(cls, located: Located) -> _StoredRows:
         """Read the located rows."""
         present = np.flatnonzero(located.present)
-        place = np.full(len(located.present), ABSENT)
-        place[present] = np.arange(len(present))
-        return cls(located.fetch(present, range(len(located.schema))), place)
+        stored_row = np.full(len(located.present), ABSENT)
+        stored_row[present] = np.arange(len(present))
+        return cls(located.fetch(present, range(len(located.schema))), stored_row)
 
     def part(
         self,
@@ -169,13 +169,15 @@ class _StoredRows:
             pa.concat_arrays([column, whole(batch.column(name))])
             for column, name in zip(stored, names, strict=True)
         )
-        there = np.append(stored[0].is_valid().to_numpy(zero_copy_only=False), False)[self.place]
+        there = np.append(stored[0].is_valid().to_numpy(zero_copy_only=False), False)[
+            self.stored_row
+        ]
         before, after = versions(events, 0, there, is_version)
         last = np.append(events.start[1:], len(events.row)) - 1
         return _Part(
             values,
             time.fill_null(0).to_numpy(),
-            np.concatenate((self.place, len(self.rows) + np.arange(len(batch)), [ABSENT])),
+            np.concatenate((self.stored_row, len(self.rows) + np.arange(len(batch)), [ABSENT])),
             before[moments.first],
             after[moments.last],
             after[last],

@@ -174,8 +174,8 @@ class CheckpointState:
     def _is_key(self, stage_store: Kept, match: Mapping[str, Any]) -> bool:
         """Say whether rows with the columns ``match`` can be looked up."""
         store = stage_store.store
-        own = [field.name for field in store.own_key]
-        if own != [*match] or any(value is None for value in match.values()):
+        key_names = [field.name for field in store.own_key]
+        if key_names != [*match] or any(value is None for value in match.values()):
             return False
         hashed = store.hashed and store.kind != "queue"
         return hashed or index_of(self._stored, stage_store) is not None
@@ -183,8 +183,10 @@ class CheckpointState:
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
         """Return the stream time of each input of a stage, None for one without rows."""
         times: list[int | None] = [None] * len(stage.fragment.sources)
-        kept = (k for k in self._stored.stores if k.stage.topology == stage.fragment.topology)
-        for stage_store in kept:
+        stage_stores = (
+            k for k in self._stored.stores if k.stage.topology == stage.fragment.topology
+        )
+        for stage_store in stage_stores:
             for manifest in stage_store.buckets.values():
                 for source, time_us in enumerate(manifest.stream_time_us):
                     before = times[source]
@@ -196,7 +198,9 @@ class CheckpointState:
         """Return a store of a stage as the checkpoint has it, None before anything is stored."""
         topology = stage.fragment.topology
         named = (k for k in self._stored.stores if k.name == store)
-        return next((kept for kept in named if kept.stage.topology == topology), None)
+        return next(
+            (stage_store for stage_store in named if stage_store.stage.topology == topology), None
+        )
 
 
 def _type_of(stage_store: Kept, name: str) -> pa.DataType:

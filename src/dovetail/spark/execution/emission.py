@@ -109,9 +109,12 @@ def in_pandas(rows: Rows) -> pd.DataFrame:
     """Return rows as a frame with pandas columns of Arrow types.
 
     Its columns have no names, and so Spark takes them as they come. For names it would copy them.
+    Each column is in one chunk, as Spark needs it.
     """
     import pandas as pd
 
+    if isinstance(rows, pa.Table):
+        rows = rows.combine_chunks()
     columns = enumerate(map(pd.arrays.ArrowExtensionArray, rows.columns))
     return pd.DataFrame(dict(columns), copy=False)
 

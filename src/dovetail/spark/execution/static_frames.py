@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from dovetail.engine import flow
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.fragment import process
-from dovetail.engine.pack import PackedRow, unpack_piece
+from dovetail.engine.pack import PACKED, PackedRow, unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
@@ -99,12 +101,14 @@ def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Seq
         rest = [piece for piece in pieces if not held or piece.source in held]
         # The end of the input, which ends all waiting.
         rest += Piece.ends(len(fragment.sources))
-        blobs, cache, frames = MemoryBlobs(), SegmentCache(), list[pd.DataFrame]()
+        blobs, cache, tables = MemoryBlobs(), SegmentCache(), list[pa.Table]()
         for part in (first, rest) if first else (rest,):
             done = process(fragment, part, blobs, cache, bucket=key[0])
-            frames += map(in_pandas, emission.rows(done, key[0], high_time_us(part)))
+            for emitted in emission.rows(done, key[0], high_time_us(part)):
+                batches = [emitted] if isinstance(emitted, pa.RecordBatch) else emitted.to_batches()
+                tables.append(pa.Table.from_batches(batches, emitted.schema))
         if len(others):
-            frames.append(others.set_axis(range(others.shape[1]), axis=1))
-        return pd.concat(frames) if frames else pd.DataFrame()
+            tables.append(pa.Table.from_pandas(others, PACKED, preserve_index=False))
+        return in_pandas(pa.concat_tables(tables)) if tables else pd.DataFrame()
 
     return run

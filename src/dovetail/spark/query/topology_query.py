@@ -73,9 +73,9 @@ class TopologyQuery(_SparkQuery):
         """Return a query as one whose failures begin with their cause.
 
         ``title``: the node's, for failures that do not name an operator. ``parts``: what its
-        progress has figures for. ``checkpoint``: its folder. Each of ``follow`` starts another query
-        at the regular end of the one before, or returns None. A query that fails or is stopped is
-        not followed. ``closes``: the last one only closes the end of the input.
+        progress has figures for. ``checkpoint``: its folder. Each of ``follow`` starts another
+        query at the regular end of the one before, or returns None. A query that fails or is
+        stopped is not followed. ``closes``: the last one only closes the end of the input.
         """
         spark_class: Any = type(query)
         class_ = _class_for(spark_class)

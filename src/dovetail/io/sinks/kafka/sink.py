@@ -53,10 +53,10 @@ def to_topic(
         With ``exactly_once`` they are settings of librdkafka, each with the prefix
         ``kafka.``.
     exactly_once : bool, default False
-        True to write each micro-batch in transactions, so that readers with
-        ``isolation.level=read_committed`` see each record once and in order, whatever is
-        killed. It needs the package confluent-kafka on the driver and the workers: ``pip
-        install 'dovetail[kafka]'``.
+        True to write each micro-batch in transactions. Readers with
+        ``isolation.level=read_committed`` then see each record once and in order. It needs the
+        package confluent-kafka on the driver and the workers: ``pip install
+        'dovetail[kafka]'``.
     transactions : int, default 1
         The number of transactions of a micro-batch, with ``exactly_once``. Each is written
         by a task of its own. With 1 a micro-batch becomes visible as a whole. More are
