@@ -661,8 +661,8 @@ FAULTS = [
     Fault(
         "segments: one ends where it begins",
         "state.segment",
-        "last=int(ordering[-1])",
-        "last=int(ordering[0])",
+        "last=ordering[-1].as_py()",
+        "last=ordering[0].as_py()",
     ),
     Fault(
         "manifest: stream time is forgotten",

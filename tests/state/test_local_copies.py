@@ -66,20 +66,6 @@ def test_copies_are_read_instead_of_blobs(directory: Path) -> None:
     assert store.check(SegmentCache(directory)) == 0
 
 
-def test_small_segments_stay_in_memory_while_their_bucket_comes(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, cache = Store(), SegmentCache(directory)
-    monkeypatch.setattr(segments, "_UNCOPIED_BYTES_MAX", store.segments[0].size_bytes)
-    assert store.check(cache) == 3
-    assert not directory.exists()
-    cache.settle(store.segments, NOW_S)
-    cache.settle(store.segments[1:], NOW_S + 301)
-    assert cache.segments == {segment.id for segment in store.segments[1:]}
-    cache.drop(store.segments[1])
-    assert store.check(cache) == 2
-
-
 def test_the_directory_may_be_deleted_at_any_time(directory: Path) -> None:
     store, cache = Store(), SegmentCache(directory)
     store.check(cache)

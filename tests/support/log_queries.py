@@ -26,21 +26,15 @@ LOG = pa.schema(list(COLUMNS.items()))
 KEYS = "abcdefghij"
 
 
-WIDE = 40_000
-"""So many characters of a value make a segment that has a local copy."""
-
-
-def batches(count: int, size: int, width: int = 0) -> list[list[Record]]:
-    """Micro-batches of random records: few keys, many tombstones, times in any order. Values have
-    at least ``width`` characters.
-    """
+def batches(count: int, size: int) -> list[list[Record]]:
+    """Micro-batches of random records: few keys, many tombstones, times in any order."""
     random_ = random.Random(count)
     records = [
         Record(
             table=random_.choice("abc"),
             key=random_.choice(KEYS),
             time=random_.randrange(1000),
-            value=f"v{serial}".ljust(width, "-"),
+            value=f"v{serial}",
             deleted=random_.random() < 0.3,
         )
         for serial in range(count * size)

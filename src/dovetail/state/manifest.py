@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -148,7 +148,7 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
         starts = range(0, whole, _PAGE)
         segments_by_page = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
         pages.update(segments_by_page)
-        return [list(segments_by_page), [segment.fields for segment in segments[whole:]]]
+        return [list(segments_by_page), [astuple(segment) for segment in segments[whole:]]]
 
     body = {
         "topology": manifest.topology,
@@ -169,7 +169,7 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
     if any(manifest.logs):
         body["logs"] = manifest.logs
     for name in pages.keys() - manifest.pages.keys():
-        blobs.put(name, _blob([segment.fields for segment in pages[name]]))
+        blobs.put(name, _blob([astuple(segment) for segment in pages[name]]))
     blobs.put(NAME, _blob(body))
     for name in manifest.pages.keys() - pages.keys():
         blobs.delete(name)

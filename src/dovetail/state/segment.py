@@ -38,8 +38,6 @@ Ints = npt.NDArray[np.int64]
 FORMAT_VERSION = 1
 
 _OPEN_SEGMENTS_MAX = 4096
-_UNCOPIED_BYTES_MAX = 32 << 10
-"""Up to this size, rows are fetched again faster than they are written to a file and mapped."""
 _MEMORY_BYTES_MAX = 256 << 20
 _PAGES_MAX = 4096
 _UNUSED_S_MAX = 3600.0
@@ -65,25 +63,19 @@ class Segment:
     latest_us: int
     """The largest time by which a row expires."""
 
-    @property
-    def fields(self) -> tuple[str | int, ...]:
-        """The values of all fields, in their order."""
-        return tuple(vars(self).values())
-
 
 def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
     """Return a new segment, under a new id, for rows that are already ordered by column ``order``.
 
     ``expiry``: the column of times by which rows expire. ``table`` has at least one row.
     """
-    ordering = table.column(order).to_numpy()
-    time = table.column(expiry).cast(pa.int64()).to_numpy()
+    ordering, time = table.column(order), table.column(expiry).cast(pa.int64()).to_numpy()
     return Segment(
         id=uuid.uuid4().hex,
         rows=table.num_rows,
         size_bytes=table.nbytes,
-        first=int(ordering[0]),
-        last=int(ordering[-1]),
+        first=ordering[0].as_py(),
+        last=ordering[-1].as_py(),
         earliest_us=int(time.min()),
         latest_us=int(time.max()),
     )
@@ -112,13 +104,12 @@ class SegmentCache:
     """The opened segments of this process, with local copies if a directory is given.
 
     A copy is never needed. If it is missing or cannot be read, the segment is read from the blobs
-    again. Rows up to ``_UNCOPIED_BYTES_MAX`` have none. They and rows that cannot be written to a
-    copy stay in memory, as without a directory, up to ``_MEMORY_BYTES_MAX`` in all.
+    again. Rows that cannot be written to a copy stay in memory, as without a directory, up to
+    ``_MEMORY_BYTES_MAX`` in all.
 
     Other processes may share the directory. ``settle`` closes segments that one of them has
-    deleted, and those in memory that no bucket has had for ``_TOUCH_S``. It also deletes copies
-    that no bucket has used for ``_UNUSED_S_MAX``: those of buckets that have moved to another
-    machine, and of processes that were killed.
+    deleted. It also deletes copies that no bucket has used for ``_UNUSED_S_MAX``: those of buckets
+    that have moved to another machine, and of processes that were killed.
 
     ``pages``: the parts of manifests that this process has seen last.
     """
@@ -146,7 +137,7 @@ class SegmentCache:
         if table is not None:
             self._open.move_to_end(segment.id)
             return table
-        table = None if _is_small(segment) else self._map(segment)
+        table = self._map(segment)
         if table is not None:
             return self._keep(segment, table)
         blob = fetch(segment.id)
@@ -157,7 +148,7 @@ class SegmentCache:
         """Keep a segment's rows in a local copy or, if there is none, in memory. Return the rows to
         use. ``table`` has one chunk a column.
         """
-        path = None if _is_small(segment) else self._path(segment.id)
+        path = self._path(segment.id)
         mapped = None
         if path is not None and local_files.write(path, _named(segment, table)):
             mapped = self._map(segment)
@@ -169,7 +160,7 @@ class SegmentCache:
     def drop(self, segment: Segment) -> None:
         """Forget a segment and delete its local copy."""
         self._close(segment.id)
-        path = None if _is_small(segment) else self._path(segment.id)
+        path = self._path(segment.id)
         if path is not None:
             local_files.remove(path)
 
@@ -195,9 +186,8 @@ class SegmentCache:
         for segment in segments:
             if self._kept_s.get(segment.id, -inf) <= now_s - _TOUCH_S:
                 self._kept_s[segment.id] = now_s
-                if not _is_small(segment):
-                    with suppress(OSError):
-                        os.utime(self._directory / segment.id, (now_s, now_s))
+                with suppress(OSError):
+                    os.utime(self._directory / segment.id, (now_s, now_s))
         if self._looked_s <= now_s - _LOOK_S:
             self._looked_s = now_s
             for name in self._open.keys() - self._in_memory.keys() - self._present():
@@ -205,8 +195,6 @@ class SegmentCache:
         if self._swept_s <= now_s - _TOUCH_S:
             self._swept_s = now_s
             self._kept_s = {name: s for name, s in self._kept_s.items() if s > now_s - _TOUCH_S}
-            for name in self._in_memory.keys() - self._kept_s.keys():
-                self._close(name)
             local_files.remove_older(self._directory, now_s - _UNUSED_S_MAX)
 
     def _present(self) -> set[str]:
@@ -256,11 +244,6 @@ class SegmentCache:
         """Forget the rows of a segment."""
         self._open.pop(name, None)
         self._memory_bytes -= self._in_memory.pop(name, 0)
-
-
-def _is_small(segment: Segment) -> bool:
-    """Say whether a segment has no local copy because of its size."""
-    return segment.size_bytes <= _UNCOPIED_BYTES_MAX
 
 
 def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:

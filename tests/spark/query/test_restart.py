@@ -24,7 +24,6 @@ from bench.records import Record
 from log_queries import (
     KINDS,
     TOPOLOGY,
-    WIDE,
     batches,
     expected,
     refuse_other_changes,
@@ -67,7 +66,7 @@ def test_every_batch_is_a_consistent_snapshot(spark: SparkSession, tmp_path: Pat
     """After batch n the table is the static join of all input up to n; though a sink fails, and
     the local copies of the state are deleted after every batch.
     """
-    given = batches(7, 12, WIDE)
+    given = batches(7, 12)
     write(tmp_path, given)
     copies = Path(SparkFiles.getRootDirectory()) / "dovetail-segments"
     table: dict[str, tuple[object, ...]] = {}
@@ -111,7 +110,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     """All the time, while the query runs: its directory is deleted, or files that are no copies
     take the places of those that are.
     """
-    given = batches(6, 40, WIDE)
+    given = batches(6, 40)
     write(tmp_path, given)
     copies = Path(SparkFiles.getRootDirectory()) / "dovetail-segments"
     emitted: list[Row] = []
