@@ -288,7 +288,8 @@ def test_the_page_of_a_checkpoint(
         )
         assert "needs the topology" in browser.execute_script("return document.body.textContent")
         titles = shown("[...document.querySelectorAll('ol li')].map(item => item.textContent)")
-        assert set(titles) == {"left join of orders and <payments>"}
+        assert titles == [stage.title for stage in query.parts.stages]
+        assert {*titles} == {"left join of orders and <payments>"}
     finally:
         page.stop()
     assert browser.get_log("browser") == []

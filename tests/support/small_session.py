@@ -96,6 +96,20 @@ def session() -> SparkSession:
     return session
 
 
+def cluster(jars: str) -> SparkSession.Builder:
+    """An executor in a process of its own, which may be killed again and again."""
+    return (
+        builder()
+        .master("local-cluster[1,2,1024]")
+        .config("spark.jars", jars)
+        .config("spark.task.maxFailures", "1000")
+        .config("spark.stage.maxConsecutiveAttempts", "1000")
+        .config("spark.deploy.maxExecutorRetries", "-1")
+        .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.shuffle.partitions", "2")
+    )
+
+
 def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")

@@ -94,6 +94,19 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
     return np.lexsort((time_us, group))
 
 
+def last_of_each(numbers: Ints) -> Ints:
+    """Return the last index of each distinct number in ``numbers``, ascending.
+
+    ``numbers``: int64[n], dense from 0, such as those of groups.
+
+    >>> last_of_each(np.array([4, 7, 4, 5])).tolist()
+    [1, 2, 3]
+    """
+    last = np.full(int(numbers.max(initial=-1)) + 1, -1)
+    last[numbers] = np.arange(len(numbers))
+    return np.sort(last[last >= 0])
+
+
 def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
     """Return the bucket of each hash, ``hash mod buckets``. The result has the smallest unsigned
     type that holds it, because numpy sorts small integers by counting.
@@ -261,9 +274,3 @@ def _numbers(major: Ints, minor: Ints) -> Ints:
     rank = np.zeros(len(order), np.int64)
     rank[order[1:]] = np.cumsum(begins)
     return rank
-
-
-def last_of_each(ids: Ints) -> Ints:
-    """Return the last index of each distinct number in ``ids``, ascending."""
-    last_index = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
-    return np.sort(last_index)

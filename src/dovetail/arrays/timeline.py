@@ -89,6 +89,11 @@ class Timeline:
         """The number of distinct keys."""
         return len(self.start)
 
+    @property
+    def last(self) -> Ints:
+        """The last event of each group: int64[groups]."""
+        return np.append(self.start[1:], len(self.row))[: self.groups] - 1
+
     def by_arrival(self, event: Ints | None = None) -> Ints:
         """Return the order of distinct events by their arrival, as indices into ``event``. None
         stands for all events.

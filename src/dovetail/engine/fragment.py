@@ -100,7 +100,9 @@ def _process(
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
     read_us = _advance(before.read_us, pieces)
-    after = replace(before, read_us=read_us, stream_time_us=_later(before.stream_time_us, read_us))
+    after = replace(
+        before, read_us=read_us, stream_time_us=latest_times(before.stream_time_us, read_us)
+    )
     if idle is not None or fragment.align_us is not None:
         hears = frozenset[int]() if idle is None else idle.hears
         after = replace(after, heard_us=idling.heard(before.heard_us, pieces, now_us, hears))
@@ -207,7 +209,7 @@ def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
     return loaded
 
 
-def _later(*times: Times) -> Times:
+def latest_times(*times: Times) -> Times:
     """Return for each input the latest of its times, None if it has none."""
     times_by_input = (
         [time for time in of_input if time is not None] for of_input in zip(*times, strict=True)

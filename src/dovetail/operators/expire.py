@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.grouping import rank_of_keys
+from dovetail.arrays.grouping import last_of_each, rank_of_keys
 from dovetail.arrays.timeline import (
     ABSENT,
     NO_TIME,
@@ -271,9 +271,7 @@ class _Versions:
         """
         changes = self.changes()
         group = self.group[changes.version]
-        last = np.full(self.events.groups, -1)
-        last[group] = np.arange(len(group))
-        last = np.sort(last[last >= 0])
+        last = last_of_each(group)
         changes, group = changes.of(last), group[last]
         now = self._references(changes)
         first = self.first[group]

@@ -110,7 +110,7 @@ def _differing(
     """
     group = changes.events.group[changes.event]
     element_id = element_changes.known_by(group)
-    last = last_of_each(element_id[which])
+    last = last_of_each(np.unique(element_id[which], return_inverse=True)[1])
     ends = which[last]
     first = np.append(True, np.diff(group) != 0)[: len(group)]
     before = np.flatnonzero(~element_changes.is_new & first[element_changes.change])

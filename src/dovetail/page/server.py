@@ -162,8 +162,8 @@ def serve_checkpoint(
 
     ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
     None for none. ``session``: the session that reads a checkpoint on another file system and
-    evaluates the topology's expressions. Raises
-    ``CheckpointError`` for another folder, and for results of another query.
+    evaluates the topology's expressions. Raises ``CheckpointError`` for another folder, and for
+    results of another query.
     """
 
     def committed() -> CheckpointStores:

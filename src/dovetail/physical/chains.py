@@ -54,13 +54,6 @@ def _moved(
     """
     row_fields = [source.shape.schema.field(name) for name in ROW_COLUMNS]
     key = source.shape.foreign_fields[1:]
-    arrival = RowArrival(
-        origin=source.arrival.origin,
-        ordered_by="shared log" if source.arrival.by_shared_log else None,
-        instruction=instruction,
-        carries=tuple(name for name in carries if name != SEQUENCE),
-        stairs=source.arrival.stairs and STREAM_TIME in carries,
-    )
     return SourceSpec(
         source.name,
         RowShape(
@@ -69,7 +62,24 @@ def _moved(
             window=source.shape.window,
         ),
         RowMeaning(retention_us=source.meaning.retention_us),
-        arrival,
+        between_stages(source, carries, instruction),
+    )
+
+
+def between_stages(
+    source: SourceSpec, carries: tuple[str, ...], instruction: tuple[str, ...]
+) -> RowArrival:
+    """Return the arrival of rows that one stage of a node sends to the next.
+
+    ``source``: the input of the first stage. Other arguments: as in ``RowArrival``; ``carries`` may
+    have ``_sequence``.
+    """
+    return RowArrival(
+        origin=source.arrival.origin,
+        ordered_by="shared log" if source.arrival.by_shared_log else None,
+        instruction=instruction,
+        carries=tuple(name for name in carries if name != SEQUENCE),
+        stairs=source.arrival.stairs and STREAM_TIME in carries,
     )
 
 

@@ -69,6 +69,10 @@ class Stage:
                 entries |= port.origin.inputs
         return entries
 
+    def computes(self, node: Node) -> bool:
+        """Say whether it computes a node, whole or as a part of its own node."""
+        return node in self.node.walk_stage() or node in self.within
+
     @property
     def argument(self) -> str:
         """The argument of the user's call whose expressions may fail on a row of an input."""

@@ -21,22 +21,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from dovetail.base.columns import (
-    EPOCH,
-    INSTRUCTION,
-    PLACE,
-    SEQUENCE,
-    STREAM_TIME,
-    foreign_name,
-    value_name,
-)
+from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, foreign_name, value_name
 from dovetail.laws.joins.table_join import preserved
-from dovetail.physical.source import (
-    ROW_COLUMNS,
-    RowArrival,
-    RowShape,
-    SourceSpec,
-)
+from dovetail.physical.chains import between_stages
+from dovetail.physical.source import ROW_COLUMNS, RowShape, SourceSpec
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.views import views_of
@@ -183,11 +171,5 @@ def _between(
     return SourceSpec(
         keys.name,
         RowShape(pa.schema([*row_fields, *columns]), keys=count),
-        arrival=RowArrival(
-            origin=keys.arrival.origin,
-            ordered_by="shared log" if keys.arrival.by_shared_log else None,
-            instruction=instruction,
-            carries=tuple(name for name in carries if name != SEQUENCE),
-            stairs=keys.arrival.stairs and STREAM_TIME in carries,
-        ),
+        arrival=between_stages(keys, carries, instruction),
     )

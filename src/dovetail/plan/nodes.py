@@ -211,6 +211,14 @@ class Node:
             yield from node.walk()
         yield self
 
+    def walk_stage(self) -> Iterator[Node]:
+        """Yield this node and its inputs within the same stage, at any depth. A node used twice
+        comes twice.
+        """
+        yield self
+        for node in self.inputs:
+            yield from node.walk_stage()
+
     def read_by(self, entry: Entry) -> tuple[str, ...]:
         """Return the names of the columns by which the node's stage partitions the rows of
         ``entry``.
@@ -257,6 +265,10 @@ class Entry(Node):
     def ordered(self) -> bool:
         """Say whether each row has a position in one log that all inputs share."""
         raise NotImplementedError
+
+    def walk_stage(self) -> Iterator[Node]:
+        """Yield the entry alone: its rows come from outside the stage."""
+        yield self
 
     @property
     def entries(self) -> tuple[Entry, ...]:

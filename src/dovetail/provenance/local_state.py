@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.engine import store_contents
+from dovetail.engine.fragment import latest_times
 from dovetail.engine.local import Local
 from dovetail.physical.stage import Stage
 from dovetail.provenance.stored_rows import in_microseconds, matching
@@ -40,14 +41,9 @@ class LocalState:
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
         """Return the stream time of each input of a stage, None for one without rows."""
-        times: list[int | None] = [None] * len(stage.fragment.sources)
-        for bucket in range(stage.fragment.buckets):
-            manifest = self._manifest(stage, bucket)
-            for source, time_us in enumerate(manifest.stream_time_us if manifest else ()):
-                before = times[source]
-                if time_us is not None and (before is None or time_us > before):
-                    times[source] = time_us
-        return times
+        manifests = (self._manifest(stage, bucket) for bucket in range(stage.fragment.buckets))
+        none = (None,) * len(stage.fragment.sources)
+        return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))
 
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
         """Return the manifest of a bucket, None before its first micro-batch."""

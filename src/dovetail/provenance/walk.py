@@ -15,7 +15,7 @@ that the stages keep, so the walk reads only a few rows of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any
@@ -39,18 +39,11 @@ from dovetail.plan.transforms.transact import Transacted
 from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.views import View
-from dovetail.provenance.entries import (
-    Key,
-    explanation_of,
-    store_of,
-    unknown_row,
-)
+from dovetail.provenance.entries import Key, explanation_of, store_of, unknown_row
 from dovetail.provenance.explanation import RowExplanation, columns_in_words, in_words
 from dovetail.provenance.joined_rows import JoinedRows
 from dovetail.provenance.stored_rows import StoredRow, moment
-from dovetail.provenance.view_keys import (
-    excluded,
-)
+from dovetail.provenance.view_keys import excluded
 
 
 @dataclass(frozen=True)
@@ -80,9 +73,7 @@ class Walk(JoinedRows):
     def _stages_of(self, node: Node) -> list[Stage]:
         """Return the stages that compute a node, in order: alone, or within a larger node."""
         alone = [stage for stage in self.stages if stage.node == node]
-        return alone or [
-            stage for stage in self.stages if node in within(stage.node) or node in stage.within
-        ]
+        return alone or [stage for stage in self.stages if stage.computes(node)]
 
     # Nodes.
 
@@ -444,11 +435,3 @@ def _by_key(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
 def _values(row: StoredRow, names: Sequence[str]) -> list[Any]:
     """Return the values of a row's columns ``names``."""
     return [row.values[name] for name in names]
-
-
-def within(node: Node) -> Iterator[Node]:
-    """Yield a node and its inputs within the same stage, at any depth."""
-    yield node
-    if not isinstance(node, Entry):
-        for part in node.inputs:
-            yield from within(part)

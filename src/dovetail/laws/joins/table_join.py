@@ -33,7 +33,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dovetail.arrays.grouping import argsort_distinct
+from dovetail.arrays.grouping import argsort_distinct, last_of_each
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, versions
 
 How: TypeAlias = Literal["inner", "left", "right", "outer"]
@@ -196,9 +196,7 @@ def net_changes(
     caller removes the rows whose values turn out equal.
     """
     group = timeline.group[changes.event]
-    last = np.full(timeline.groups, -1)
-    last[group] = np.arange(len(group))
-    last = np.sort(last[last >= 0])
+    last = last_of_each(group)
     final = changes.where(last)
     touched = group[last]
     times = {source: stored[source].event_time_us for source in stored}

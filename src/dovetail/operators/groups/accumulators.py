@@ -192,7 +192,7 @@ class UpdatedGroups:
             reads.append(read)
         accumulators: list[Traced] = aggregated(law, "traced", updates, initial, values)
         _refuse_several(law, events, accumulators)
-        last = last_of_groups(events)
+        last = events.last
         if law.retracts or job.operator.emit == "change":
             total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
             total += (before.count - np.append(0, total)[events.start])[events.group]
@@ -369,11 +369,6 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
     initial = np.full(len(start), NO_TIME)
     initial[np.searchsorted(start, events.start)] = stored_us
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
-
-
-def last_of_groups(events: Timeline) -> Ints:
-    """Return the last event of each group."""
-    return np.append(events.start[1:], len(events.row))[: events.groups] - 1
 
 
 def _final(events: Timeline, before: Before, last: Ints) -> tuple[Ints, Ints]:

@@ -28,7 +28,6 @@ from dovetail.operators.groups.accumulators import (
     Updated,
     UpdatedGroups,
     counted,
-    last_of_groups,
     state_store,
     timeline_of_windows,
     values_of,
@@ -96,7 +95,7 @@ def _all_or_last(job: Job, events: Timeline) -> Ints:
     """Return the updates after which a result is due: all or, with ``emit="batch"``, each group's
     last.
     """
-    return last_of_groups(events) if job.operator.emit == "batch" else np.arange(len(events.row))
+    return events.last if job.operator.emit == "batch" else np.arange(len(events.row))
 
 
 def _emitted(events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints) -> Updated:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.grouping import bucket_of, rank_of_keys, stable_argsort
+from dovetail.arrays.grouping import bucket_of, last_of_each, rank_of_keys, stable_argsort
 from dovetail.arrays.hashing import low_half
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
@@ -265,10 +265,7 @@ def _net(
     pairs = int(subscriptions.pair.max(initial=-1)) + 1
     group = events.group[results.event]
     pair = np.append(subscriptions.pair, ABSENT)[results.subscription]
-    key = np.where(pair == ABSENT, pairs + group, pair)
-    last = np.full(pairs + events.groups, -1)
-    last[key] = np.arange(len(key))
-    last = np.sort(last[last >= 0])
+    last = last_of_each(np.where(pair == ABSENT, pairs + group, pair))
     ends = results.of(last)
     stored = np.flatnonzero(subscriptions.event < 0)
     stood = np.full(pairs + 1, ABSENT)

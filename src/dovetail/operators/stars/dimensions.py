@@ -14,8 +14,8 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.grouping import stable_argsort
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
+from dovetail.arrays.grouping import last_of_each, stable_argsort
+from dovetail.arrays.timeline import ABSENT, Mask, Timeline, timeline
 from dovetail.base.columns import (
     DELETED,
     EPOCH,
@@ -123,7 +123,7 @@ def _answers(
     by_change = np.repeat([False, True], [len(to_messages.event), len(to_changes.event)])
     order = stable_argsort((events.arrival[results.event] << 32) + results.rank)
     if job.operator.emit == "batch":
-        order = order[_last(subscriptions.pair[results.subscription[order]])]
+        order = order[last_of_each(subscriptions.pair[results.subscription[order]])]
     tables = _tables(
         job,
         part,
@@ -139,17 +139,6 @@ def _answers(
     current[table.changes] = True
     count_ignored(counts, part, 1, events, table.counted, current)
     return tables, stores.runs
-
-
-def _last(pair: Ints) -> Ints:
-    """Return the last place of each number in ``pair``, ascending.
-
-    >>> _last(np.array([4, 7, 4, 5])).tolist()
-    [1, 2, 3]
-    """
-    last = np.full(int(pair.max(initial=-1)) + 1, -1)
-    last[pair] = np.arange(len(pair))
-    return np.sort(last[last >= 0])
 
 
 def _tables(

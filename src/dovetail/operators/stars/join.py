@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.grouping import any_null, lexsort
+from dovetail.arrays.grouping import any_null, last_of_each, lexsort
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, arrival_keys, timeline, versions
 from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
 from dovetail.laws.joins.star import Reference, before_star, star_results
@@ -173,14 +173,13 @@ class _StoredRows:
             self.stored_row
         ]
         before, after = versions(events, 0, there, is_version)
-        last = np.append(events.start[1:], len(events.row)) - 1
         return _Part(
             values,
             time.fill_null(0).to_numpy(),
             np.concatenate((self.stored_row, len(self.rows) + np.arange(len(batch)), [ABSENT])),
             before[moments.first],
             after[moments.last],
-            after[last],
+            after[events.last],
         )
 
 
@@ -277,11 +276,7 @@ class _Star:
 
     def net(self, changes: Changes) -> Changes:
         """Return the last change of each key, if it differs from the row before the batch."""
-        group = self.events.group[changes.event]
-        last = np.full(self.events.groups, -1)
-        last[group] = np.arange(len(group))
-        last = np.sort(last[last >= 0])
-        changes = changes.where(last)
+        changes = changes.where(last_of_each(self.events.group[changes.event]))
         group, (moment,) = self.events.group[changes.event], changes.reference
         starts = np.searchsorted(self.moments.first, self.events.start[group])
         before = before_star(self.parts[0].before != ABSENT, self.references)[starts]
@@ -322,8 +317,7 @@ class _Star:
         """Return the row of each key after the batch, or its tombstone, as it is stored."""
         fact, events = self.parts[0], self.events
         deleted = fact.final == ABSENT
-        latest = np.append(events.start[1:], len(events.row)) - 1
-        time_us = np.where(deleted, events.event_time_us[latest], fact.times(fact.final))
+        time_us = np.where(deleted, events.event_time_us[events.last], fact.times(fact.final))
         columns = [pa.array(events.hash), pa.array(time_us), pa.array(deleted), *events.keys]
         columns += fact.values(fact.final, range(self.keys, len(fact.columns)))
         for part in self.parts[1:]:

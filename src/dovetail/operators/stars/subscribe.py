@@ -85,18 +85,17 @@ def _messages(
     hash_, *foreign = old_or_new(former, present, change, begun)
     place_hash = events.hash[group]
     null = any_null(foreign, len(event))
-    schema, shape = job.sources[0].shape.schema, job.sources[0].shape
-    before, widths = sum(law.widths[:dimension_number]), sum(law.widths)
-    column_of = dict(enumerate(foreign, start=before))
+    shape = job.sources[0].shape
+    column_of = dict(enumerate(foreign, start=sum(law.widths[:dimension_number])))
     positions = np.arange(len(event)) + 1 + job.manifest.position
     table = {
         HASH: pa.array(np.where(null, place_hash, hash_.fill_null(0).to_numpy())),
         EVENT_TIME: pa.array(events.event_time_us[event]),
         DELETED: pa.array(~begun),
     }
-    types = _foreign_types(schema, shape.value_columns, law.widths)
-    for index in range(widths):
-        table[foreign_name(index)] = column_of.get(index, pa.nulls(len(event), types[index]))
+    for index, type_ in enumerate(_foreign_types(shape.schema, shape.value_columns, law.widths)):
+        column = column_of.get(index)
+        table[foreign_name(index)] = pa.nulls(len(event), type_) if column is None else column
     primary = [field.name for field in shape.key_fields]
     table |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
     table[PLACE] = pa.array(place_hash)

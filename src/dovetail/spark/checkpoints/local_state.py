@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from dovetail.spark.checkpoints.changelog_files import Unknown, blob_of, changes
 from dovetail.spark.checkpoints.state_files import Committed, ManifestBlobs, StatefulOperator
@@ -225,11 +225,9 @@ def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
         database = Rdict(
             str(copy), options=Options(raw_mode=True), access_type=AccessType.read_only()
         )
-    except (OSError, BadZipFile, KeyError, ValueError) as error:
-        raise Unknown(str(error)) from error
-    except Exception as error:
-        if isinstance(error, Unknown):
-            raise
+    except Unknown:
+        raise
+    except Exception as error:  # rocksdict raises plain exceptions
         raise Unknown(str(error)) from error
     return database, family
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.base.validation import Path, Positive, Text, validated
 from dovetail.engine import store_contents
+from dovetail.engine.fragment import latest_times
 from dovetail.errors import ConfigurationError
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
@@ -182,24 +183,22 @@ class CheckpointState:
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
         """Return the stream time of each input of a stage, None for one without rows."""
-        times: list[int | None] = [None] * len(stage.fragment.sources)
-        stage_stores = (
-            k for k in self._stored.stores if k.stage.topology == stage.fragment.topology
+        topology = stage.fragment.topology
+        manifests = (
+            manifest
+            for stage_store in self._stored.stores
+            if stage_store.stage.topology == topology
+            for manifest in stage_store.buckets.values()
         )
-        for stage_store in stage_stores:
-            for manifest in stage_store.buckets.values():
-                for source, time_us in enumerate(manifest.stream_time_us):
-                    before = times[source]
-                    if time_us is not None and (before is None or time_us > before):
-                        times[source] = time_us
-        return times
+        none = (None,) * len(stage.fragment.sources)
+        return latest_times(none, *(manifest.stream_time_us for manifest in manifests))
 
     def _kept(self, stage: Stage, store: str) -> Kept | None:
         """Return a store of a stage as the checkpoint has it, None before anything is stored."""
         topology = stage.fragment.topology
-        named = (k for k in self._stored.stores if k.name == store)
         return next(
-            (stage_store for stage_store in named if stage_store.stage.topology == topology), None
+            (k for k in self._stored.stores if (k.stage.topology, k.name) == (topology, store)),
+            None,
         )
 
 

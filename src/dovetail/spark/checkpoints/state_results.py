@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
             ),
         )
     plan = plan_of([topology], buckets=1, emit="change")
-    stages = [stage for stage in plan.stages if _runs(stage, node)]
+    stages = [stage for stage in plan.stages if stage.computes(node)]
     if isinstance(node, Entry):  # a view whose rows a stage stores
         frame = _stored(stored, stages, node).frame
         assert frame is not None
@@ -130,22 +130,9 @@ def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Sour
     )
 
 
-def _runs(stage: Stage, node: Node) -> bool:
-    """Say whether a stage computes a node or a part of it."""
-    return node in _own(stage.node) or node in stage.within
-
-
-def _own(node: Node) -> Iterator[Node]:
-    """Yield a node and its inputs within the same stage, at any depth."""
-    yield node
-    if not isinstance(node, Entry):
-        for part in node.inputs:
-            yield from _own(part)
-
-
 def _refuse_timed(stored: CheckpointStores, node: Node) -> None:
     """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone."""
-    parts = list(_own(node))
+    parts = list(node.walk_stage())
     reasons: dict[str, Any] = {
         "is a stream, of which nothing is left once it is written": node.stream,
         "is looked up, so nothing of it is stored": any(part.eventual for part in parts),

@@ -149,17 +149,7 @@ def executors(driver: int) -> list[int]:
 
 
 def main(jars: str, *arguments: str) -> None:
-    spark = (
-        small_session.builder()
-        .master("local-cluster[1,2,1024]")
-        .config("spark.jars", jars)
-        .config("spark.task.maxFailures", "1000")
-        .config("spark.stage.maxConsecutiveAttempts", "1000")
-        .config("spark.deploy.maxExecutorRetries", "-1")
-        .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    spark = small_session.cluster(jars).getOrCreate()
     start(spark, arguments, 30).awaitTermination()
 
 
