@@ -47,6 +47,7 @@ from dovetail.plan.types.aggregates import (
 )
 from dovetail.snapshots.table import SnapshotTable
 from dovetail.spark.doctor import doctor
+from dovetail.spark.lineage.reporter import lineage
 from dovetail.spark.metrics.progress import progress
 from dovetail.spark.session import configure
 
@@ -73,6 +74,7 @@ __all__ = [
     "first",
     "formats",
     "last",
+    "lineage",
     "lookups",
     "max",
     "mean",

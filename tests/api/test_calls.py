@@ -892,6 +892,19 @@ CALLS: dict[str, Call] = {
         port=line("zero", "number", wrong=(-1, 1 << 16)),
         host=line("text", "column", "span"),
     ),
+    "lineage": call(
+        lambda w: partial(dt.lineage, w.query),
+        query=line(),
+        client=line("None", wrong=("http",)),
+        namespace=line("text", "column", "span"),
+        job=line("None", "text", "column", "span"),
+        every=line("number", "fraction"),
+    ),
+    "opentelemetry": call(
+        lambda w: partial(dt.metrics.opentelemetry, w.query),
+        query=line(),
+        provider=line("None", wrong=("otlp",)),
+    ),
     "read_current": call(
         lambda w: partial(dt.read_current, spark=w.spark, path=w.changelog, key="id"),
         spark=SESSION,
@@ -1190,6 +1203,8 @@ UNCALLED = {
     "Change",
     "DriverTimeline",
     "Exporter",
+    "Instruments",
+    "Lineage",
     "Page",
     "Recorder",
     "RowExplanation",

@@ -184,8 +184,14 @@ UNDRAWN: dict[str, str] = {
                 for m in ("show", "preview")
             ),
             *("dt.configure", "dt.doctor", "dt.checkpoints.settings", "dt.preview"),
-            *("dt.progress", "dt.serve", "dt.metrics.prometheus", "dt.metrics.recent"),
-            *("dt.metrics.record", "dt.metrics.recorded"),
+            *(
+                "dt.progress",
+                "dt.serve",
+                "dt.lineage",
+                "dt.metrics.prometheus",
+                "dt.metrics.recent",
+            ),
+            *("dt.metrics.record", "dt.metrics.recorded", "dt.metrics.opentelemetry"),
         ),
         _SAYS,
     ),

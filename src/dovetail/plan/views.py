@@ -451,10 +451,10 @@ def fields_of(name: str, node: Node, struct: str) -> View:
 
 def read_by(text: str, node: Node) -> set[str]:
     """Return the columns of ``node`` that an expression with this text may read."""
-    return {name for name in node.row.names if _in_text(name, text)}
+    return {name for name in node.row.names if in_text(name, text)}
 
 
-def _in_text(name: str, text: str) -> bool:
+def in_text(name: str, text: str) -> bool:
     """Say whether a column's name occurs as a word in an expression's text, ignoring case."""
     shown = re.escape(name.replace("`", "``"))
     return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None

@@ -9,7 +9,7 @@ A result of type ``Any`` is an object of the JVM. Each call of its methods goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.java_gateway import ensure_callback_server_started
@@ -39,6 +39,14 @@ def has_read_all(query: StreamingQuery) -> bool:
     Spark itself does not tell such an end from a stopped query.
     """
     return bool(query._jsq.streamingQuery().noNewData())
+
+
+def newest_reports(query: StreamingQuery) -> Iterator[Any]:
+    """Yield the reports of a query's progress from the newest on. Spark keeps many, and each is
+    fetched when it is asked for.
+    """
+    reports = query._jsq.recentProgress()
+    return (reports[index] for index in reversed(range(len(reports))))
 
 
 def has_active_query(session: SparkSession, query_id: str) -> bool:
@@ -113,8 +121,13 @@ class _ProgressListener:
     PySpark's own class fetches each field of a progress by a call of its own.
     """
 
-    def __init__(self, progress: Callable[[str], None], ended: Callable[[str], None]) -> None:
-        self._progress, self._ended = progress, ended
+    def __init__(
+        self,
+        progress: Callable[[str], None],
+        paused: Callable[[str], None],
+        ended: Callable[[str, bool], None],
+    ) -> None:
+        self._progress, self._paused, self._ended = progress, paused, ended
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Do nothing: a start has been logged by then."""
@@ -124,11 +137,12 @@ class _ProgressListener:
         self._progress(str(event.progress().json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing."""
+        """Hand on the query's id."""
+        self._paused(str(event.id().toString()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Hand on the query's id."""
-        self._ended(str(event.id().toString()))
+        """Hand on the query's id, and whether it has failed."""
+        self._ended(str(event.id().toString()), bool(event.exception().isDefined()))
 
     class Java:
         """The interface, for Py4J."""
@@ -137,15 +151,22 @@ class _ProgressListener:
 
 
 def listen(
-    session: SparkSession, progress: Callable[[str], None], ended: Callable[[str], None]
+    session: SparkSession,
+    progress: Callable[[str], None],
+    paused: Callable[[str], None],
+    ended: Callable[[str, bool], None],
 ) -> None:
-    """Call ``progress`` with the JSON of each progress of the session's queries, and ``ended`` with
-    the id of each query that ends. Both are called in a thread of Py4J.
+    """Call the functions, in a thread of Py4J, when something happens to the session's queries.
+
+    ``progress`` gets the JSON of each progress. ``paused`` gets the id of a query that waits for
+    data. ``ended`` gets the id of a query that ends, and true if it has failed.
     """
     start_callbacks: Any = ensure_callback_server_started
     start_callbacks(session.sparkContext._gateway)
     wrapper = _packages(session).org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
-    session._jsparkSession.streams().addListener(wrapper(_ProgressListener(progress, ended)))
+    session._jsparkSession.streams().addListener(
+        wrapper(_ProgressListener(progress, paused, ended))
+    )
 
 
 def deny_log_lines(session: SparkSession, pattern: str) -> None:

@@ -20,6 +20,7 @@ from dovetail.platform.delta_tables import (
     strict,
     tune,
 )
+from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import apart, cores
 from dovetail.snapshots.delta_reader import (
     REBUILD,
@@ -84,14 +85,16 @@ class Refresher:
                 key: fit_version(reader, source) for key, source in tables(self._root).items()
             }
         if rebuild or not self._target.exists():
-            return [self._make(latest)]
+            with progress_bar(self._session, f"{self._operator} is made"):
+                return [self._make(latest)]
         commits: list[Commit] = []
         while True:
             standing = self._target.standing()
             until = _next(standing.covered, latest, max_versions)
             if until == standing.covered:
                 return commits
-            commits.append(self._follow(standing.covered, until, standing.version))
+            with progress_bar(self._session, f"{self._operator}, step {len(commits) + 1}"):
+                commits.append(self._follow(standing.covered, until, standing.version))
             if until == latest:
                 return commits
 

@@ -11,17 +11,19 @@ import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail.spark.metrics.figures import COUNTERS, GAUGES
 from dovetail.spark.metrics.progress import ProgressFollower, _numbers
-from dovetail.spark.metrics.prometheus import COUNTERS, GAUGES
 
 SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone boolean"
 
@@ -87,6 +89,9 @@ def test_rows_changes_and_times_are_those_of_the_stage(spark: SparkSession, tmp_
     ]
     for progress, stage in zip((first, second), stages, strict=True):
         assert stage.buckets == 2
+        for input_ in progress.inputs:
+            ended = progress.started + timedelta(milliseconds=progress.total_ms)
+            assert input_.lag_s == (ended - stage.stream_time[input_.name]).total_seconds()
         assert 0 < stage.state_ms < stage.work_ms
         assert stage.work_ms / 2 <= stage.slowest_ms < stage.work_ms
         assert stage.state_bytes > 0
@@ -168,6 +173,23 @@ def scraped(url: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
+def measured(reader: InMemoryMetricReader) -> dict[str, dict[tuple[str, ...], float]]:
+    """What a reader of OpenTelemetry has, under the names and labels of Prometheus."""
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    (resource,) = data.resource_metrics
+    (scope,) = resource.scope_metrics
+    assert scope.scope.name == "dovetail"
+    return {
+        metric.name.replace(".", "_"): {
+            tuple(value for name, value in point.attributes.items() if name != "query"): point.value
+            for point in metric.data.data_points
+        }
+        for metric in scope.metrics
+    }
+
+
 def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "orders", 1, [{"id": n, "customer": n % 2} for n in range(4)] + [{}])
     orders = table(spark, tmp_path, "orders", "customer")
@@ -176,6 +198,8 @@ def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Pa
         dt.to_memory("counts"), checkpoint=tmp_path / "checkpoint", buckets=2, query_name="counts"
     )
     exporter = dt.metrics.prometheus(query, port=0)
+    reader = InMemoryMetricReader()
+    instruments = dt.metrics.opentelemetry(query, provider=MeterProvider([reader]))
     try:
         query.processAllAvailable()
         with pytest.raises(dt.errors.ConfigurationError, match="cannot be bound"):
@@ -199,11 +223,23 @@ def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Pa
         moment = stage.stream_time["orders"].timestamp()
         assert found["dovetail_stream_time_seconds"]["orders", f"1. {stage.title}"] == moment
         assert found["dovetail_active"] == {(): 1}
-        assert found.keys() <= COUNTERS.keys() | GAUGES.keys()
+        assert found.keys() <= {f"dovetail_{name}" for name in (*COUNTERS, *GAUGES)}
+        assert found["dovetail_lag_seconds"]["orders",] == last.inputs[0].lag_s
         again = scraped(exporter.url)
         assert again["dovetail_rows"] == found["dovetail_rows"]
         query.stop()
-        assert scraped(exporter.url)["dovetail_active"] == {(): 0}
+        final, observed = scraped(exporter.url), measured(reader)
+        assert final["dovetail_active"] == observed["dovetail_active"] == {(): 0}
+        served = {
+            name: {(*sorted(labels),): v for labels, v in of.items()} for name, of in final.items()
+        }
+        assert {
+            name: {(*sorted(labels),): v for labels, v in of.items()}
+            for name, of in observed.items()
+        } == served
+        instruments.stop()
+        instruments.stop()
+        assert measured(reader) == {}
     finally:
         query.stop()
         exporter.stop()
@@ -276,13 +312,16 @@ def test_a_micro_batch_after_a_pause_is_not_taken_for_the_report_of_the_pause(
                 query.processAllAvailable()
         assert [(one.batch, one.rows) for one in followed] == [(0, 1), (1, 2)]
         assert dt.metrics.recent(query) == followed
+        reports = query.progress_since("")  # type: ignore[attr-defined]
+        new = query.progress_since(reports[-2].timestamp)  # type: ignore[attr-defined]
+        assert [report.timestamp for report in new] == [reports[-1].timestamp]
     finally:
         query.stop()
         spark.conf.unset(interval)
 
 
 def test_the_dashboard_and_the_page_name_metrics_that_exist() -> None:
-    served = {f"{name}_total" for name in COUNTERS} | {*GAUGES}
+    served = {f"dovetail_{name}_total" for name in COUNTERS} | {f"dovetail_{n}" for n in GAUGES}
     root = Path(__file__).parents[3]
     dashboard = (root / "examples/monitoring/grafana.json").read_text()
     page = (root / "docs/metrics.md").read_text()

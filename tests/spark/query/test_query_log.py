@@ -87,7 +87,38 @@ def test_state_that_is_carried_over_is_logged(
     orders.write_stream(
         dt.to_parquet(tmp_path / "b"), checkpoint=new, trigger=once, buckets=1, initial=old
     ).awaitTermination()
-    assert lines(caplog, logging.INFO)[-1].endswith(
+    # A later line may say that there was nothing new to read.
+    starts = [line for line in lines(caplog, logging.INFO) if " started. " in line]
+    assert starts[-1].endswith(
         f"Checkpoint: {new}; it goes on from {old} after micro-batch 0, "
         "with the state of stages: 1."
+    )
+
+
+def test_a_query_with_nothing_to_do_says_so_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(interval, "100ms")
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders/0.json").write_text('{"id": 1, "at": "2024-05-01T10:00:00Z"}')
+    live = spark.readStream.schema("id long, at timestamp").json(str(tmp_path / "orders"))
+    orders = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders").materialize()
+    sink, checkpoint = dt.to_parquet(tmp_path / "out"), str(tmp_path / "checkpoint")
+    caplog.set_level(logging.INFO, "dovetail")
+    query = orders.write_stream(sink, checkpoint=checkpoint, buckets=1)
+    pause = "orders: nothing new to read. It waits for its inputs."
+    try:
+        wait_for(lambda: pause in lines(caplog, logging.INFO))
+        time.sleep(1)
+    finally:
+        query.stop()
+        spark.conf.unset(interval)
+    assert lines(caplog, logging.INFO)[1:] == [pause]
+    caplog.clear()
+    once = {"availableNow": True}
+    orders.write_stream(sink, checkpoint=checkpoint, trigger=once, buckets=1).awaitTermination()
+    wait_for(lambda: len(lines(caplog, logging.INFO)) == 2)
+    assert lines(caplog, logging.INFO)[1] == (
+        "orders: it ended without a micro-batch: its inputs have nothing new."
     )

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dovetail.base import datasets
 from dovetail.base.columns import quoted
 from dovetail.base.text_cells import changes_text, printable
 from dovetail.base.validation import Path, Positive, Rule, takes, validated
@@ -125,6 +126,11 @@ class ParquetSink:
 
     path: str
     retention_ms: int | None = None
+
+    @property
+    def dataset(self) -> datasets.Dataset:
+        """The folder as other systems name it."""
+        return datasets.folder(self.path)
 
     @property
     def title(self) -> str:

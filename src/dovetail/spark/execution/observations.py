@@ -6,8 +6,9 @@ Spark adds them up over all tasks of a micro-batch and shows them in the query's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -87,6 +88,18 @@ class Observations:
         name = self.named(metric(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
         return rows.observe(name, F.collect_list(report).alias("buckets"))
+
+
+def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, str | None]]:
+    """Return the counters of rows without use that are not at zero: the number, and an example.
+
+    ``observed``: the observed metrics of a micro-batch, by name.
+    """
+    return {
+        name: (row["records"], row.get("example"))
+        for name, row in observed.items()
+        if row.get("records")
+    }
 
 
 def _counted(reader: int, source_index: int) -> Column:

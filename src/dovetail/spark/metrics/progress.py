@@ -12,6 +12,7 @@ from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.physical.topology_graph import distinct_names
 from dovetail.plan.metrics import metric
+from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.metrics.query_parts import QueryParts, StagePart
 from dovetail.spark.query.topology_query import TopologyQuery
 
@@ -52,6 +53,9 @@ class InputProgress:
     behind : dict of str to float
         How far the source is behind, under its own names; empty if the source does not tell. Kafka
         has ``maxOffsetsBehindLatest`` in records, Delta Lake ``numFilesOutstanding``.
+    lag_s : float or None
+        How far the input is behind in event time, in seconds: the end of the micro-batch less the
+        input's stream time; None before its first row.
 
     See Also
     --------
@@ -68,6 +72,7 @@ class InputProgress:
     source: str
     rows: int
     behind: Mapping[str, float] = field(default_factory=dict)
+    lag_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -340,22 +345,15 @@ class ProgressFollower:
     """
 
     def __init__(self, query: TopologyQuery) -> None:
-        self._query = query
-        self._latest = ""
-        """The time of Spark's last report when the query was last asked."""
-        self._seen: set[tuple[str, int]] = set()
+        self._query, self._latest = query, ""
+        """The time of the last report that was read."""
 
     def new(self) -> list[Progress]:
         """Return the micro-batches that have ended since the last call, the oldest first."""
-        last = self._query.lastProgress
-        if last is None or last.timestamp == self._latest:
-            return []
-        self._latest = last.timestamp
-        recent = _micro_batches(self._query)
-        batches = {(str(progress.runId), progress.batchId): progress for progress in recent}
-        unseen = [progress for batch, progress in batches.items() if batch not in self._seen]
-        self._seen = {*batches}
-        return [read(progress, self._query.parts) for progress in unseen]
+        reports = self._query.progress_since(self._latest)
+        if reports:
+            self._latest = reports[-1].timestamp
+        return [read(report, self._query.parts) for report in reports if _ran(report)]
 
 
 def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
@@ -369,37 +367,54 @@ def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
         name: row.asDict() for name, row in spark_progress.observedMetrics.items()
     }
     unused = {
-        name: Unused(row["records"], row.get("example"))
-        for name, row in observed.items()
-        if row.get("records")
+        name: Unused(rows, example) for name, (rows, example) in unused_rows(observed).items()
     }
     lookups = {
         name: {kind: int(number or 0) for kind, number in row.items()}
         for name, row in observed.items()
         if metric("", "lookups") in name
     }
+    started, total_ms = _time(spark_progress.timestamp), int(durations.get("triggerExecution", 0))
+    stages = sorted(_stages(spark_progress, parts, observed), key=lambda s: s.number)
+    ended = started + timedelta(milliseconds=total_ms)
     return Progress(
         batch=spark_progress.batchId,
-        started=_time(spark_progress.timestamp),
-        total_ms=int(durations.get("triggerExecution", 0)),
+        started=started,
+        total_ms=total_ms,
         phases_ms=phases,
-        inputs=tuple(_inputs(spark_progress, parts)),
-        stages=tuple(sorted(_stages(spark_progress, parts, observed), key=lambda s: s.number)),
+        inputs=tuple(_inputs(spark_progress, parts, stages, ended)),
+        stages=tuple(stages),
         unused=unused,
         lookups=lookups,
     )
 
 
-def _inputs(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Iterator[InputProgress]:
+def _inputs(
+    spark_progress: StreamingQueryProgress,
+    parts: QueryParts,
+    stages: Sequence[StageProgress],
+    ended: datetime,
+) -> Iterator[InputProgress]:
     """Yield the figures of each source. Names are missing if Spark lists other sources than the
-    plan has.
+    plan has. ``ended``: the end of the micro-batch.
     """
     sources = spark_progress.sources
     known = len(parts.inputs) == len(sources)
+    inputs_of = {part.number: part.inputs for part in parts.stages}
+    times = [
+        (name, stage.stream_time[shown])
+        for stage in stages
+        for name, shown in zip(
+            inputs_of[stage.number], distinct_names(inputs_of[stage.number]), strict=True
+        )
+        if shown in stage.stream_time
+    ]
     for index, source in enumerate(sources):
         name = parts.inputs[index] if known else ""
         behind = _numbers(source.metrics or {})
-        yield InputProgress(name, source.description, source.numInputRows, behind)
+        latest = max((time for of, time in times if of == name), default=None)
+        lag_s = None if latest is None else (ended - latest).total_seconds()
+        yield InputProgress(name, source.description, source.numInputRows, behind, lag_s)
 
 
 def _numbers(metrics: Mapping[str, str]) -> dict[str, float]:

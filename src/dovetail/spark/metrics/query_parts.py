@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame
 
 from dovetail.physical.routing import Plan, RouteStep
 from dovetail.physical.stage import Stage
+from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node
 from dovetail.platform.jvm import streaming_leaves
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.execution.frames import Frames
+from dovetail.spark.query.results import Outcome
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,24 @@ class QueryParts:
     """For each of its operators with state the stage."""
     results: tuple[Node, ...] = ()
     """The results of its topology."""
-    letters: str | None = None
-    """The folder of Parquet files with its dead letters, if they are written to one."""
+    outcomes: tuple[Outcome, ...] = ()
+    """The same with their sinks, and the dead letters."""
+    title: str = ""
+    """The name of its results in errors."""
+
+    @property
+    def letters(self) -> str | None:
+        """The folder of Parquet files with its dead letters, if they are written to one."""
+        outcomes = (o for o in self.outcomes if isinstance(o.node, DeadLetters))
+        folders = (getattr(sink, "parquet_folder", None) for o in outcomes for sink in o.sinks)
+        return next((folder for folder in folders if folder), None)
 
 
-def parts_of(plan: Plan, frames: Frames, results: Iterable[Node]) -> QueryParts:
-    """Return the parts of a plan with these results, once its frames have been built.
+def parts_of(
+    plan: Plan, frames: Frames, results: Iterable[Node], outcomes: Iterable[Outcome], title: str
+) -> QueryParts:
+    """Return the parts of a plan, once its frames have been built. ``results``, ``outcomes`` and
+    ``title``: as the fields.
 
     Spark lists sources from left to right, and operators with state from the sink to the sources.
     """
@@ -65,7 +79,7 @@ def parts_of(plan: Plan, frames: Frames, results: Iterable[Node]) -> QueryParts:
         for step in _downstream_first(end)
         if step.number in frames.observations.reports and isinstance(step.origin, Stage)
     ]
-    return QueryParts(tuple(inputs), tuple(stages), tuple(results))
+    return QueryParts(tuple(inputs), tuple(stages), tuple(results), tuple(outcomes), title)
 
 
 def _sources_of(frame: DataFrame) -> int:

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from dovetail.base.validation import Path, Positive, validated
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.plan.changelog_source import Session
+from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import refused
 from dovetail.spark.checkpoints.checkpoint import REPARTITIONING, CheckpointFile
@@ -99,7 +100,10 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
         return
     file.write({**bound, REPARTITIONING: partitions})
     manager: Any = spark._streamingCheckpointManager  # noqa: SLF001 -- its documented place
-    with refused("repartition", f"Spark does not repartition {root}", _REMEDY):
+    with (
+        progress_bar(spark, f"{root} is repartitioned"),
+        refused("repartition", f"Spark does not repartition {root}", _REMEDY),
+    ):
         try:
             manager.repartition(root, partitions)
         except (Py4JError, PySparkException) as error:

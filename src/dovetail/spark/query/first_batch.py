@@ -57,6 +57,7 @@ from dovetail.plan.dead_letters import DeadLetters, leaving_out
 from dovetail.plan.nodes import Node
 from dovetail.platform import delta_tables
 from dovetail.platform.files import files_of
+from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reaching, refused
 from dovetail.spark.checkpoints.checkpoint import (
@@ -134,7 +135,8 @@ def prepared(
     carried = CarriedOver() if separate else carried_over(stored, plan, run.nodes)
     if stored is not None:
         frames = initial_rows.of_stores(stored, plan, run.nodes, carried, results=emits)
-    rows = _written(run, plan, frames, separate=separate)
+    with progress_bar(run.session, f"{run.title}: initial rows are stored"):
+        rows = _written(run, plan, frames, separate=separate)
     first = FirstBatch(carried, rows, emits, separate)
 
     # The state of another checkpoint has the tables.
@@ -307,8 +309,9 @@ def _complete(run: StartRequest, plan: Plan, stages: FirstStages) -> None:
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
             query = writer.trigger(availableNow=True).start()
-    parts = parts_of(plan, stages, run.nodes)
-    TopologyQuery.of(query, run.title, parts, run.checkpoint).awaitTermination()
+    parts = parts_of(plan, stages, run.nodes, run.outcomes, run.title)
+    with progress_bar(run.session, f"{run.title}: initial rows are joined"):
+        TopologyQuery.of(query, run.title, parts, run.checkpoint).awaitTermination()
 
 
 def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:

@@ -3,6 +3,7 @@
 | level | line |
 |---|---|
 | INFO | a start: the inputs, the sinks, the checkpoint, and what the query begins with |
+| INFO | nothing to do, once: a query waits for its inputs, or ends without a micro-batch |
 | WARNING | the first rows that a counter of losses counts, once for each counter of a query |
 | DEBUG | each micro-batch: its number, the rows that it read, the time that it took |
 
@@ -24,6 +25,7 @@ from dovetail.plan.fingerprint import origins_of
 from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.checkpoint import BEGINNING
+from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.migration.carried_over import CarriedOver
 from dovetail.spark.query.writer import StartRequest
 
@@ -42,6 +44,10 @@ _TITLES: dict[str, str] = {}
 """The titles of running queries, by Spark's id of the query."""
 _WARNED: set[tuple[str, str]] = set()
 """Pairs of a query's id and a counter that has been reported."""
+_READ: set[str] = set()
+"""The ids of running queries that have had a micro-batch."""
+_PAUSED: set[str] = set()
+"""The ids of running queries of which a pause has been reported."""
 _LISTENING: WeakSet[SparkSession] = WeakSet()
 
 
@@ -76,7 +82,7 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
     _TITLES[str(query.id)] = printable(run.title)
     if not is_remote(run.session) and run.session not in _LISTENING:
         _LISTENING.add(run.session)
-        jvm.listen(run.session, _log_progress, _forget)
+        jvm.listen(run.session, _log_progress, _log_pause, _log_end)
 
 
 def _log_progress(text: str) -> None:
@@ -93,11 +99,10 @@ def _log_progress(text: str) -> None:
         progress["numInputRows"],
         progress["batchDuration"] / 1000,
     )
-    for name, counted in progress.get("observedMetrics", {}).items():
-        counter, _, kind = name.partition("#")[0].rpartition(".")
-        lost = counted.get("records") if isinstance(counted, dict) else None
-        full = f"{counter}.{kind}"
-        if kind in _LOSSES and lost and (query_id, full) not in _WARNED:
+    _READ.add(query_id)
+    for name, (lost, _) in unused_rows(progress.get("observedMetrics", {})).items():
+        full = name.partition("#")[0]
+        if full.rpartition(".")[2] in _LOSSES and (query_id, full) not in _WARNED:
             _WARNED.add((query_id, full))
             LOG.warning(
                 "%s: %s counts %d in micro-batch %d. The query's progress has an example.",
@@ -108,7 +113,20 @@ def _log_progress(text: str) -> None:
             )
 
 
-def _forget(query_id: str) -> None:
-    """Forget a query that has ended. Started again, it reports its counters again."""
-    _TITLES.pop(query_id, None)
+def _log_pause(query_id: str) -> None:
+    """Log the first time that a query has nothing to do."""
+    if query_id in _TITLES and query_id not in _PAUSED:
+        _PAUSED.add(query_id)
+        LOG.info("%s: nothing new to read. It waits for its inputs.", _TITLES[query_id])
+
+
+def _log_end(query_id: str, failed: bool) -> None:
+    """Log that a query has ended without a micro-batch, and forget it. Started again, it reports
+    its counters again.
+    """
+    title = _TITLES.pop(query_id, None)
+    if title is not None and not failed and not {query_id} & (_READ | _PAUSED):
+        LOG.info("%s: it ended without a micro-batch: its inputs have nothing new.", title)
+    _READ.discard(query_id)
+    _PAUSED.discard(query_id)
     _WARNED.difference_update([pair for pair in _WARNED if pair[0] == query_id])

@@ -194,7 +194,6 @@ def start(
         first_load.refuse_remote(operator, session)
         return _loading(run, bound, asked, begins)
     query, parts = _started(run, bound, trigger, name)
-    parts = replace(parts, letters=_letters(outcomes))
     query_log.started(run, query, begins)
     return TopologyQuery.of(
         query, run.title, parts, run.checkpoint, asked.closing(run), closes=close_at_end
@@ -234,18 +233,11 @@ def _loading(
         return real
 
     query, parts = _started(run, bound, ALL, asked.name, loads=True)
-    parts = replace(parts, letters=_letters(run.outcomes))
     query_log.started(run, query, f"{begins}; {first_load.held_in_words(run.nodes)}")
     follow = [begin, *asked.closing(run)]
     return TopologyQuery.of(
         query, run.title, parts, run.checkpoint, follow, closes=asked.close_at_end
     )
-
-
-def _letters(outcomes: Sequence[Outcome]) -> str | None:
-    """Return the folder of Parquet files to which dead letters are written, None for none."""
-    sinks = (s for o in outcomes if isinstance(o.node, DeadLetters) for s in o.sinks)
-    return next((folder for s in sinks if (folder := getattr(s, "parquet_folder", None))), None)
 
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
@@ -357,7 +349,7 @@ def _started(
                 more |= {LOADING: True} if loads else {}
                 run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
-            return writer.start(), parts_of(plan, streaming, run.nodes)
+            return writer.start(), parts_of(plan, streaming, run.nodes, run.outcomes, run.title)
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ To users' code it is one of Spark's queries, with each of their attributes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -13,16 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery as ClassicQuery
 
 from dovetail.base.text_cells import escaped, printable
-from dovetail.platform.jvm import has_read_all
+from dovetail.platform.jvm import has_read_all, newest_reports
 from dovetail.provenance.explanation import RowExplanation
 from dovetail.spark.checkpoints.row_explanations import explained as explained_row
 from dovetail.spark.execution.frames import session_of
 from dovetail.spark.query.failures import explained
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
     from dovetail.spark.metrics.query_parts import QueryParts
@@ -232,6 +234,28 @@ class TopologyQuery(_SparkQuery):
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
         """The progress of all started queries, in order."""
         return [progress for query in self._queries for progress in query.recentProgress]
+
+    def progress_since(self, timestamp: str) -> list[StreamingQueryProgress]:
+        """Return the progress of all started queries after that of this time, in order. It is all
+        that Spark still has for an empty text.
+        """
+        return [*self._newest_until(timestamp)][::-1]
+
+    def _newest_until(self, timestamp: str) -> Iterator[StreamingQueryProgress]:
+        """Yield the progress of all started queries from the newest one on, until that of this
+        time. In a classic session the others stay in the JVM.
+        """
+        for query in reversed(self._queries):
+            if isinstance(query, ClassicQuery):
+                for report in newest_reports(query):
+                    if report.timestamp() == timestamp:
+                        return
+                    yield StreamingQueryProgress.fromJson(json.loads(report.json()))
+                continue
+            for progress in reversed(query.recentProgress):
+                if progress.timestamp == timestamp:
+                    return
+                yield progress
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from dovetail.base import datasets
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import ColumnNames, Path, Positive, Text, validated
 from dovetail.errors import PlanError
@@ -47,6 +48,13 @@ class DeltaSink:
     partition_by: tuple[str, ...] = ()
     evolve: bool = False
     history: bool = False
+
+    @property
+    def dataset(self) -> datasets.Dataset:
+        """The table as other systems name it."""
+        if self.path is None:
+            return datasets.Dataset("spark", str(self.table))
+        return datasets.folder(self.path)
 
     @property
     def title(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dovetail.base import datasets
 from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.formats.plain import WriteFormat
 from dovetail.io.sinks.spark_sinks import WriteBatch
@@ -37,6 +38,11 @@ class TopicSink:
     value: WriteFormat = "json"
     headers: Headers = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> datasets.Dataset:
+        """The topic as other systems name it."""
+        return datasets.topic(self.servers, self.topic)
 
     @property
     def title(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from dovetail.base import datasets
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import PlanError
@@ -52,6 +53,14 @@ class PostgresSink:
     def title(self) -> str:
         """The call as written: ``to_postgres('table')``."""
         return f"to_postgres({self.table!r})"
+
+    @property
+    def dataset(self) -> datasets.Dataset:
+        """The table as other systems name it, without secrets."""
+        given = parameters(self.dsn) or {}
+        server = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
+        table = self.table if "." in self.table else f"public.{self.table}"
+        return datasets.Dataset(f"postgres://{server}", f"{given.get('dbname', '')}.{table}")
 
     @property
     def target(self) -> tuple[object, ...]:

@@ -1,0 +1,40 @@
+"""Names of datasets outside of a query, by OpenLineage's convention."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Dataset(NamedTuple):
+    """A table, a topic or a folder."""
+
+    namespace: str
+    """The system that it is in, such as ``kafka://broker:9092``."""
+    name: str
+    """Its name within the system."""
+
+
+def folder(path: str) -> Dataset:
+    """Return the name of a folder or of the table that lies there.
+
+    >>> folder("s3a://lake/orders/")
+    Dataset(namespace='s3a://lake', name='orders')
+    >>> folder("/data/orders")
+    Dataset(namespace='file', name='/data/orders')
+    """
+    parts = urlsplit(path)
+    if parts.scheme in ("", "file"):
+        return Dataset("file", str(Path(parts.path if parts.scheme else path).absolute()))
+    return Dataset(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/")
+
+
+def topic(servers: str, name: str) -> Dataset:
+    """Return the name of a Kafka topic. ``servers``: as Kafka's clients take them.
+
+    >>> topic("a:9092,b:9092", "orders")
+    Dataset(namespace='kafka://a:9092', name='orders')
+    """
+    return Dataset(f"kafka://{re.split(',', servers)[0].strip()}", name)

@@ -1,0 +1,1 @@
+"""Lineage of queries, as events of OpenLineage."""

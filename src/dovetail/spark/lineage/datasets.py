@@ -1,0 +1,127 @@
+"""The datasets of a query: what its inputs read and its sinks write, with columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pyspark.sql.types import StructType
+
+from dovetail.base.datasets import Dataset, folder, topic
+from dovetail.plan.column_origins import Origin, column_origins, row_origins
+from dovetail.plan.dead_letters import DeadLetters
+from dovetail.plan.nodes import Source
+from dovetail.plan.spark_sources import SparkSource, leaves_of
+from dovetail.spark.query.results import Outcome
+
+
+@dataclass(frozen=True)
+class InputDatasets:
+    """The datasets that one input of a topology reads, or a store that it asks."""
+
+    name: str
+    """The name of the input."""
+    datasets: tuple[Dataset, ...]
+    """A folder, a table or topics."""
+    columns: StructType
+    """The columns that the topology reads."""
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """A column of a dataset, and the use that an output makes of it."""
+
+    dataset: Dataset
+    column: str
+    use: str
+
+
+@dataclass(frozen=True)
+class OutputDataset:
+    """The dataset that one sink writes."""
+
+    dataset: Dataset
+    columns: StructType
+    made_of: dict[str, tuple[ColumnUse, ...]] = field(default_factory=dict)
+    """For each column the columns that its values are made of."""
+    decided_by: tuple[ColumnUse, ...] = ()
+    """The columns that decide which rows there are."""
+
+
+@dataclass(frozen=True)
+class QueryDatasets:
+    """All datasets of a query."""
+
+    inputs: tuple[InputDatasets, ...]
+    outputs: tuple[OutputDataset, ...]
+
+
+def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
+    """Return the datasets of a query. ``outcomes``: its results with their sinks.
+
+    ``namespace``: that of inputs and sinks that are no datasets of a known system.
+    """
+    nodes = [o.node for o in outcomes if not isinstance(o.node, DeadLetters)]
+    sources = list(dict.fromkeys(source for node in nodes for source in node.origins))
+    places = {source: _read(source, namespace) for source in sources}
+    uses = {node: (column_origins(node), row_origins(node)) for node in nodes}
+    stores = {
+        origin.source: StructType()
+        for columns, rows in uses.values()
+        for origin in sorted({*rows, *(o for of in columns.values() for o in of)}, key=_order)
+        if not isinstance(origin.source, Source)
+    }
+    inputs = [InputDatasets(source.name, places[source], source.row) for source in sources]
+    for store, fields in stores.items():
+        inputs.append(InputDatasets(store.title, (Dataset(namespace, store.title),), fields))
+    outputs = []
+    for outcome in outcomes:
+        columns, rows = uses.get(outcome.node, ({}, frozenset()))
+        made_of = {name: _uses(of, places, namespace) for name, of in columns.items()}
+        for sink in outcome.sinks:
+            title = getattr(sink, "title", type(sink).__name__)
+            dataset = getattr(sink, "dataset", Dataset(namespace, title))
+            outputs.append(
+                OutputDataset(dataset, outcome.node.row, made_of, _uses(rows, places, namespace))
+            )
+    return QueryDatasets(tuple(inputs), tuple(outputs))
+
+
+def _uses(
+    origins: Iterable[Origin], places: dict[Source, tuple[Dataset, ...]], namespace: str
+) -> tuple[ColumnUse, ...]:
+    """Return the origins with their datasets in place of inputs, in a fixed order."""
+    return tuple(
+        ColumnUse(dataset, origin.column, origin.use)
+        for origin in sorted(origins, key=_order)
+        for dataset in (
+            places[origin.source]
+            if isinstance(origin.source, Source)
+            else [Dataset(namespace, origin.source.title)]
+        )
+    )
+
+
+def _order(origin: Origin) -> tuple[str, str, str]:
+    """Return a sort key."""
+    name = origin.source.name if isinstance(origin.source, Source) else origin.source.title
+    return name, origin.column, origin.use
+
+
+def _read(source: Source, namespace: str) -> tuple[Dataset, ...]:
+    """Return the datasets that an input reads, or its name in ``namespace`` if their kind is not
+    known.
+    """
+    streams = [] if source.frame is None or source.static else leaves_of(source.frame)
+    datasets = chain.from_iterable(map(_of_leaf, streams))
+    return tuple(dict.fromkeys(datasets)) or (Dataset(namespace, source.name),)
+
+
+def _of_leaf(leaf: SparkSource) -> list[Dataset]:
+    """Return the datasets of one of Spark's sources; none if its kind is not known."""
+    if leaf.format == "kafka":
+        servers = leaf.options.get("kafka.bootstrap.servers", "")
+        names = leaf.options.get("subscribe") or leaf.options.get("subscribepattern", "")
+        return [topic(servers, name.strip()) for name in names.split(",") if name.strip()]
+    return [] if leaf.folder is None else [folder(leaf.folder)]

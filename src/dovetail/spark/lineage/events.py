@@ -1,0 +1,126 @@
+"""Events of OpenLineage, made of a query's datasets and its figures by the package's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyspark
+from pyspark.sql.types import StructType
+
+from dovetail.spark.lineage.datasets import ColumnUse, InputDatasets, OutputDataset, QueryDatasets
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import InputDataset, RunEvent
+    from openlineage.client.event_v2 import OutputDataset as OutputEvent
+    from openlineage.client.facet_v2 import column_lineage_dataset
+
+State: TypeAlias = Literal["START", "RUNNING", "COMPLETE", "FAIL"]
+PRODUCER = "https://pypi.org/project/dovetail"
+_INDIRECT = {"join": "JOIN", "filter": "FILTER", "group_by": "GROUP_BY"}
+_DIRECT = {
+    "identity": "IDENTITY",
+    "transformation": "TRANSFORMATION",
+    "aggregation": "AGGREGATION",
+}
+
+
+@dataclass(frozen=True)
+class RunOfQuery:
+    """One start of a query, as a run of a job."""
+
+    run_id: str
+    """A UUID."""
+    job: str
+    namespace: str
+    datasets: QueryDatasets
+    version: str
+    """The version of this library."""
+
+    def event(self, state: State, rows: Mapping[str, int], failure: str | None = None) -> RunEvent:
+        """Return an event. ``rows``: the rows read since the last event, by input. ``failure``: the
+        message of the failure, if any.
+        """
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+        from openlineage.client.facet_v2 import (
+            JobFacet,
+            RunFacet,
+            error_message_run,
+            job_type_job,
+            processing_engine_run,
+        )
+
+        engine = processing_engine_run.ProcessingEngineRunFacet(
+            pyspark.__version__, "spark", self.version
+        )
+        run_facets: dict[str, RunFacet] = {"processing_engine": engine}
+        if failure is not None:
+            error = error_message_run.ErrorMessageRunFacet(failure, "PYTHON")
+            run_facets["errorMessage"] = error
+        kind = job_type_job.JobTypeJobFacet("STREAMING", "DOVETAIL", "QUERY")
+        job_facets: dict[str, JobFacet] = {"jobType": kind}
+        return RunEvent(
+            eventTime=datetime.now(timezone.utc).isoformat(),
+            producer=PRODUCER,
+            eventType=RunState[state],
+            run=Run(self.run_id, run_facets),
+            job=Job(self.namespace, self.job, job_facets),
+            inputs=[item for of in self.datasets.inputs for item in _input(of, rows)],
+            outputs=[_output(of) for of in self.datasets.outputs],
+        )
+
+
+def _input(of: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
+    """Yield the datasets of an input. The rows are those of all its datasets together, so only an
+    input of one dataset has them.
+    """
+    from openlineage.client.event_v2 import InputDataset
+    from openlineage.client.facet_v2 import InputDatasetFacet, input_statistics_input_dataset
+
+    for dataset in of.datasets:
+        facets: dict[str, InputDatasetFacet] = {}
+        if len(of.datasets) == 1 and of.name in rows:
+            count = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rows[of.name])
+            facets["inputStatistics"] = count
+        yield InputDataset(
+            dataset.namespace, dataset.name, facets, facets={"schema": _schema(of.columns)}
+        )
+
+
+def _output(of: OutputDataset) -> OutputEvent:
+    """Return the dataset of a sink, with the lineage of its columns."""
+    from openlineage.client.event_v2 import OutputDataset
+    from openlineage.client.facet_v2 import column_lineage_dataset
+
+    fields = {
+        name: column_lineage_dataset.Fields([_field(use, "DIRECT", _DIRECT) for use in uses])
+        for name, uses in of.made_of.items()
+    }
+    decided = [_field(use, "INDIRECT", _INDIRECT) for use in of.decided_by]
+    lineage = column_lineage_dataset.ColumnLineageDatasetFacet(fields, decided)
+    facets = {"schema": _schema(of.columns), "columnLineage": lineage}
+    return OutputDataset(of.dataset.namespace, of.dataset.name, facets=facets)
+
+
+def _field(
+    use: ColumnUse, kind: str, subtypes: Mapping[str, str]
+) -> column_lineage_dataset.InputField:
+    """Return a column of an input with its use."""
+    from openlineage.client.facet_v2 import column_lineage_dataset as lineage
+
+    how = lineage.Transformation(kind, subtypes[use.use])
+    return lineage.InputField(use.dataset.namespace, use.dataset.name, use.column, [how])
+
+
+def _schema(columns: StructType) -> Any:
+    """Return the facet with names and types of columns."""
+    from openlineage.client.facet_v2 import schema_dataset
+
+    return schema_dataset.SchemaDatasetFacet(
+        [
+            schema_dataset.SchemaDatasetFacetFields(column.name, column.dataType.simpleString())
+            for column in columns
+        ]
+    )

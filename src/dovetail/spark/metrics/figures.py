@@ -1,0 +1,148 @@
+"""The figures of a query under the names of metrics, for all exporters.
+
+Each exporter writes a name in its own way: ``dovetail_rows_total`` in Prometheus is
+``dovetail.rows`` in OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+
+from dovetail.spark.metrics.progress import Progress, ProgressFollower, StageProgress
+from dovetail.spark.query.topology_query import TopologyQuery
+
+_EVERY_S = 2.0
+"""The time between two looks at a query's progress, without scrapes."""
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of metric."""
+
+    text: str
+    """Its description."""
+    labels: Labels = ()
+    """The names of its labels, besides the query's."""
+    unit: str = "1"
+    """Its unit, in the notation of UCUM."""
+
+
+COUNTERS: Mapping[str, Kind] = {
+    "batches": Kind("Micro-batches that have ended."),
+    "rows": Kind("Rows read.", ("input",)),
+    "stage_rows": Kind("Rows that came to a stage.", ("stage", "input")),
+    "changes": Kind("Changes that a stage emitted, deletes among them.", ("stage",)),
+    "deletes": Kind("Deletes that a stage emitted.", ("stage",)),
+    "work_seconds": Kind("Time of a stage's operators in all buckets.", ("stage",), "s"),
+    "state_seconds": Kind("Of it, time of calls of the state store.", ("stage",), "s"),
+    "phase_seconds": Kind("Time of each phase of micro-batches.", ("phase",), "s"),
+    "unused_rows": Kind("Rows without use, by counter.", ("counter",)),
+    "lookups": Kind("Requests of delta joins and lookups.", ("counter", "kind")),
+}
+"""The metrics that are added up over micro-batches."""
+GAUGES: Mapping[str, Kind] = {
+    "active": Kind("1 while the query runs, else 0."),
+    "batch_seconds": Kind("Duration of the last micro-batch.", (), "s"),
+    "behind": Kind("How far a source is behind, by its own measure.", ("input", "measure")),
+    "lag_seconds": Kind("How far an input is behind in event time.", ("input",), "s"),
+    "stream_time_seconds": Kind("Stream time since 1970.", ("stage", "input"), "s"),
+    "slowest_bucket_seconds": Kind("Time of a stage's slowest bucket.", ("stage",), "s"),
+    "state_bytes": Kind("Size of the state's files.", ("stage",), "By"),
+    "memory_bytes": Kind("Memory that the state store uses.", ("stage",), "By"),
+}
+"""The metrics of the last micro-batch."""
+
+
+class MetricValues:
+    """The totals of a query since the export began, and its last figures.
+
+    A thread looks at the progress from time to time, so that no micro-batch is missed between
+    scrapes that are far apart. It ends with the query.
+    """
+
+    def __init__(self, query: TopologyQuery) -> None:
+        self.title = query.name or str(query.id)
+        self._query, self._lock, self._stopping = query, Lock(), Event()
+        self._follower = ProgressFollower(query)
+        self._totals = {name: defaultdict[Labels, float](float) for name in COUNTERS}
+        self._last: Progress | None = None
+        self._watching = Thread(target=self._watch, name="dovetail-metrics", daemon=True)
+        self._watching.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._watching.join()
+
+    def values(self) -> dict[str, dict[Labels, float]]:
+        """Return the value of each metric by its labels, all micro-batches until now included."""
+        with self._lock:
+            self._update()
+            values = {name: dict(totals) for name, totals in self._totals.items()}
+            values |= {name: {} for name in GAUGES}
+            values["active"][()] = float(bool(self._query.isActive))
+            for name, labels, value in () if self._last is None else _measured(self._last):
+                values[name][labels] = value
+        return values
+
+    def _watch(self) -> None:
+        """Add up micro-batches until the end."""
+        while not self._stopping.wait(_EVERY_S) and self._query.isActive:
+            with self._lock:
+                self._update()
+
+    def _update(self) -> None:
+        """Add all micro-batches that have ended since the last call."""
+        for progress in self._follower.new():
+            self._last = progress
+            for name, labels, value in _counted(progress):
+                self._totals[name][labels] += value
+
+
+def _counted(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
+    """Yield a counter, its labels and what a micro-batch adds to it."""
+    yield "batches", (), 1
+    for phase, ms in progress.phases_ms.items():
+        yield "phase_seconds", (phase,), ms / 1000
+    for input_ in progress.inputs:
+        yield "rows", (input_.name or input_.source,), input_.rows
+    for stage in progress.stages:
+        label = _label(stage)
+        for input_name, rows in stage.rows.items():
+            yield "stage_rows", (label, input_name), rows
+        yield "changes", (label,), stage.changes
+        yield "deletes", (label,), stage.deletes
+        yield "work_seconds", (label,), stage.work_ms / 1000
+        yield "state_seconds", (label,), stage.state_ms / 1000
+    for counter, unused in progress.unused.items():
+        yield "unused_rows", (counter,), unused.rows
+    for counter, kinds in progress.lookups.items():
+        for kind, requests in kinds.items():
+            yield "lookups", (counter, kind), requests
+
+
+def _measured(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
+    """Yield a gauge, its labels and its value after a micro-batch."""
+    yield "batch_seconds", (), progress.total_ms / 1000
+    for input_ in progress.inputs:
+        name = input_.name or input_.source
+        for measure, lag in input_.behind.items():
+            yield "behind", (name, measure), lag
+        if input_.lag_s is not None:
+            yield "lag_seconds", (name,), input_.lag_s
+    for stage in progress.stages:
+        label = _label(stage)
+        for input_name, time in stage.stream_time.items():
+            yield "stream_time_seconds", (label, input_name), time.timestamp()
+        yield "slowest_bucket_seconds", (label,), stage.slowest_ms / 1000
+        yield "state_bytes", (label,), stage.state_bytes
+        yield "memory_bytes", (label,), stage.memory_bytes
+
+
+def _label(stage: StageProgress) -> str:
+    """Return a stage's number and title; several stages may have the same title."""
+    return f"{stage.number}. {stage.title}"
