@@ -1,0 +1,37 @@
+"""The rows at rest of Nexmark's queries by DuckDB, and how others differ from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from benchmarks.nexmark.queries import Query
+
+
+def rows_at_rest(query: Query, inputs: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the result of a query's SQL. ``inputs``: persons, auctions, bids and side."""
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        for name, table in inputs.items():
+            database.register(name, table)
+        return database.sql(query.sql).to_arrow_table()
+
+
+def differences(rows: pa.Table, expected: pa.Table) -> dict[str, list[tuple[Any, ...]]]:
+    """Return up to three rows that only one of two tables has, in the columns of ``expected``; an
+    empty mapping if they have the same rows.
+    """
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        database.register("expected", expected)
+        database.register("actual", rows.select(expected.column_names))
+        extra = {
+            f"in {left} alone": database.sql(
+                f"(FROM {left}) EXCEPT ALL (FROM {right}) LIMIT 3"
+            ).fetchall()
+            for left, right in (("actual", "expected"), ("expected", "actual"))
+        }
+    return {where: differing for where, differing in extra.items() if differing}
