@@ -22,6 +22,7 @@ from dovetail.api.results import dead_letters, explain, run
 from dovetail.api.tables import Stream, Table, WindowedTable
 from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, of_topic
 from dovetail.io.sinks.delta.sink import to_delta
+from dovetail.io.sinks.iceberg.sink import to_iceberg
 from dovetail.io.sinks.kafka.sink import to_topic
 from dovetail.io.sinks.postgres.sink import to_postgres
 from dovetail.io.sinks.spark_sinks import to_console, to_foreach_batch, to_memory, to_parquet
@@ -91,6 +92,7 @@ __all__ = [
     "to_console",
     "to_delta",
     "to_foreach_batch",
+    "to_iceberg",
     "to_memory",
     "to_parquet",
     "to_postgres",

@@ -2,12 +2,23 @@
 
 from dovetail.lookup_sources.dbapi import dbapi
 from dovetail.lookup_sources.delta_files import delta_files
+from dovetail.lookup_sources.iceberg_tables import iceberg
 from dovetail.lookup_sources.postgres import postgres
 from dovetail.lookup_sources.source import Index, LookupSource, index
 from dovetail.lookup_sources.sqlite import sqlite
 from dovetail.plan.joins.lookup import cache
 
-__all__ = ["Index", "LookupSource", "cache", "dbapi", "delta_files", "index", "postgres", "sqlite"]
+__all__ = [
+    "Index",
+    "LookupSource",
+    "cache",
+    "dbapi",
+    "delta_files",
+    "iceberg",
+    "index",
+    "postgres",
+    "sqlite",
+]
 
 
 def __dir__() -> list[str]:

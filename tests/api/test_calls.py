@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import iceberg_tables
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -107,6 +108,13 @@ class World:
         rows = "id", "'upsert' AS _change", "now() AS _timestamp", "id AS _position"
         self.spark.range(1).selectExpr(*rows).write.parquet(path)
         return path
+
+    @cached_property
+    def iceberg(self) -> dict[str, str]:
+        catalog = iceberg_tables.properties(self.folder)
+        schema = pa.schema([("id", pa.int64()), ("a", pa.int64())])
+        iceberg_tables.opened(catalog).create_table("shop.orders", schema)
+        return catalog
 
     def snapshot(self, name: str) -> str:
         path = str(self.folder / name)
@@ -391,6 +399,28 @@ CALLS: dict[str, Call] = {
         key=line("column", "names", wrong=("nope", ["id", "id"], ["id", "ID"], "tags")),
         duplicates=line(wrong=("first",)),
         name=NAME,
+    ),
+    "TableSources.from_iceberg": call(
+        lambda w: partial(
+            dt.Table.from_iceberg,
+            spark=w.spark,
+            table="shop.orders",
+            catalog=w.iceberg,
+            key="id",
+        ),
+        spark=SESSION,
+        table=line(wrong=("shop.none",)),
+        catalog=line(wrong=({"type": "nonsense"},)),
+        key=KEY,
+        snapshot=line("None", wrong=(7,)),
+        timestamp=line("None", wrong=ROLE.wrong),
+        malformed=MALFORMED,
+        max_ahead=MAYBE_SPAN,
+        columns=line("None", "column", "names", "empty list", wrong=("nope", ["a", "a"])),
+        versioned=MAYBE_SPAN,
+        name=NAME,
+        streaming=FLAG,
+        max_snapshots=line("None", "number"),
     ),
     "TableSources.from_delta": call(
         lambda w: partial(
@@ -832,6 +862,15 @@ CALLS: dict[str, Call] = {
         evolve=FLAG,
         history=FLAG,
     ),
+    "to_iceberg": call(
+        lambda _: partial(dt.to_iceberg, table="shop.orders"),
+        table=line("text", "column", "span"),
+        catalog=line("text", "column", "span"),
+        existing=line(wrong=("overwrite",)),
+        partition_by=line("None", "text", "column", "names", "span", "empty text", "empty list"),
+        evolve=FLAG,
+        history=FLAG,
+    ),
     "to_postgres": call(
         lambda _: partial(dt.to_postgres, dsn="", table="t"),
         dsn=line("empty text"),
@@ -1003,6 +1042,12 @@ CALLS: dict[str, Call] = {
     "delta_files": call(
         lambda _: partial(dt.lookups.delta_files, path="folder", key="id"),
         path=line("text", "column", "span", "path"),
+        lines={n: LOOKED_UP[n] for n in ("key", "indexes", "where", "retries")},
+    ),
+    "iceberg": call(
+        lambda _: partial(dt.lookups.iceberg, table="shop.orders", key="id"),
+        table=line("text", "column", "span"),
+        catalog=line("text", "column", "span"),
         lines={n: LOOKED_UP[n] for n in ("key", "indexes", "where", "retries")},
     ),
     # Joins over snapshots.

@@ -141,6 +141,7 @@ UNDRAWN: dict[str, str] = {
     **dict.fromkeys(
         (
             *("Table.from_topic", "Stream.from_topic", "Table.from_delta", "dt.read_topic"),
+            "Table.from_iceberg",
             *(
                 "dt.formats.avro",
                 "dt.formats.debezium",
@@ -149,7 +150,9 @@ UNDRAWN: dict[str, str] = {
                 "dt.formats.registry",
             ),
             *("dt.formats.canal", "dt.formats.maxwell"),
+            "dt.lookups.iceberg",
             *("dt.lookups.dbapi", "dt.lookups.postgres", "dt.lookups.delta_files"),
+            "dt.to_iceberg",
             *("dt.to_delta", "dt.to_postgres", "dt.to_topic", "dt.to_parquet"),
         ),
         _OUTSIDE,

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import iceberg_tables
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -240,6 +241,41 @@ def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None
         dt.errors.ConfigurationError, match="delta table none: no answer after 1 attempts"
     ):
         ids(dt.lookups.delta_files(tmp_path / "none", key="id", retries=0).open(SCHEMA), "ann")
+
+
+def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> None:
+    catalog = iceberg_tables.properties(tmp_path)
+    rows = pa.table({"id": [1, 2, 3], "customer": ["ann", "bob", "ann"], "amount": [5, 6, None]})
+    table = iceberg_tables.opened(catalog).create_table("shop.orders", rows.schema)
+    table.append(rows)
+    given: Any = {"catalog": catalog, "key": "id", "retries": 0}
+    source = dt.lookups.iceberg("shop.orders", **given, indexes=[dt.lookups.index("customer")])
+    reader = source.open(SCHEMA)
+    assert ids(reader, "ann", "eve") == [1, 3]
+    table.delete("id = 1")
+    table.append(pa.table({"id": [4], "customer": ["ann"], "amount": [8]}))
+    assert ids(reader, "ann") == [3, 4]
+    snapshot = table.refresh().current_snapshot()
+    (file, *_) = (
+        entry.data_file
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io)
+    )
+    gone = pa.table({"id": [2]})
+    iceberg_tables.row_delta(table, [iceberg_tables.values(table, ["id"], gone, file)])
+    assert ids(reader, "ann", "bob") == [3, 4]
+    restricted = dt.lookups.iceberg("shop.orders", **given, where={"amount": [8, None]})
+    assert ids(restricted.open(SCHEMA), "ann", "bob") == [3, 4]
+    wrong = pa.schema([("customer", pa.string()), ("id", pa.int64()), ("price", pa.int64())])
+    with pytest.raises(
+        dt.errors.DataError, match=r"iceberg table shop.orders: its columns are not .* 'price'"
+    ):
+        ids(source.open(wrong), "ann")
+    with pytest.raises(
+        dt.errors.ConfigurationError, match=r"iceberg table shop\.none: no answer after 1 attempts"
+    ):
+        ids(dt.lookups.iceberg("shop.none", **given).open(SCHEMA), "ann")
+    assert "catalog.db" not in repr(source) + source.title
 
 
 def test_an_index_covers_a_lookup_that_includes_it() -> None:

@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "postgres.md",
+    ROOT / "docs" / "iceberg.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "metrics.md",
     ROOT / "docs" / "reliability.md",

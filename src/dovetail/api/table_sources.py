@@ -1,22 +1,25 @@
-"""Sources of tables that streams lack: Delta tables with their changes, and rows that never
-change.
+"""Sources of tables that streams lack: Delta and Iceberg tables with their changes, and rows that
+never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dovetail.api.topology import Topology
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted
-from dovetail.base.validation import ColumnNames, Natural, Path, Text, validated
+from dovetail.base.validation import ColumnNames, Natural, Path, Positive, Rule, Text, validated
 from dovetail.errors import PlanError
-from dovetail.io.sources.delta_feed import POSITION, DeltaChanges
+from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
+from dovetail.io.sources.change_feed import POSITION
+from dovetail.io.sources.delta_feed import DeltaChanges
+from dovetail.io.sources.iceberg_feed import IcebergChanges
 from dovetail.io.sources.records import Malformed, sound_source
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Source
@@ -27,6 +30,7 @@ from dovetail.platform import delta_tables
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Snapshot: TypeAlias = Annotated[int, Rule("the id of a snapshot, a whole number")]
 _TWICE = "_dovetail_twice"
 
 
@@ -154,17 +158,128 @@ class TableSources(Topology):
         keys = [key] if isinstance(key, str) else list(key)
         read = [columns] if isinstance(columns, str) else columns
         frame, time = changes.frame(keys, timestamp, read)
-        roles = {
-            "timestamp=": TIMESTAMP,
-            "deleted=": DELETED,
-            "sequence=": POSITION,
-            "log_partition=": None,
-        }
-        source = source_of(
-            frame, keys, roles, shared_log=False, versioned=versioned, name=label, stream=False
-        )
-        source = replace(source, order=replace(source.order, by_commit=True), time_text=time)
-        return cls(sound_source(source, malformed, max_ahead))
+        return cls(_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+
+    @classmethod
+    @validated
+    def from_iceberg(
+        cls,
+        spark: Session,
+        table: Text,
+        *,
+        catalog: GivenCatalog = "default",
+        key: ColumnNames,
+        snapshot: Snapshot | None = None,
+        timestamp: Given | None = None,
+        malformed: Malformed = "fail",
+        max_ahead: Span | None = None,
+        columns: ColumnNames | None = None,
+        versioned: Span | None = None,
+        name: Text | None = None,
+        streaming: bool = True,
+        max_snapshots: Positive | None = None,
+    ) -> Self:
+        """Read an Iceberg table with its changes.
+
+        The present content comes first, then what each snapshot changes. The package
+        pyiceberg reads the table, so Spark needs no jar: ``pip install
+        'dovetail[iceberg]'``, on the driver and the workers.
+
+        Parameters
+        ----------
+        spark : SparkSession
+            The session.
+        table : str
+            The name of the table with its namespace, such as ``"sales.orders"``.
+        catalog : str or mapping of str to str, default "default"
+            The catalog: its name in pyiceberg's configuration, or its properties. The
+            property ``name`` is the catalog's own name, by default ``default``.
+        key : str or sequence of str
+            The columns that tell the table's rows apart.
+        snapshot : int, optional
+            Read the changes of this snapshot and of those after it, instead of the content.
+        timestamp : str or Column, optional
+            The event time of the rows: a column, which is used up, or an expression over
+            the table's columns and ``_commit_timestamp``. By default the time of the
+            snapshot.
+        malformed : {"fail", "drop", "dead_letter"}, default "fail"
+            The effect of a row that has no event time, or one further ahead than
+            ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
+            counts it in the metric ``<name>.malformed``. ``"dead_letter"`` also keeps it
+            for ``dead_letters``.
+        max_ahead : str or timedelta, optional
+            The span by which an event time may be ahead of the time of reading, such as
+            ``"1 day"``. By default there is no limit.
+        columns : str or sequence of str, optional
+            The value columns that are read; by default all. Other columns may be added,
+            dropped and altered as if they were not there.
+        versioned : str or timedelta, optional
+            Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
+            ``from_changelog``). By default the table has its latest rows alone.
+        name : str, optional
+            The name in errors, metrics and checkpoints; by default the last part of the
+            table's name.
+        streaming : bool, default True
+            False reads what there is now, for a batch run: the content, or the changes from
+            ``snapshot`` on.
+        max_snapshots : int, optional
+            The most snapshots of a micro-batch. By default it takes all that there are.
+
+        Returns
+        -------
+        Table
+            The rows under ``key``.
+
+        Raises
+        ------
+        PlanError
+            If a column is unknown or of a type that Spark does not have, or if ``snapshot``
+            is not there.
+        ConfigurationError
+            If pyiceberg is not installed, or if the catalog or the table cannot be read.
+            Also for a table of format version 1, whose commits have no numbers.
+        TargetError
+            In a query, if a snapshot has expired before its changes were read, or if the
+            table was rolled back behind what was read.
+
+        See Also
+        --------
+        Table.from_delta : Read a Delta table and its changes as a table.
+        Table.from_static : Read rows that do not change.
+
+        Notes
+        -----
+        The changes of a snapshot are the difference between its rows and those of its
+        parent. So it does not matter how rows go: by new files, by position deletes, by
+        deletion vectors or by equality deletes. A row that moves to another file is no
+        change. Snapshots that only replace files, as compaction does, are not read.
+
+        A snapshot is one change of each key at most, as a commit is for ``from_delta``. A
+        deleted row ends at the snapshot's time, or at the row's own time if that is later.
+
+        Columns are read by their ids. A renamed column is read on, and a dropped one is
+        null in later rows. A column whose type has changed stops the query once.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> def read_orders(spark):
+        ...     catalog = {"type": "sql", "uri": "sqlite:////data/catalog.db"}
+        ...     return dt.Table.from_iceberg(spark, "sales.orders", catalog=catalog, key="id")
+        >>> try:
+        ...     dt.Table.from_iceberg(spark, "sales.orders", catalog={"type": "none"}, key="id")
+        ... except dt.errors.ConfigurationError as error:
+        ...     print(error)
+        table orders: the catalog 'default' cannot be opened: ValueError: 'none' is not a \
+valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's configuration.
+        """
+        address = TableAddress.of(table, catalog)
+        label = name or address.short_name
+        changes = IcebergChanges(spark, label, address, snapshot, streaming, max_snapshots)
+        keys = [key] if isinstance(key, str) else list(key)
+        read = [columns] if isinstance(columns, str) else columns
+        frame, time = changes.frame(keys, timestamp, read)
+        return cls(_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
 
     @classmethod
     @validated
@@ -245,6 +360,31 @@ class TableSources(Topology):
             static=True,
         )
         return cls(source if duplicates == "last" else _with_each_key_once(source, frame))
+
+
+def _by_commit(
+    changes: DataFrame,
+    keys: Sequence[str],
+    name: str,
+    versioned: Span | None,
+    time: str | None,
+    malformed: Malformed,
+    max_ahead: Span | None,
+) -> Source:
+    """Return the source of a change feed's changes, which take effect commit by commit. ``time``:
+    the text of the event time in fingerprints.
+    """
+    roles = {
+        "timestamp=": TIMESTAMP,
+        "deleted=": DELETED,
+        "sequence=": POSITION,
+        "log_partition=": None,
+    }
+    source = source_of(
+        changes, keys, roles, shared_log=False, versioned=versioned, name=name, stream=False
+    )
+    order = replace(source.order, by_commit=True)
+    return sound_source(replace(source, order=order, time_text=time), malformed, max_ahead)
 
 
 def _with_each_key_once(source: Source, frame: DataFrame) -> Source:

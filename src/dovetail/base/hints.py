@@ -162,7 +162,7 @@ OF_MODULE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("read_kafka", "from_topic"), "Write dt.Table.from_topic(spark, 'name', servers=...)"
     ),
-    **dict.fromkeys(("to_csv", "to_json", "to_iceberg"), "Write dt.to_foreach_batch(f)"),
+    **dict.fromkeys(("to_csv", "to_json"), "Write dt.to_foreach_batch(f)"),
     **dict.fromkeys(("join",), "Write left.join(right, how='left')"),
     "delta": "Write dt.delta_join(...), as delta_join= of a join",
 }

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
-from dovetail.io.sources import delta_feed
-from dovetail.io.sources.delta_feed import changes_of
+from dovetail.io.sources import change_feed
+from dovetail.io.sources.change_feed import changes_of
 from dovetail.plan.nodes import Source
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -194,9 +194,9 @@ def test_large_partitions_are_netted_in_parts(monkeypatch: pytest.MonkeyPatch) -
     go = come.set_column(1, "gone", pa.array([True] * 1000))
     go = go.set_column(3, "position", pa.array([2] * 1000)).slice(0, 900)
     batches = pa.concat_tables([come, go]).to_batches(max_chunksize=100)
-    kept = [delta_feed._netted(iter(batches), [0])]
-    monkeypatch.setattr(delta_feed, "HELD_BYTES", 1000)
-    kept.append(delta_feed._netted(iter(batches), [0]))
+    kept = [change_feed._netted(iter(batches), [0])]
+    monkeypatch.setattr(change_feed, "HELD_BYTES", 1000)
+    kept.append(change_feed._netted(iter(batches), [0]))
     for rows_kept in kept:
         ids = [id_ for batch in rows_kept for id_ in batch.column(0).to_pylist()]
         assert sorted(ids) == [*range(900, 1000)]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
 
-from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, quoted
+from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, quoted
 from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.io.sinks.last_changes import last_rows
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
 
@@ -46,7 +45,7 @@ def merge_changes(
         if count == 0:
             return
         if few and not delta_upsert.has_floats(stored_changes.schema, keys):
-            rows = _last_rows(stored_changes.toArrow(), keys)
+            rows = last_rows(stored_changes.toArrow(), keys)
             schema = StructType([f for f in stored_changes.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
             rows = rows.select(schema.names)
@@ -56,18 +55,6 @@ def merge_changes(
         settings = delta_upsert.for_few(session, table, details)
         with settings if few else delta_upsert.for_many(session):
             twice(_merge_many, session, stored_changes, table, keys, nulls=nulls)
-
-
-def _last_rows(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last change of each key, with ``_deleted`` in place of ``_change`` and
-    ``_position``.
-    """
-    changes = changes.sort_by(POSITION)
-    numbered = changes.select(keys).append_column(ROW, pa.array(range(len(changes))))
-    last = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "max")])[f"{ROW}_max"]
-    rows = changes.take(last)
-    gone = pc.equal(rows[CHANGE], DELETE)
-    return rows.drop_columns([CHANGE, POSITION]).append_column(DELETED, gone)
 
 
 def _merge_many(

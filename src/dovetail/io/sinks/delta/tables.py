@@ -20,7 +20,6 @@ from pyspark.sql.types import StructField, StructType
 
 from dovetail.base.columns import quoted
 from dovetail.errors import DovetailWarning
-from dovetail.io.sinks.delta.columns import refuse_columns
 from dovetail.io.sinks.delta.conflicts import is_conflict, twice
 from dovetail.io.sinks.ownership import (
     Existing,
@@ -31,6 +30,7 @@ from dovetail.io.sinks.ownership import (
     refuse_taken,
     standing,
 )
+from dovetail.io.sinks.target_columns import refuse_columns
 from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason

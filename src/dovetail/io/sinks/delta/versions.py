@@ -62,6 +62,19 @@ def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) ->
     return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
 
+def renewed_versions(
+    changes: DataFrame, stored: DataFrame, schema: StructType, keys: Sequence[str]
+) -> DataFrame:
+    """Return the rows that take the place of the current versions of the changed keys, in a table
+    with this schema. ``stored``: all versions that the table has of these keys.
+    """
+    places = delta_tables.internal_names(keys, schema.names)
+    ends = _ends(_stored(stored, places), places, keys)
+    actions = _versions(_placed(changes, places), places, keys, ends)
+    rows = actions.where(F.col(CHANGE) != _DROP)
+    return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
+
+
 def merge_versions(
     session: SparkSession,
     changes: DataFrame,
@@ -128,8 +141,7 @@ class _Merge:
         """
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
-        stored = stored.select(*(F.col(quoted(n)).alias(at) for n, at in places.items()))
-        ends = _ends(stored, places, self.keys)
+        ends = _ends(_stored(stored, places), places, self.keys)
         with kept(_versions(self.changes, places, self.keys, ends)) as actions:
             rows = actions.where(F.col(CHANGE) != _DROP)
             columns = [F.col(at).alias(name) for name, at in places.items()]
@@ -165,6 +177,11 @@ def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a changelog's rows under the internal names ``places``."""
     columns = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
+
+
+def _stored(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
+    """Return a table's versions under the internal names ``places``."""
+    return versions.select(*(F.col(quoted(name)).alias(at) for name, at in places.items()))
 
 
 def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:

@@ -1,0 +1,107 @@
+"""Iceberg tables in their catalogs, opened by the package pyiceberg."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from dovetail.base.validation import Rule
+from dovetail.errors import ConfigurationError, line_of
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+GivenCatalog: TypeAlias = Annotated[
+    str | Mapping[str, str],
+    Rule("the name of a catalog, or a mapping of its properties to texts", bool),
+]
+"""A catalog: its name in pyiceberg's configuration, or its properties."""
+
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class TableAddress:
+    """A table of a catalog."""
+
+    table: str
+    """The name with its namespace, such as ``sales.orders``."""
+    catalog: str
+    """The name of the catalog."""
+    properties: tuple[tuple[str, str], ...] = field(repr=False)
+    """The properties of the catalog. They may be secret."""
+
+    @classmethod
+    def of(cls, table: str, catalog: GivenCatalog) -> TableAddress:
+        """Return the address of a table. The property ``name`` names the catalog itself."""
+        if isinstance(catalog, str):
+            return cls(table, catalog, ())
+        properties = {name: value for name, value in catalog.items() if name != "name"}
+        return cls(table, catalog.get("name", _DEFAULT), tuple(properties.items()))
+
+    @classmethod
+    def from_json(cls, text: str) -> TableAddress:
+        """Return the address that ``to_json`` wrote."""
+        parts = json.loads(text)
+        properties = tuple((name, value) for name, value in parts.pop("properties"))
+        return cls(**parts, properties=properties)
+
+    def to_json(self) -> str:
+        """Return the address as text, with the catalog's secrets."""
+        return json.dumps(asdict(self))
+
+    @property
+    def short_name(self) -> str:
+        """The last part of the table's name."""
+        return self.table.rpartition(".")[2]
+
+    def open_catalog(self, operator: str) -> Catalog:
+        """Return the catalog. Raises ``ConfigurationError`` if it cannot be reached, or without
+        pyiceberg.
+        """
+        refuse_without_pyiceberg(operator)
+        from pyiceberg.catalog import load_catalog
+
+        try:
+            return load_catalog(self.catalog, **dict(self.properties))
+        except Exception as error:  # each kind of catalog has errors of its own
+            raise ConfigurationError(
+                operator,
+                f"the catalog {self.catalog!r} cannot be opened: {line_of(error)}",
+                "Give its properties in catalog=, or name one of pyiceberg's configuration",
+            ) from error
+
+    def open(self, operator: str, known: Table | None = None) -> Table:
+        """Return the table as it is now. Raises ``ConfigurationError`` if it cannot be read.
+
+        ``known``: the table as it was, whose catalog is asked again.
+        """
+        if known is not None:
+            load = known.refresh
+        else:
+            load = partial(self.open_catalog(operator).load_table, self.table)
+        try:
+            return load()
+        except Exception as error:  # likewise
+            raise ConfigurationError(
+                operator,
+                f"table={self.table!r} of the catalog {self.catalog!r} cannot be read: "
+                f"{line_of(error)}",
+                "Name a table of the catalog with its namespace, such as 'sales.orders'",
+            ) from error
+
+
+def refuse_without_pyiceberg(operator: str) -> None:
+    """Raise ``ConfigurationError`` if the package pyiceberg is not installed."""
+    try:
+        import pyiceberg.catalog  # noqa: F401 -- asked whether it is there
+    except ImportError as error:
+        raise ConfigurationError(
+            operator,
+            "pyiceberg is not installed where it is needed",
+            "Install dovetail[iceberg] for the driver and the workers",
+        ) from error

@@ -1,0 +1,201 @@
+"""The rows that differ between two snapshots, file by file.
+
+A data file changes if it comes, goes, or is under other delete files than before. Its rows that
+were live and are no longer are removed, the others that are live now have come:
+
+| row of a data file | live before | live after | it is   |
+|--------------------|-------------|------------|---------|
+| 0                  | yes         | yes        | -       |
+| 1                  | yes         | no         | removed |
+| 2                  | no          | yes        | added   |
+
+A row that moves to another file is removed and added. Both are taken as one further up
+(``laws.netting``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+
+from dovetail.arrays.grouping import Ints, Mask
+from dovetail.errors import DataError
+from dovetail.iceberg import deletion_vectors
+from dovetail.iceberg.columns import columns_of
+from dovetail.iceberg.live_files import LiveFile
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A data file with the delete files that apply to it in two snapshots."""
+
+    file: DataFile
+    before: tuple[DataFile, ...] | None
+    """The delete files of the former snapshot; None if it lacks the data file."""
+    after: tuple[DataFile, ...] | None
+    """The delete files of the later snapshot; None if it lacks the data file."""
+
+
+def changed_files(
+    before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]
+) -> Iterator[FileChange]:
+    """Yield the data files whose rows may differ between two snapshots, by their paths' order."""
+    for path in sorted({*before, *after}):
+        was, is_ = before.get(path), after.get(path)
+        if was is None or is_ is None or was.delete_paths != is_.delete_paths:
+            yield FileChange(
+                (is_ or was).file,  # type: ignore[union-attr]
+                None if was is None else was.deletes,
+                None if is_ is None else is_.deletes,
+            )
+
+
+@dataclass(frozen=True)
+class _LiveRows:
+    """The rows of a data file that are live in a snapshot."""
+
+    by_position: Mask
+    """False for rows that are deleted by their positions, of all rows of the file; all False if the
+    snapshot lacks the file."""
+    deleted_values: Sequence[pa.Table]
+    """Rows of values that delete all rows with these values, in columns named by their numbers."""
+
+    def mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
+        """Find the live rows of a batch that begins at the position ``start``: bool[n]. ``ids``:
+        the numbers of its columns.
+        """
+        live: Mask = self.by_position[start : start + batch.num_rows].copy()
+        for values in self.deleted_values:
+            columns = [batch.column(ids.index(int(name))) for name in values.column_names]
+            live &= ~among(columns, values.columns)
+        return live
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """A reader of the files of a table."""
+
+    metadata: TableMetadata
+    io: FileIO
+    schema: Schema
+    """The columns that are read."""
+
+    @classmethod
+    def of(cls, table: Table, schema: Schema) -> RowReader:
+        """Return a reader that travels to tasks: without the list of snapshots."""
+        unread: dict[str, Any] = {
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {},
+        }
+        return cls(table.metadata.model_copy(update=unread), table.io, schema)
+
+    def changed_rows(self, change: FileChange) -> Iterator[tuple[bool, pa.RecordBatch]]:
+        """Yield the rows of a data file that were removed, with True, and those that were added,
+        with False.
+        """
+        was, is_ = (self._live(change.file, side) for side in (change.before, change.after))
+        deleted_values = [*was.deleted_values, *is_.deleted_values]
+        if not deleted_values and np.array_equal(was.by_position, is_.by_position):
+            return
+        read_ids = [field.field_id for field in self.schema.fields]
+        compared = dict.fromkeys(int(name) for rows in deleted_values for name in rows.column_names)
+        further = columns_of(self.metadata, [id_ for id_ in compared if id_ not in read_ids])
+        wanted = Schema(*self.schema.fields, *further.fields)
+        ids = [field.field_id for field in wanted.fields]
+        start = 0
+        for batch in self.rows(change.file, wanted):
+            before, after = was.mask(batch, ids, start), is_.mask(batch, ids, start)
+            start += batch.num_rows
+            rows = batch.select(range(len(read_ids)))
+            for removed, mask in ((True, before & ~after), (False, after & ~before)):
+                if mask.any():
+                    yield removed, rows if mask.all() else rows.filter(pa.array(mask))
+
+    def rows(self, file: DataFile, schema: Schema) -> Iterator[pa.RecordBatch]:
+        """Yield all rows that a file has, in order, whether they are deleted or not."""
+        scan = ArrowScan(self.metadata, self.io, schema, AlwaysTrue())
+        return scan.to_record_batches([FileScanTask(file)])
+
+    def _live(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
+        """Return the live rows of a data file under these delete files; none for None."""
+        if deletes is None:
+            return _LiveRows(np.zeros(file.record_count, np.bool_), [])
+        live = np.ones(file.record_count, np.bool_)
+        deleted_values = []
+        for delete in deletes:
+            if delete.content == DataFileContent.EQUALITY_DELETES:
+                deleted_values.append(self._values(delete))
+            else:
+                live[_positions(self.io, delete, file.file_path)] = False
+        return _LiveRows(live, deleted_values)
+
+    def _values(self, delete: DataFile) -> pa.Table:
+        """Return the rows of a file of values, in columns named by their numbers."""
+        schema = columns_of(self.metadata, delete.equality_ids or [])
+        batches = list(self.rows(delete, schema))
+        names = [str(field.field_id) for field in schema.fields]
+        return pa.table(
+            [
+                pa.concat_arrays([batch.column(index) for batch in batches])
+                for index in range(len(names))
+            ],
+            names=names,
+        )
+
+
+def among(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
+    """Find the rows that equal one of ``values``, in all columns; a null equals a null: bool[n].
+
+    >>> among([pa.array([1, None, 2])], [pa.array([None, 2, 3])]).tolist()
+    [False, True, True]
+    """
+    count = len(rows[0])
+    code = np.zeros(count + len(values[0]), np.int64)
+    for row_column, value_column in zip(rows, values, strict=True):
+        both = pa.chunked_array([row_column, *_chunks(value_column, row_column.type)])
+        encoded = both.combine_chunks().dictionary_encode("encode")
+        column_code = encoded.indices.to_numpy().astype(np.int64)
+        code = np.unique(code * len(encoded.dictionary) + column_code, return_inverse=True)[1]
+    return np.isin(code[:count], code[count:])
+
+
+def _chunks(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> Sequence[pa.Array]:
+    """Return a column as chunks of a type."""
+    column = column.cast(type_)
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
+    """Return the positions of a data file that a delete file names: int64[m].
+
+    Raises ``DataError`` for a delete file of another format than Parquet and Puffin.
+    """
+    if delete.file_format == FileFormat.PUFFIN:
+        return deletion_vectors.positions(io, delete.file_path, data_file)
+    if delete.file_format != FileFormat.PARQUET:
+        raise DataError(
+            "from_iceberg",
+            f"the delete file {delete.file_path} is in the format {delete.file_format.name}",
+            "Let the table write Parquet ('write.delete.format.default'), and rewrite this file",
+        )
+    with io.new_input(delete.file_path).open() as file:
+        rows = pq.read_table(
+            file, columns=["pos"], filters=pc.field("file_path") == data_file, partitioning=None
+        )
+    positions: Ints = rows["pos"].to_numpy()
+    return positions

@@ -1,0 +1,37 @@
+"""Deletion vectors: bitmaps of deleted rows, one for each data file, in Puffin files."""
+
+from __future__ import annotations
+
+import numpy as np
+from pyiceberg.io import FileIO
+from pyiceberg.table.puffin import PuffinFile
+from pyroaring import BitMap64
+
+from dovetail.arrays.grouping import Ints
+
+_REFERENCE = "referenced-data-file"
+"""The property of a blob with the path of its data file."""
+_HEADER, _CHECKSUM = 8, 4
+"""Bytes around a bitmap: its length and magic number, then its checksum."""
+
+
+def files_of(io: FileIO, path: str) -> frozenset[str]:
+    """Return the paths of the data files that a Puffin file has deletion vectors of."""
+    return frozenset(blob.properties.get(_REFERENCE, "") for blob in _read(io, path).footer.blobs)
+
+
+def positions(io: FileIO, path: str, data_file: str) -> Ints:
+    """Return the deleted positions of a data file, by a Puffin file: int64[m], ascending."""
+    puffin = _read(io, path)
+    vectors = [
+        puffin.get_blob_payload(blob)[_HEADER:-_CHECKSUM]
+        for blob in puffin.footer.blobs
+        if blob.properties.get(_REFERENCE) == data_file
+    ]
+    bitmaps = [np.asarray(BitMap64.deserialize(vector).to_array(), np.int64) for vector in vectors]
+    return np.concatenate([np.empty(0, np.int64), *bitmaps])
+
+
+def _read(io: FileIO, path: str) -> PuffinFile:
+    with io.new_input(path).open() as file:
+        return PuffinFile(file.read())

@@ -1,0 +1,65 @@
+"""The snapshots of an Iceberg table from one to another, along the line of their parents."""
+
+from __future__ import annotations
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from dovetail.errors import ConfigurationError, TargetError
+
+_FORMAT_MIN = 2
+"""The first version of the format in which commits are numbered."""
+
+
+def refuse_unnumbered(operator: str, metadata: TableMetadata) -> None:
+    """Raise ``ConfigurationError`` for a table whose commits have no numbers."""
+    if metadata.format_version < _FORMAT_MIN:
+        raise ConfigurationError(
+            operator,
+            "it has Iceberg's format version 1, which does not number commits",
+            "Upgrade it: set its property 'format-version' to 2, which rewrites no data",
+        )
+
+
+def snapshots_after(
+    operator: str, metadata: TableMetadata, start: int | None, end: int
+) -> list[Snapshot]:
+    """Return the snapshots after ``start`` up to ``end``, the oldest first.
+
+    ``start``: the id of a snapshot that is there; None for all from the table's first one. Raises
+    ``TargetError`` if ``start`` or one after it has expired, or is not on the line of ``end``.
+    """
+    if start is not None and metadata.snapshot_by_id(start) is None:
+        raise _expired(operator, start)
+    line: list[Snapshot] = []
+    id_: int | None = end
+    while id_ is not None and id_ != start:
+        snapshot = metadata.snapshot_by_id(id_)
+        if snapshot is None:
+            raise _expired(operator, id_)
+        line.append(snapshot)
+        id_ = snapshot.parent_snapshot_id
+    if id_ != start:
+        raise TargetError(
+            operator,
+            f"the table was rolled back or replaced: snapshot {start}, which has been read, does "
+            f"not precede its present one, {end}",
+            "Read the table into a new checkpoint, which begins with its content",
+        )
+    return line[::-1]
+
+
+def changes_rows(snapshot: Snapshot) -> bool:
+    """Say whether a snapshot may change rows. One that replaces files, as compaction does, has the
+    rows of its parent.
+    """
+    return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
+
+
+def _expired(operator: str, id_: int) -> TargetError:
+    return TargetError(
+        operator,
+        f"snapshot {id_} has expired, so its changes cannot be read",
+        "Read the table into a new checkpoint, which begins with its content, and let snapshots "
+        "live longer than a query stands still (history.expire.max-snapshot-age-ms)",
+    )

@@ -1,0 +1,159 @@
+"""The data files of a snapshot, each with the delete files that apply to it.
+
+| a delete file with    | applies to a data file                                          |
+|-----------------------|-----------------------------------------------------------------|
+| positions, in Parquet | of its partition, not newer than it, whose path is in its range |
+| positions, in Puffin  | of its partition, not newer than it, that it refers to          |
+| values of columns     | of its partition, or any if it has none, older than it          |
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestFile,
+)
+from pyiceberg.table import ManifestGroupPlanner
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+
+from dovetail.iceberg.deletion_vectors import files_of
+
+_PATH_ID = 2147483546
+"""The number that Iceberg reserves for the column ``file_path`` of position deletes."""
+
+Partition = tuple[int, Record]
+"""The id of a partition spec, and the values of its fields."""
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A data file of a snapshot."""
+
+    file: DataFile
+    deletes: tuple[DataFile, ...]
+    """The delete files that apply to it, by path."""
+
+    @property
+    def delete_paths(self) -> tuple[str, ...]:
+        """The paths of the delete files, which identify them."""
+        return tuple(delete.file_path for delete in self.deletes)
+
+
+@dataclass
+class ManifestReader:
+    """A reader of the files of snapshots, which reads each manifest once."""
+
+    metadata: TableMetadata
+    io: FileIO
+    _entries: dict[str, list[ManifestEntry]] = field(default_factory=dict, init=False)
+    _referenced: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+
+    def live_files(self, snapshot: Snapshot | None) -> dict[str, LiveFile]:
+        """Return the data files of a snapshot by their paths; none for None.
+
+        Manifests that the snapshot does not have are forgotten.
+        """
+        manifests = [] if snapshot is None else snapshot.manifests(self.io)
+        self._entries = {m.manifest_path: self._read(m) for m in manifests}
+        return self._live(chain.from_iterable(self._entries.values()))
+
+    def live_files_near(
+        self, snapshot: Snapshot | None, condition: BooleanExpression
+    ) -> dict[str, LiveFile]:
+        """Return the data files that may have rows which fulfil a condition, as ``live_files``
+        does. Delete files that cannot concern such rows are left out.
+        """
+        if snapshot is None:
+            return {}
+        planner = ManifestGroupPlanner(self.metadata, self.io, row_filter=condition)
+        entries = planner.plan_manifest_entries(snapshot.manifests(self.io))
+        return self._live(chain.from_iterable(entries))
+
+    def _live(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:
+        """Return the data files among some files, each with the others that apply to it."""
+        is_data: dict[bool, list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            is_data[entry.data_file.content == DataFileContent.DATA].append(entry)
+        deletes = self._by_partition(is_data[False])
+        return {
+            entry.data_file.file_path: LiveFile(lean(entry.data_file), self._of(entry, deletes))
+            for entry in is_data[True]
+        }
+
+    def _read(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        entries = self._entries.get(manifest.manifest_path)
+        return manifest.fetch_manifest_entry(self.io) if entries is None else entries
+
+    def _by_partition(
+        self, entries: Iterable[ManifestEntry]
+    ) -> Mapping[Partition | None, list[ManifestEntry]]:
+        """Return delete files by their partition; None for values in all partitions."""
+        by_partition: dict[Partition | None, list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            file = entry.data_file
+            is_global = (
+                file.content == DataFileContent.EQUALITY_DELETES
+                and self.metadata.specs()[file.spec_id].is_unpartitioned()
+            )
+            by_partition[None if is_global else _partition(file)].append(entry)
+        return by_partition
+
+    def _of(
+        self, data: ManifestEntry, deletes: Mapping[Partition | None, list[ManifestEntry]]
+    ) -> tuple[DataFile, ...]:
+        """Return the delete files that apply to a data file."""
+        near = [*deletes.get(_partition(data.data_file), ()), *deletes.get(None, ())]
+        applying = {e.data_file.file_path: e.data_file for e in near if self._applies(e, data)}
+        return tuple(lean(applying[path]) for path in sorted(applying))
+
+    def _applies(self, delete: ManifestEntry, data: ManifestEntry) -> bool:
+        """Say whether a delete file of the right partition applies to a data file."""
+        after, before = delete.sequence_number or 0, data.sequence_number or 0
+        if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
+            return after > before
+        return after >= before and self._names(delete.data_file, data.data_file.file_path)
+
+    def _names(self, delete: DataFile, path: str) -> bool:
+        """Say whether a file of position deletes may name a data file."""
+        if delete.file_format == FileFormat.PUFFIN:
+            if delete.file_path not in self._referenced:
+                self._referenced[delete.file_path] = files_of(self.io, delete.file_path)
+            return path in self._referenced[delete.file_path]
+        lower = (delete.lower_bounds or {}).get(_PATH_ID)
+        upper = (delete.upper_bounds or {}).get(_PATH_ID)
+        if lower is None or upper is None:
+            return True
+        # Bounds may be shortened, the upper one to a text above all paths.
+        name = path.encode()
+        return lower <= name and (name <= upper or name.startswith(upper))
+
+
+def lean(file: DataFile) -> DataFile:
+    """Return the description of a file without its statistics."""
+    plain = DataFile.from_args(
+        content=file.content,
+        file_path=file.file_path,
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=file.record_count,
+        file_size_in_bytes=file.file_size_in_bytes,
+        equality_ids=file.equality_ids,
+    )
+    plain.spec_id = file.spec_id
+    return plain
+
+
+def _partition(file: DataFile) -> Partition:
+    return file.spec_id, file.partition

@@ -1,0 +1,145 @@
+"""Rows of an Iceberg table replaced by their keys: copy on write, in one commit.
+
+Statistics of files say which may have one of the keys, and the rows of these are read. A file with
+such rows is written anew without them, together with the new rows. All other files stay as they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    In,
+    LessThanOrEqual,
+)
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from dovetail.arrays.equality import canonical
+from dovetail.arrays.grouping import Mask
+from dovetail.iceberg.changed_rows import FileChange, RowReader, among
+from dovetail.iceberg.live_files import LiveFile, ManifestReader
+
+CONFLICTS = (CommitFailedException, ValidationException)
+"""Errors of a commit that conflicts with another writer's. It has changed nothing."""
+QUERY, BATCH = "dovetail.query", "dovetail.batch"
+"""The id of the query that has made a snapshot, in its summary, and its micro-batch. The former is
+also the property that names a table's owner."""
+_LISTED_MAX = 200
+"""The most keys by which files are skipped one by one. More are skipped by their range alone."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """A data file with rows of some keys."""
+
+    file: DataFile
+    rows: pa.Table
+    """All live rows of the file."""
+    has_key: Mask
+    """True for each row with one of the keys."""
+
+
+def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
+    """Yield the data files that have live rows with one of the keys; a null equals a null.
+
+    ``keys``: columns of the table.
+    """
+    key = [canonical(column.combine_chunks()) for column in keys.columns]
+    manifests = ManifestReader(table.metadata, table.io)
+    files = manifests.live_files_near(table.current_snapshot(), _near(keys))
+    for live in files.values():
+        compared = _rows(table, live, keys.column_names)
+        has_key = among([canonical(column.combine_chunks()) for column in compared.columns], key)
+        if has_key.any():
+            yield FileRows(live.file, _rows(table, live, table.schema().column_names), has_key)
+
+
+def all_files(table: Table) -> list[DataFile]:
+    """Return all data files of the present snapshot."""
+    files = ManifestReader(table.metadata, table.io).live_files(table.current_snapshot())
+    return [live.file for live in files.values()]
+
+
+def commit(
+    table: Table,
+    rows: pa.Table,
+    removed: Sequence[DataFile] = (),
+    *,
+    summary: Mapping[str, str],
+    properties: Mapping[str, str],
+) -> None:
+    """Add rows and remove data files, and set properties of the table, in one commit; none if there
+    is nothing to do.
+
+    ``rows``: in the table's columns. ``summary``: of the snapshot. Raises one of ``CONFLICTS``.
+    """
+    new = {name: value for name, value in properties.items() if table.properties.get(name) != value}
+    if not (rows.num_rows or removed or new):
+        return
+    with table.transaction() as transaction:
+        if new:
+            transaction.set_properties(new)
+        if not (rows.num_rows or removed):
+            return
+        update = transaction.update_snapshot(snapshot_properties=dict(summary))
+        with update.overwrite() if removed else update.fast_append() as producer:
+            for file in removed:
+                producer.delete_data_file(file)
+            if rows.num_rows:
+                for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+                    producer.append_data_file(file)
+
+
+def last_batch(metadata: TableMetadata, query: str) -> int:
+    """Return the number of the last micro-batch that a query has committed, -1 for none."""
+    numbers = [
+        int(snapshot.summary[BATCH] or -1)
+        for snapshot in metadata.snapshots
+        if snapshot.summary is not None and snapshot.summary.get(QUERY) == query
+    ]
+    return max(numbers, default=-1)
+
+
+def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
+    """Return the live rows of a file, in top-level columns of these names."""
+    fields = {field.name: field for field in table.schema().fields}
+    wanted = [fields[name] for name in names if name in fields]
+    reader = RowReader.of(table, Schema(*wanted))
+    batches = [rows for _, rows in reader.changed_rows(FileChange(live.file, None, live.deletes))]
+    columns = schema_to_pyarrow(reader.schema, include_field_ids=False)
+    parts = [pa.Table.from_batches([batch]) for batch in batches]
+    # Batches differ in the widths of their offsets.
+    return pa.concat_tables([columns.empty_table(), *(part.cast(columns) for part in parts)])
+
+
+def _near(keys: pa.Table) -> BooleanExpression:
+    """Return a condition that all rows with one of the keys fulfil, by which files are skipped."""
+    conditions: list[BooleanExpression] = [AlwaysTrue()]
+    for name, column in zip(keys.column_names, keys.columns, strict=True):
+        type_ = column.type
+        has_range = pa.types.is_integer(type_) or pa.types.is_string(type_)
+        if not has_range or column.null_count or not keys.num_rows:
+            continue
+        values: list[Any] = column.unique().to_pylist()
+        if len(values) <= _LISTED_MAX:
+            conditions.append(In(name, values))
+        else:
+            ends = pc.min_max(column)
+            conditions.append(GreaterThanOrEqual(name, ends["min"].as_py()))
+            conditions.append(LessThanOrEqual(name, ends["max"].as_py()))
+    return reduce(And, conditions)

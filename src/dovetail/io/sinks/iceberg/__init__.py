@@ -1,0 +1,1 @@
+"""Iceberg tables as targets of queries."""

@@ -1,0 +1,186 @@
+"""One micro-batch on its way into an Iceberg table: one commit, made by the driver.
+
+| step            | commits | after a kill                                                       |
+|-----------------|---------|--------------------------------------------------------------------|
+| start           | 0 or 1  | a table without rows, which any query may take                     |
+| add columns     | 0 or 1  | no column is missing                                               |
+| write files     | 0       | files that no snapshot has; the table's maintenance removes them   |
+| commit          | 0 or 1  | the summary has the micro-batch's number, so it is skipped         |
+| Spark's commit  | -       | the next micro-batch                                               |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from dovetail.base.columns import DELETED, quoted
+from dovetail.errors import TargetError, line_of
+from dovetail.io.sinks.delta.versions import CURRENT, renewed_versions
+from dovetail.io.sinks.iceberg.tables import IcebergTarget
+from dovetail.io.sinks.last_changes import last_rows
+from dovetail.io.sinks.ownership import Owner
+from dovetail.plan.types.arrow import arrow_schema
+from dovetail.platform.sessions import kept
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from dovetail.iceberg.replacement import FileRows
+
+Renewed: TypeAlias = "tuple[list[DataFile], pa.Table]"
+"""Files that go, and rows that come."""
+Renew: TypeAlias = "Callable[[Table | None], Renewed]"
+
+
+@dataclass
+class IcebergAppender:
+    """A table to which a query appends each micro-batch's rows."""
+
+    target: IcebergTarget
+    owner: Owner
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Append a micro-batch's rows, unless the table has them. Raises ``TargetError`` if another
+        writer conflicts with it twice.
+        """
+        query = self.owner.query(batch.sparkSession)
+        rows = batch.toArrow().cast(arrow_schema(self.target.schema))
+
+        def append(table: Table, summary: Mapping[str, str]) -> None:
+            from dovetail.iceberg.replacement import commit
+
+            table = self.target.with_all_columns(table)
+            commit(table, rows, summary=summary, properties={})
+
+        _once(self.target, query, batch_id, append)
+
+
+@dataclass
+class IcebergMerger:
+    """A table that a query keeps equal to its own, or to the versions of its rows."""
+
+    target: IcebergTarget
+    owner: Owner
+    keys: Sequence[str]
+    history: bool
+    """Keep all versions of the rows."""
+    _taken: bool = field(default=False, init=False)
+    """True once this start of the query has taken the table."""
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Merge one micro-batch. A first one may take or replace the table. Raises ``TargetError``
+        if another writer conflicts with it twice.
+        """
+        query = self.owner.query(batch.sparkSession)
+        with kept(batch) as changes:
+            # Spark must compute a micro-batch even if the table has it, or its state is lost.
+            if self.history:
+                keys = changes.select(*map(quoted, self.keys)).distinct().toArrow()
+                renew: Renew = partial(self._versions, changes, keys)
+            else:
+                renew = partial(self._current, last_rows(changes.toArrow(), self.keys))
+
+            def merge(table: Table, summary: Mapping[str, str]) -> None:
+                self._merge(table, renew, query, summary, begun=batch_id > 0)
+
+            _once(self.target, query, batch_id, merge)
+        self._taken = True
+
+    def _merge(
+        self, table: Table, renew: Renew, query: str, summary: Mapping[str, str], *, begun: bool
+    ) -> None:
+        """Bring the table to the state after a micro-batch, in one commit."""
+        from dovetail.iceberg.replacement import QUERY, all_files, commit
+
+        target = self.target
+        relation = "kept"
+        if self._taken:
+            target.refuse_taken(table, query)
+        else:
+            relation = target.relation(table, query, begun=begun)
+        table = target.with_all_columns(table)
+        removed, rows = renew(None if relation == "replaced" else table)
+        if relation == "replaced":
+            removed = all_files(table)
+        commit(table, rows, removed, summary=summary, properties={QUERY: query})
+
+    def _current(self, changes: pa.Table, table: Table | None) -> Renewed:
+        """Return the files that the last changes of keys concern, and the rows in their place.
+        ``table``: None for a table without rows.
+        """
+        coming = changes.filter(pc.invert(changes[DELETED])).select(self._schema.names)
+        files = [] if table is None else self._files(table, changes)
+        stay = [part.rows.filter(pa.array(~part.has_key)) for part in files]
+        return [part.file for part in files], self._concatenated([*stay, coming])
+
+    def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Renewed:
+        """Return the files with current versions of the changed ``keys``, and the rows in their
+        place. ``table``: None for a table without rows.
+        """
+        session, schema = changes.sparkSession, self.target.schema
+        files = [] if table is None else self._files(table, keys)
+        stored = self._concatenated([part.rows.filter(pa.array(part.has_key)) for part in files])
+        versions = session.createDataFrame(stored, schema)
+        coming = renewed_versions(changes, versions, schema, self.keys).toArrow()
+        removed, stay = [], []
+        for part in files:
+            is_current = part.rows[CURRENT].to_numpy() & part.has_key
+            if is_current.any():
+                removed.append(part.file)
+                stay.append(part.rows.filter(pa.array(~is_current)))
+        return removed, self._concatenated([*stay, coming])
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return arrow_schema(self.target.schema)
+
+    def _files(self, table: Table, rows: pa.Table) -> list[FileRows]:
+        """Return the files of the table that have rows with the keys of ``rows``."""
+        from dovetail.iceberg.replacement import rows_of_keys
+
+        types = pa.schema([self._schema.field(name) for name in self.keys])
+        return list(rows_of_keys(table, rows.select(self.keys).cast(types)))
+
+    def _concatenated(self, parts: Sequence[pa.Table]) -> pa.Table:
+        """Return tables as one, in the columns of the target."""
+        schema = self._schema
+        return pa.concat_tables(
+            [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
+        )
+
+
+def _once(
+    target: IcebergTarget,
+    query: str,
+    batch_id: int,
+    write: Callable[[Table, Mapping[str, str]], None],
+) -> None:
+    """Call ``write`` with the table and the summary of its snapshot, unless the table has the
+    micro-batch. If another writer is faster, call it once more.
+    """
+    from dovetail.iceberg.replacement import BATCH, CONFLICTS, QUERY, last_batch
+
+    for is_last in (False, True):
+        table = target.open()
+        if last_batch(table.metadata, query) >= batch_id:
+            return
+        try:
+            write(table, {QUERY: query, BATCH: str(batch_id)})
+            return
+        except CONFLICTS as error:
+            if is_last:
+                raise TargetError(
+                    target.title,
+                    "another writer changes the table at the same time, also when the micro-batch "
+                    f"is tried again: {line_of(error)}",
+                    "Start the query again, which loses and doubles nothing, and let other writers "
+                    "of the table wait, or leave it to this query",
+                ) from error

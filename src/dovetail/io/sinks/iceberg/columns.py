@@ -1,0 +1,111 @@
+"""The columns and partitions that an Iceberg table stores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from dovetail.errors import PlanError
+from dovetail.plan.types.checks import known_field, refuse_duplicates
+
+_PLAIN = (
+    *(BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegerType),
+    *(LongType, StringType, TimestampNTZType, TimestampType),
+)
+_SMALL = (ByteType, ShortType)
+"""Types that become integers."""
+_TRANSFORM = re.compile(r"(year|month|day|hour)\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
+
+
+def stored_schema(title: str, schema: StructType) -> StructType:
+    """Return the columns as Iceberg stores them: all may be null, and small integers are wider.
+
+    Raises ``PlanError`` for a type that it does not store.
+    """
+    return StructType([_stored_field(title, field.name, field) for field in schema])
+
+
+def _stored_field(title: str, path: str, field: StructField) -> StructField:
+    return StructField(field.name, _stored(title, path, field.dataType))
+
+
+def _stored(title: str, path: str, type_: DataType) -> DataType:
+    """Return the type in which a value is stored. ``path``: the dotted name of its column."""
+    if isinstance(type_, StructType):
+        return StructType([_stored_field(title, f"{path}.{f.name}", f) for f in type_])
+    if isinstance(type_, ArrayType):
+        return ArrayType(_stored(title, path, type_.elementType))
+    if isinstance(type_, MapType):
+        key, value = (_stored(title, path, part) for part in (type_.keyType, type_.valueType))
+        return MapType(key, value)
+    if isinstance(type_, _SMALL):
+        return IntegerType()
+    if not isinstance(type_, _PLAIN):
+        raise PlanError(
+            title,
+            f"column {path!r} is of type {type_.simpleString()}, which Iceberg does not store",
+            "Leave it out, or cast it, for instance to a string, or an interval to seconds",
+        )
+    return type_
+
+
+def partition_fields(
+    title: str, schema: StructType, partition_by: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return the column and the transform of each partition field, as pyiceberg names transforms.
+
+    Raises ``PlanError`` for a column that is unknown or nested, or named twice.
+    """
+    refuse_duplicates(title, partition_by, "Name it once in partition_by=")
+    return [_partition_field(title, schema, text) for text in partition_by]
+
+
+def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, str]:
+    match = _TRANSFORM.fullmatch(text)
+    if text in schema.names or match is None:
+        column, transform = text, "identity"
+    elif match[1]:
+        column, transform = match[2], match[1]
+    else:
+        column, transform = match[5], f"{match[3]}[{match[4]}]"
+    type_ = known_field(title, "partition_by=", column, schema).dataType
+    if isinstance(type_, (ArrayType, MapType, StructType)):
+        raise PlanError(
+            title,
+            f"partition_by= names {column!r}, which is of type {type_.simpleString()}",
+            "Name columns of plain types, such as a field of it in a column of its own",
+        )
+    return column, transform
+
+
+def refuse_nested_keys(title: str, schema: StructType, keys: Sequence[str]) -> None:
+    """Raise ``PlanError`` for a key of structs, arrays or maps, whose rows cannot be found."""
+    for name in keys:
+        type_ = schema[name].dataType
+        if isinstance(type_, (ArrayType, MapType, StructType)):
+            raise PlanError(
+                title,
+                f"the key {name!r} is of type {type_.simpleString()}, by which no rows are found",
+                "Take its fields as keys, by key_by()",
+            )

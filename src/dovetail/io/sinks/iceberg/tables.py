@@ -1,0 +1,132 @@
+"""The table of an Iceberg sink: how it is made, its columns and its owner.
+
+The property ``dovetail.query`` names the query that owns a table. A query takes a table with its
+first micro-batch; before that it changes nothing but missing tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from dovetail.errors import PlanError, line_of
+from dovetail.iceberg.catalogs import TableAddress
+from dovetail.io.sinks.ownership import (
+    Existing,
+    Standing,
+    must_be_empty,
+    refuse_gone,
+    refuse_rows,
+    refuse_taken,
+    standing,
+)
+from dovetail.io.sinks.target_columns import refuse_columns
+from dovetail.plan.types.arrow import arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+FORMAT_VERSION = "2"
+"""The version of the format of a table that is made."""
+
+
+@dataclass(frozen=True)
+class IcebergTarget:
+    """A table that a query writes, and the treatment of one that is there."""
+
+    title: str
+    """The sink's call as written, for errors."""
+    address: TableAddress
+    schema: StructType
+    """The columns that the query writes."""
+    existing: Existing
+    partition_fields: Sequence[tuple[str, str]]
+    """The column and the transform of each partition field."""
+    evolve: bool
+
+    def prepare(self, query: str | None, *, begun: bool, appends: bool) -> None:
+        """Make the table if it is missing, else check that it fits.
+
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: a
+        micro-batch of it is complete. ``appends``: rows are added to those that are there. Raises
+        ``TargetError`` for a table that does not fit or is gone.
+        """
+        catalog = self.address.open_catalog(self.title)
+        if catalog.table_exists(self.address.table):
+            table = self.open()
+            self.missing_columns(table)
+            if not appends:
+                self.relation(table, query, begun=begun)
+        elif begun:
+            refuse_gone(self.title)
+        else:
+            self._create()
+
+    def open(self) -> Table:
+        """Return the table as it is now."""
+        return self.address.open(self.title)
+
+    def _create(self) -> None:
+        catalog = self.address.open_catalog(self.title)
+        if "." in self.address.table:
+            catalog.create_namespace_if_not_exists(self.address.table.rpartition(".")[0])
+        properties = {"format-version": FORMAT_VERSION}
+        with catalog.create_table_transaction(
+            self.address.table, arrow_schema(self.schema), properties=properties
+        ) as transaction:
+            if not self.partition_fields:
+                return
+            try:
+                with transaction.update_spec() as spec:
+                    for column, transform in self.partition_fields:
+                        spec.add_field(column, transform)
+            except ValueError as error:
+                raise PlanError(
+                    self.title,
+                    f"partition_by= does not suit the columns: {line_of(error)}",
+                    "Give columns, or transforms of them such as 'day(at)' or 'bucket(16, id)'",
+                ) from error
+
+    def relation(self, table: Table, query: str | None, *, begun: bool) -> Standing:
+        """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
+
+        Raises ``TargetError`` for rows that may be neither replaced nor adopted. ``query``,
+        ``begun``: as in ``prepare``.
+        """
+        from dovetail.iceberg.replacement import QUERY, all_files
+
+        owner = table.properties.get(QUERY)
+        relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        if must_be_empty(self.existing, relation):
+            refuse_rows(self.title, is_empty=not all_files(table))
+        return relation
+
+    def refuse_taken(self, table: Table, query: str) -> None:
+        """Raise ``TargetError`` if the query has lost the table to another one."""
+        from dovetail.iceberg.replacement import QUERY
+
+        if table.properties.get(QUERY) != query:
+            refuse_taken(self.title)
+
+    def with_all_columns(self, table: Table) -> Table:
+        """Return the table with all columns of the query. Those that it lacks are added, if
+        ``evolve`` allows it: a commit without rows.
+        """
+        missing = self.missing_columns(table)
+        if not missing.fields:
+            return table
+        with table.update_schema() as update:
+            update.union_by_name(arrow_schema(missing))
+        return self.open()
+
+    def missing_columns(self, table: Table) -> StructType:
+        """Return the columns that the table lacks. Raises ``TargetError`` if its columns differ in
+        another way than ``evolve`` allows.
+        """
+        from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
+
+        present = spark_schema(columns_in_arrow(self.title, table.schema().fields))
+        return StructType(refuse_columns(self.title, present, self.schema, evolve=self.evolve))

@@ -1,0 +1,37 @@
+"""The columns of a target table, compared with those of a query."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.errors import TargetError
+
+
+def refuse_columns(
+    title: str, present: StructType, wanted: StructType, *, evolve: bool = False
+) -> list[StructField]:
+    """Return the columns of ``wanted`` that a table lacks. Raises ``TargetError`` if its columns
+    differ in any other way.
+
+    Without ``evolve``, missing columns raise, too. Names are compared without regard to case.
+    """
+    sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
+    missing = [f for name, f in sides[1].items() if name not in sides[0]]
+    problems = [] if evolve else [f"{f.name} is missing" for f in missing]
+    problems += [
+        f"{f.name} is not among the query's" for name, f in sides[0].items() if name not in sides[1]
+    ]
+    problems += [
+        f"{f.name} is {sides[0][name].dataType.simpleString()} and comes as "
+        f"{f.dataType.simpleString()}"
+        for name, f in sides[1].items()
+        if name in sides[0] and sides[0][name].dataType.simpleString() != f.dataType.simpleString()
+    ]
+    if problems:
+        raise TargetError(
+            title,
+            "the table has other columns: " + ", ".join(problems),
+            "ALTER the table (evolve=True adds columns), choose another one, or with a new "
+            "checkpoint existing='replace'",
+        )
+    return missing

@@ -1,0 +1,212 @@
+"""A change feed, rows that say what commits did to a table, turned into changes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import LongType, StructType, TimestampType
+
+from dovetail.arrays.grouping import bucket_of
+from dovetail.arrays.hashing import stable_hash
+from dovetail.base.columns import DELETED, TIMESTAMP, quoted, wire_name
+from dovetail.errors import PlanError
+from dovetail.laws.netting import net
+from dovetail.plan.changelog_source import expression_of
+from dovetail.plan.types.checks import known_field, refuse_duplicates
+
+POSITION = "_commit_position"
+KIND, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
+"""The columns of a feed beside the table's, as Delta Lake calls them."""
+_ROW_TIME, _NEXT_TIME = "_row_time", "_next_time"
+"""Columns for ``_netted``: the time that a row itself has, and the result of ``_times_of_next``."""
+HELD_BYTES = 256 << 20
+"""The bytes of an input partition that are held in memory; more are split into files."""
+_PARTS = 64
+"""The number of files for an input partition over ``HELD_BYTES``. They are netted one by one."""
+
+
+def changes_of(
+    rows: DataFrame,
+    operator: str,
+    keys: Sequence[str],
+    timestamp: str | Column | None,
+    columns: Sequence[str] | None = None,
+    *,
+    key_updates: bool = True,
+    partitions: int | None = None,
+) -> DataFrame:
+    """Return the rows of a change data feed as changes.
+
+    Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
+    ``_commit_position``. The position orders commits, and within a commit removed rows before added
+    ones.
+
+    ``timestamp``: the time of an added row, by default the commit's; a column named here is
+    dropped. A removed row has the commit's time, or its own if that is later. Where an update
+    changes the key, the former row has the time of the new one.
+
+    ``key_updates``: False if no update changes a key, so that former rows are left out.
+    ``partitions``: the number of tasks that net each key's changes of a commit (``laws.netting``).
+    None for a table that cannot lose rows. Raises ``PlanError`` for unknown columns, and for a key
+    as ``timestamp``.
+    """
+    for key in keys:
+        known_field(operator, "key=", key, rows.schema)
+        if isinstance(timestamp, str) and key == timestamp:
+            problem = f"timestamp= names {key!r}, a column of key="
+            raise PlanError(operator, problem, "Give an expression, such as F.col(...), there")
+    refuse_duplicates(operator, columns or (), "Name it once in columns=")
+    for name in columns or ():
+        known_field(operator, "columns=", name, rows.schema)
+    event_time, kind = F.col(COMMIT_TIME), F.col(KIND)
+    if timestamp is not None:
+        event_time = expression_of(operator, rows, timestamp, "timestamp=", TimestampType)
+    leaves = F.greatest(event_time, COMMIT_TIME)
+    if not key_updates:
+        rows = rows.where(kind != "update_preimage")
+    elif timestamp is not None and partitions is not None:
+        # Made here, because Spark Connect has another kind of function. Rows must be filtered after
+        # it: it looks at the following row.
+        following: Any = arrow_udf(_times_of_next, LongType())  # type: ignore[call-overload]
+        follows = following(F.struct(kind, F.col(COMMIT_VERSION), F.unix_micros(event_time)))
+        rows = rows.withColumn(_NEXT_TIME, follows)
+        leaves = F.coalesce(F.timestamp_micros(_NEXT_TIME), leaves)
+    is_delete = kind.isin("delete", "update_preimage")
+    used = {COMMIT_TIME, KIND, COMMIT_VERSION, _NEXT_TIME}
+    if columns is None and isinstance(timestamp, str):
+        used.add(timestamp)
+    names = [name for name in rows.columns if name not in used]
+    if columns is not None:
+        names = [name for name in names if name in {*keys, *columns}]
+    row = [F.col(quoted(name)) for name in names]
+    change = [
+        is_delete.alias(DELETED),
+        F.when(is_delete, leaves).otherwise(event_time).alias(TIMESTAMP),
+        (F.col(COMMIT_VERSION) * 2 + F.when(is_delete, 0).otherwise(1)).alias(POSITION),
+    ]
+    if partitions is None:
+        return rows.select(*row, *change)
+    row_time = F.lit(None) if timestamp is None else event_time
+    rows = rows.select(*row, *change, row_time.cast(TimestampType()).alias(_ROW_TIME))
+    parted = rows.repartition(partitions, *(F.col(quoted(key)) for key in keys))
+    # Plain names, because mapInArrow takes the dots of a user's names for nesting.
+    plain = parted.toDF(*map(wire_name, range(len(rows.columns))))
+    key_indices = [names.index(key) for key in keys]
+    schema = StructType(plain.schema.fields[:-1])
+    return plain.mapInArrow(partial(_netted, keys=key_indices), schema).toDF(*rows.columns[:-1])
+
+
+def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield an input partition's rows without those that change nothing.
+
+    The rows end with ``_deleted``, ``_timestamp``, ``_commit_position`` and ``_row_time``; the last
+    is dropped. Rows that do not fit into memory are split into files by key, so a file has all rows
+    of its keys.
+    """
+    pending_batches: list[pa.RecordBatch] = []
+    size = 0
+    with ExitStack() as files:
+        parts: list[_SpooledRows] = []
+        for batch in batches:
+            pending_batches.append(batch)
+            size += batch.nbytes
+            if size > HELD_BYTES:
+                parts = parts or [_SpooledRows(files, batch.schema) for _ in range(_PARTS)]
+                _split(pending_batches, keys, parts)
+                pending_batches, size = [], 0
+        if not parts:
+            yield from _net(pending_batches, keys)
+            return
+        _split(pending_batches, keys, parts)
+        for part in parts:
+            yield from _net(part.read(), keys)
+
+
+class _SpooledRows:
+    """Rows in an unnamed temporary file, which is deleted when the stack is left."""
+
+    def __init__(self, files: ExitStack, schema: pa.Schema) -> None:
+        self._file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 -- the stack's
+        self._writer = pa.ipc.new_stream(self._file, schema)
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        self._writer.write_table(rows)
+
+    def read(self) -> list[pa.RecordBatch]:
+        """Return all rows. No more can be added."""
+        self._writer.close()
+        self._file.seek(0)
+        return list(pa.ipc.open_stream(self._file))
+
+
+def _split(
+    batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
+) -> None:
+    """Append each row of ``batches`` to the part that the hash of its key chooses. ``keys``: the
+    numbers of the key columns.
+    """
+    if not batches:
+        return
+    rows = pa.Table.from_batches(batches)
+    columns = [rows.column(index).combine_chunks() for index in keys]
+    index = bucket_of(stable_hash(columns), len(parts))
+    for part_index, part in enumerate(parts):
+        part.write(rows.filter(pa.array(index == part_index)))
+
+
+def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that remain after netting the changes of each key and commit, without the last
+    column. ``keys``: the numbers of the key columns.
+    """
+    if not batches:
+        return
+    rows = pa.Table.from_batches(batches)
+    columns = [column.combine_chunks() for column in rows.columns]
+    is_delete, _, position, time = columns[-4:]
+    stays = net(
+        [columns[column_index] for column_index in keys],
+        position.to_numpy() >> 1,
+        is_delete.to_numpy(zero_copy_only=False),
+        [*columns[:-4], time],
+    )
+    changes = rows.select(range(rows.num_columns - 1))
+    yield from (changes if stays.all() else changes.filter(pa.array(stays))).to_batches()
+
+
+def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    """Yield a time in microseconds for each row: for an update's former row, that of its new row,
+    which Delta writes right behind it.
+
+    Input: structs of a row's kind, version and time in microseconds. The result is null for all
+    other rows, and where another row follows.
+    """
+    before: pa.Array | None = None
+    for batch in batches:
+        if before is not None and len(batch):
+            yield _times(before, batch)
+        before = batch
+    if before is not None:
+        yield _times(before, before[:0])
+
+
+def _times(rows: pa.Array, following: pa.Array) -> pa.Array:
+    """Return the times of ``_times_of_next`` for the batch ``rows``. ``following``: the next batch,
+    empty after the last.
+    """
+    kind, version, time_us = pa.concat_arrays([rows, following[:1]]).flatten()
+    pair = pc.and_(
+        pc.and_(pc.equal(kind[:-1], "update_preimage"), pc.equal(kind[1:], "update_postimage")),
+        pc.equal(version[:-1], version[1:]),
+    )
+    times_us = pc.if_else(pair, time_us[1:], pa.scalar(None, pa.int64()))
+    return times_us if len(following) else pa.concat_arrays([times_us, pa.nulls(1, pa.int64())])

@@ -1,0 +1,398 @@
+"""An Iceberg table read as changes: its content first, then what each snapshot changes.
+
+A Python data source of Spark reads it. Its offsets are snapshots. The driver compares the lists of
+files of neighbouring snapshots, and tasks read the files that differ. Rows come as those of a Delta
+table's change data feed do, so both are turned into changes by ``change_feed``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from dovetail.errors import PlanError, TargetError
+from dovetail.iceberg.catalogs import TableAddress
+from dovetail.io.sources.change_feed import COMMIT_TIME, COMMIT_VERSION, KIND, changes_of
+from dovetail.plan.types.arrow import arrow_schema, spark_schema
+from dovetail.plan.types.expressions import text_of
+from dovetail.platform.sessions import cores
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+    from dovetail.iceberg.changed_rows import FileChange, RowReader
+    from dovetail.iceberg.live_files import ManifestReader
+
+FORMAT = "dovetail_iceberg"
+"""The name of the data source in Spark."""
+_REQUEST = "secret_request"
+"""The option with all that the data source knows. Spark hides options of such names in plans."""
+_TASK_BYTES, _OPEN_BYTES = 128 << 20, 4 << 20
+"""The bytes of files that a task reads, and those that opening a file counts for."""
+_FEED = StructType(
+    [
+        StructField(KIND, StringType()),
+        StructField(COMMIT_VERSION, LongType()),
+        StructField(COMMIT_TIME, TimestampType()),
+    ]
+)
+
+
+class Offset(TypedDict):
+    """The point up to which a table has been read."""
+
+    snapshot: int | None
+    """The id of the last snapshot that was read; None before the first one."""
+    content: bool
+    """True if the next read begins with the whole content."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A query's demand on a table, which travels as an option of the data source."""
+
+    operator: str
+    """The table in errors."""
+    address: TableAddress
+    columns: str
+    """The columns, as Iceberg's JSON."""
+    start: Offset
+    snapshots_max: int | None
+    """The most snapshots of a micro-batch; None for no limit."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        """Return the request that ``to_json`` wrote."""
+        parts = json.loads(text)
+        return cls(**{**parts, "address": TableAddress.from_json(parts["address"])})
+
+    def to_json(self) -> str:
+        """Return the request as text, with the catalog's secrets."""
+        return json.dumps({**asdict(self), "address": self.address.to_json()})
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that are read."""
+        from pyiceberg.schema import Schema
+
+        return Schema.model_validate_json(self.columns)
+
+
+@dataclass(frozen=True)
+class IcebergChanges:
+    """An Iceberg table to be read as changes, with the arguments of ``Table.from_iceberg``."""
+
+    session: SparkSession
+    label: str
+    address: TableAddress
+    snapshot: int | None
+    streaming: bool
+    snapshots_max: int | None
+
+    def frame(
+        self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
+    ) -> tuple[DataFrame, str | None]:
+        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for plans,
+        None for None.
+        """
+        rows = self._rows(keys, timestamp, columns)
+        changes = changes_of(
+            rows,
+            f"table {self.label}",
+            keys,
+            timestamp,
+            columns,
+            key_updates=False,
+            partitions=cores(self.session),
+        )
+        return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
+
+    def _rows(
+        self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
+    ) -> DataFrame:
+        """Return the feed of the columns that are needed: all if an expression may use any."""
+        operator = f"table {self.label}"
+        table = self.address.open(operator)
+        from dovetail.iceberg import columns as iceberg_columns
+        from dovetail.iceberg.lineage import refuse_unnumbered
+
+        refuse_unnumbered(operator, table.metadata)
+        names = None
+        if columns is not None and not isinstance(timestamp, Column):
+            names = [*keys, *columns, *([] if timestamp is None else [timestamp])]
+        wanted = iceberg_columns.projected(table.schema(), names)
+        schema = spark_schema(iceberg_columns.arrow_schema(operator, wanted.fields)).toNullable()
+        request = Request(
+            operator,
+            self.address,
+            wanted.model_dump_json(),
+            self._start(operator, table),
+            self.snapshots_max,
+        )
+        self.session.dataSource.register(IcebergSource)
+        reader = self.session.readStream if self.streaming else self.session.read
+        asked = reader.format(FORMAT).schema(StructType([*schema.fields, *_FEED.fields]))
+        return asked.option(_REQUEST, request.to_json()).load()
+
+    def _start(self, operator: str, table: Table) -> Offset:
+        """Return the first offset: before the content, or the parent of the first snapshot whose
+        changes are read.
+        """
+        if self.snapshot is None:
+            return {"snapshot": None, "content": True}
+        snapshot = table.snapshot_by_id(self.snapshot)
+        if snapshot is None:
+            raise PlanError(
+                operator,
+                f"snapshot={self.snapshot} is no snapshot of the table, or has expired",
+                "Give the id of one in its metadata table 'snapshots'",
+            )
+        return {"snapshot": snapshot.parent_snapshot_id, "content": False}
+
+
+class IcebergSource(DataSource):
+    """The data source: the change feed of an Iceberg table."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of what there is now."""
+        return IcebergBatchReader(self._request, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's
+        """Return the reader of a stream."""
+        return IcebergStreamReader(self._request, schema)
+
+    @property
+    def _request(self) -> Request:
+        return Request.from_json(self.options[_REQUEST])
+
+
+@dataclass
+class IcebergBatchReader(DataSourceReader):
+    """A reader of the content of a table, or of its changes from a snapshot on."""
+
+    request: Request
+    columns: StructType
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the files to read, in groups."""
+        plan = _ChangePlanner(self.request)
+        return plan.tasks(self.request.start, plan.latest(self.request.start))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a group of files."""
+        return _rows(partition, self.columns)
+
+
+class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader of a table whose micro-batches end at snapshots."""
+
+    def __init__(self, request: Request, columns: StructType) -> None:
+        self.request = request
+        self.columns = columns
+        self._last: Offset | None = None
+        """The offset at which a query of what is available ends; None for other queries."""
+        self._plan: _ChangePlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what the driver alone has: tasks get the reader, too."""
+        return {**self.__dict__, "_plan": None}
+
+    @property
+    def _planner(self) -> _ChangePlanner:
+        if self._plan is None:
+            self._plan = _ChangePlanner(self.request)
+        return self._plan
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
+        """Return the offset at which a new query begins."""
+        return dict(self.request.start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
+        """Return the limit of a micro-batch, in snapshots."""
+        most = self.request.snapshots_max
+        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
+        """Fix the end of the query: the present snapshot."""
+        self._last = self._planner.latest(self.request.start)
+
+    def latestOffset(  # noqa: N802 -- Spark's
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return the offset at which the micro-batch after ``start`` ends."""
+        begin = cast(Offset, start)
+        end = self._planner.latest(begin) if self._last is None else self._last
+        most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        return dict(self._planner.limited(begin, end, most))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the files to read between two offsets, in groups."""
+        return self._planner.tasks(cast(Offset, start), cast(Offset, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a group of files."""
+        return _rows(partition, self.columns)
+
+
+@dataclass
+class CommittedChange:
+    """A file whose rows a snapshot changes."""
+
+    change: FileChange
+    version: int
+    """The snapshot's sequence number."""
+    time_us: int
+    """The time of its commit."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that count for a task."""
+        return _OPEN_BYTES + int(self.change.file.file_size_in_bytes)
+
+
+@dataclass
+class FileTask(InputPartition):
+    """The files that a task reads, and the means to do so."""
+
+    reader: RowReader
+    changes: list[CommittedChange]
+
+
+class _ChangePlanner:
+    """The driver's view of a table: its snapshots, and the files that differ between them."""
+
+    def __init__(self, request: Request) -> None:
+        from dovetail.iceberg.live_files import ManifestReader
+
+        self._request = request
+        self._table: Table = request.address.open(request.operator)
+        self._manifests: ManifestReader = ManifestReader(self._table.metadata, self._table.io)
+        self._is_fresh = True
+
+    def latest(self, start: Offset) -> Offset:
+        """Return the offset of the table's present snapshot; ``start`` if it has none."""
+        self._refresh()
+        snapshot = self._table.current_snapshot()
+        return start if snapshot is None else {"snapshot": snapshot.snapshot_id, "content": False}
+
+    def limited(self, start: Offset, end: Offset, most: int | None) -> Offset:
+        """Return the offset at most so many snapshots after ``start``. The content counts as
+        one.
+        """
+        if most is None or start["content"] or start == end:
+            return end
+        line = self._line(start, end)[:most]
+        return {"snapshot": line[-1].snapshot_id, "content": False} if line else start
+
+    def tasks(self, start: Offset, end: Offset) -> list[FileTask]:
+        """Return the tasks that read what lies between two offsets."""
+        from dovetail.iceberg.changed_rows import RowReader
+        from dovetail.iceberg.columns import refuse_other_types
+
+        if start == end:
+            return []
+        if self._table.snapshot_by_id(end["snapshot"] or 0) is None:
+            self._refresh()
+        schema = self._request.schema
+        refuse_other_types(self._request.operator, schema, self._table.schema())
+        reader = RowReader.of(self._table, schema)
+        changes = list(self._content(end) if start["content"] else self._changes(start, end))
+        return [FileTask(reader, group) for group in _groups(changes)]
+
+    def _refresh(self) -> None:
+        if not self._is_fresh:
+            self._table = self._request.address.open(self._request.operator, self._table)
+            self._manifests.metadata, self._manifests.io = self._table.metadata, self._table.io
+        self._is_fresh = False
+
+    def _line(self, start: Offset, end: Offset) -> list[Snapshot]:
+        from dovetail.iceberg.lineage import snapshots_after
+
+        assert end["snapshot"] is not None
+        operator, metadata = self._request.operator, self._table.metadata
+        return snapshots_after(operator, metadata, start["snapshot"], end["snapshot"])
+
+    def _content(self, end: Offset) -> Iterator[CommittedChange]:
+        """Yield all files of a snapshot."""
+        snapshot = self._table.snapshot_by_id(end["snapshot"] or 0)
+        if snapshot is None:
+            raise TargetError(
+                self._request.operator,
+                f"snapshot {end['snapshot']}, with whose content the query begins, has expired",
+                "Read the table into a new checkpoint, which begins with its present content",
+            )
+        yield from self._committed(snapshot, {}, self._manifests.live_files(snapshot))
+
+    def _changes(self, start: Offset, end: Offset) -> Iterator[CommittedChange]:
+        """Yield the files that each snapshot after ``start`` changes, the oldest snapshot first."""
+        from dovetail.iceberg.lineage import changes_rows
+
+        first = self._table.snapshot_by_id(start["snapshot"] or 0)
+        before = self._manifests.live_files(first)
+        for snapshot in self._line(start, end):
+            after = self._manifests.live_files(snapshot)
+            if changes_rows(snapshot):
+                yield from self._committed(snapshot, before, after)
+            before = after
+
+    def _committed(
+        self, snapshot: Snapshot, before: Mapping[str, Any], after: Mapping[str, Any]
+    ) -> Iterator[CommittedChange]:
+        from dovetail.iceberg.changed_rows import changed_files
+
+        version, time_us = snapshot.sequence_number or 0, snapshot.timestamp_ms * 1000
+        for change in changed_files(before, after):
+            yield CommittedChange(change, version, time_us)
+
+
+def _groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange]]:
+    """Yield the files in groups of at most ``_TASK_BYTES``; a larger file is a group of its own."""
+    group: list[CommittedChange] = []
+    size = 0
+    for change in changes:
+        if group and size + change.size > _TASK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(change)
+        size += change.size
+    if group:
+        yield group
+
+
+def _rows(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task's files with their kinds, versions and times."""
+    assert isinstance(partition, FileTask)
+    schema = arrow_schema(columns)
+    feed_types = schema.types[-len(_FEED) :]
+    for committed in partition.changes:
+        for removed, rows in partition.reader.changed_rows(committed.change):
+            kind = "delete" if removed else "insert"
+            feed = zip((kind, committed.version, committed.time_us), feed_types, strict=True)
+            added = [pa.repeat(pa.scalar(value, type_), rows.num_rows) for value, type_ in feed]
+            batch = pa.RecordBatch.from_arrays([*rows.columns, *added], schema.names)
+            yield batch.cast(schema)

@@ -1,0 +1,226 @@
+"""Lookups in an Iceberg table, read by the worker itself.
+
+A worker skips the files that statistics and partitions exclude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import ColumnNames, Natural, Text, validated
+from dovetail.errors import ConfigurationError, DataError, DovetailError, line_of
+from dovetail.iceberg.catalogs import GivenCatalog, TableAddress, refuse_without_pyiceberg
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup_sources.conversion import cast, changed, is_text, without_null_keys
+from dovetail.lookup_sources.keys import numbered, within
+from dovetail.lookup_sources.retry import persistently
+from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class IcebergLookup(Declared):
+    """An Iceberg table as a lookup source."""
+
+    address: TableAddress = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """The store and the name of the table."""
+        return f"iceberg table {self.address.table}"
+
+    def open(self, schema: pa.Schema) -> IcebergReader:
+        """Return a reader, which opens the catalog at its first lookup."""
+        return IcebergReader(self, schema)
+
+
+class IcebergReader:
+    """A reader of the table's latest snapshot at each lookup."""
+
+    def __init__(self, source: IcebergLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._table: Table | None = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does, by a scan that skips files without keys."""
+        rows, unfit = persistently(
+            self._source.title,
+            lambda: self._scan(by, keys),
+            passing=(OSError,),
+            retries=self._source.retries,
+            wait_s=self._source.wait_s,
+        )
+        key = numbered(keys, rows.select(list(by)))
+        asked = key != NO_GROUP
+        return Found(rows.filter(pa.array(asked)), key[asked], unfit)
+
+    def close(self) -> None:
+        """Forget the table."""
+        self._table = None
+
+    def _scan(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:
+        """Return the rows of the latest snapshot that have one of the keys, and the keys that its
+        columns cannot have. Raises ``OSError`` if another attempt may help.
+        """
+        from dovetail.iceberg.columns import arrow_schema
+        from dovetail.iceberg.replacement import rows_of_keys
+
+        title, names = self._source.title, self._schema.names
+        table = self._open()
+        fields = {f.name: f for f in table.schema().fields if f.name in {*names, *by}}
+        missing = [name for name in names if name not in fields]
+        if missing:
+            raise changed(title, f"there is no column {missing[0]!r}")
+        stored = arrow_schema(title, fields.values())
+        unfit = np.zeros(keys.num_rows, np.bool_)
+        for name, column in zip(by, keys.columns, strict=True):
+            _refuse_key(title, name, column.type, stored.field(name).type)
+            if pa.types.is_integer(column.type):
+                bound = 2 ** (stored.field(name).type.bit_width - 1)
+                unfit |= ~within(column, -bound, bound - 1)
+        fit = keys.filter(pa.array(~unfit)).cast(pa.schema([stored.field(name) for name in by]))
+        try:
+            files = list(rows_of_keys(table, fit))
+        except DovetailError:
+            raise
+        except Exception as error:  # each file system has errors of its own
+            raise OSError(line_of(error)) from error
+        parts = [self._kept(part.rows.filter(pa.array(part.has_key))) for part in files]
+        rows = pa.concat_tables([self._schema.empty_table(), *parts])
+        return without_null_keys(title, rows, self._source.key), unfit
+
+    def _open(self) -> Table:
+        """Return the table as it is now. Raises ``OSError`` if another attempt may help."""
+        try:
+            self._table = self._source.address.open(self._source.title, self._table)
+        except ConfigurationError as error:
+            self.close()
+            raise OSError(error.problem) from error
+        return self._table
+
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with the constants of the source's filters, in the declared columns."""
+        for name, values in self._source.filters:
+            column = rows[name]
+            wanted = pa.array(values).cast(column.type)
+            rows = rows.filter(pc.is_in(column, wanted))
+        return cast(self._source.title, rows.select(self._schema.names), self._schema)
+
+
+def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
+    """Raise ``DataError`` for keys of another kind than the column's, or whose values are not
+    compared to the letter.
+    """
+    kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
+    if not any(kind(key) and kind(stored) for kind in kinds):
+        raise DataError(
+            title,
+            f"column {name!r} is {stored} there, which cannot be looked up by keys of type {key}",
+            "Join by whole numbers or texts that have the same type in the store",
+        )
+
+
+@validated
+def iceberg(
+    table: Text,
+    *,
+    catalog: GivenCatalog = "default",
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    retries: Natural = 5,
+) -> IcebergLookup:
+    """Declare an Iceberg table in which delta joins and ``lookup`` find rows.
+
+    A lookup reads the table's latest snapshot by the package pyiceberg, without Spark. The
+    package is needed on the driver and the workers: ``pip install 'dovetail[iceberg]'``.
+
+    Parameters
+    ----------
+    table : str
+        The name of the table with its namespace, such as ``"sales.orders"``.
+    catalog : str or mapping of str to str, default "default"
+        The catalog, which all workers can reach: its name in pyiceberg's configuration, or
+        its properties. The property ``name`` is the catalog's own name.
+    key : str or list of str
+        The columns of its primary key, which are never null.
+    indexes : list of Index, default ()
+        The other columns by which rows are looked up, such as ``[dt.lookups.index("customer")]``.
+        The layout of the files serves as the index.
+    where : mapping, optional
+        Columns with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only rows with these constants belong to the table. By default all rows
+        do.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. The table is not read
+        yet.
+
+    Raises
+    ------
+    PlanError
+        If ``key`` names no column.
+    ConfigurationError
+        If pyiceberg is missing. A query fails with it if the table cannot be read after all
+        attempts.
+    DataError
+        In a query, for a row that does not fit the declared types, a null in the key, or a
+        column that is missing.
+
+    See Also
+    --------
+    index : Declare an index.
+    delta_files : The same for a Delta table.
+    Stream.lookup : Join each record with the rows of a source.
+    to_iceberg : Keep an Iceberg table equal to a query's table.
+
+    Notes
+    -----
+    Statistics of the files and partitions say which of them may have a key. Lay the table
+    out by the lookup columns, or each batch reads their columns of all files.
+
+    The columns have the declared types or narrower ones. Rows are looked up by whole
+    numbers, texts or booleans, which match to the letter. Source: FLIP-486, "Public
+    Interfaces".
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> import pyarrow as pa
+    >>> from dovetail import testing
+    >>> from pyiceberg.catalog import load_catalog
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> uri = f"sqlite:///{folder.name}/catalog.db"
+    >>> catalog = {"type": "sql", "uri": uri, "warehouse": folder.name}
+    >>> shop = load_catalog("default", **catalog)
+    >>> shop.create_namespace("shop")
+    >>> rows = pa.table({"name": ["ann"], "city": ["Oslo"]})
+    >>> shop.create_table("shop.users", schema=rows.schema).append(rows)
+    >>> users = dt.lookups.iceberg("shop.users", catalog=catalog, key="name")
+    >>> clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "user": pa.string()})
+    >>> columns = {"name": pa.string(), "city": pa.string()}
+    >>> driver = testing.Driver(clicks.lookup(users, columns=columns, on="user"))
+    >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
+    [<id=1: user='ann', city='Oslo' @1>]
+    """
+    address = TableAddress.of(table, catalog)
+    title = f"iceberg table {address.table}"
+    refuse_without_pyiceberg(title)
+    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    return IcebergLookup(address=address, **options)
