@@ -11,6 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import PlanError
+from dovetail.provenance.stored_rows import moment
 from dovetail.typing import RowExplanation
 
 INT, TEXT = pa.int64(), pa.string()
@@ -234,15 +235,66 @@ def test_a_row_that_has_expired(orders: dt.Table) -> None:
     assert driver.explain_row(1).reason == "orders has no row with id 1, or it has expired"
 
 
-def test_records_of_a_stream_are_not_stored() -> None:
+def test_records_of_a_stream_are_known_to_the_driver_that_was_fed() -> None:
     views = testing.stream("views", key="user", schema={"user": TEXT, "page": TEXT})
-    driver = testing.Driver(views.group_by("page").agg(n=dt.count()))
+    counts = views.group_by("page").agg(n=dt.count())
+    driver = testing.Driver(counts)
     driver.pipe(views, [{"user": user, "page": "home"} for user in ("ann", "bob")], timestamp=1)
-    assert shown(driver, "home") == (
+    assert shown(driver, "home") == lines(
+        """
+        aggregate by page: page 'home': n=2 @1
+        ├─ views: user 'ann': page='home' @1
+        └─ views: user 'bob': page='home' @1
+        """
+    )
+    assert driver.explain_row("home", members=1).reason == "1 more records are not named"
+    assert driver.explain_row("help").reason == "views had no record with page 'help'"
+    restored = testing.Driver.restore(counts, driver.snapshot())
+    assert shown(restored, "home") == (
         "aggregate by page: page 'home': n=2 @1; the records of views are not stored, "
         "only what they come to"
     )
-    assert driver.explain_row("help").reason == "views had no record with page 'help'"
+    assert restored.explain_row("help").reason == "views had no record with page 'help'"
+
+
+def test_records_of_a_window_are_known_after_it_has_closed() -> None:
+    views = testing.stream("views", key="user", schema={"user": TEXT, "home": pa.bool_()})
+    homes = views.where("home").group_by("user").window(dt.windows.tumbling("10 us"))
+    driver = testing.Driver(homes.agg(n=dt.count()).to_table())
+    for time_us, home in ((1, True), (2, False), (9, True), (30, True), (3, True)):
+        driver.pipe(views, {"user": "ann", "home": home}, timestamp=time_us)
+    key = {"user": "ann", "window_start": moment(0), "window_end": moment(10)}
+    explanation = driver.explain_row(key)
+    assert explanation.presence == "row"
+    assert [row.time for row in explanation.input_rows] == [moment(1), moment(9)]
+    late = "a record arrived 20 us after its window had closed"
+    assert explanation.reason == f"what they come to is not stored; {late}"
+    driver.pipe(views, {"user": "bob", "home": True}, timestamp=3)
+    missing = driver.explain_row({**key, "user": "bob"})
+    assert (missing.presence, missing.reason) == ("none", late)
+    driver.pipe(views, {"user": "bob", "home": True}, timestamp=4)
+    assert driver.explain_row({**key, "user": "bob"}).reason == (
+        "2 records arrived after their window had closed, the last one 20 us after"
+    )
+
+
+def test_a_window_closes_by_the_time_of_its_own_input() -> None:
+    views = testing.stream("views", key="user", schema={"user": TEXT})
+    names = testing.table("names", key="user", schema={"user": TEXT, "name": TEXT})
+    counts = views.group_by("user").window(dt.windows.tumbling("10 us")).agg(n=dt.count())
+    named = counts.join(names, select=["n", "name"]).to_table()
+    driver = testing.Driver(named)
+    driver.pipe(names, {"user": "ann", "name": "Ann"}, timestamp=0)
+    driver.pipe(views, [{"user": "ann"}, {"user": "ann"}], timestamp=[5, 25])
+    restored = testing.Driver.restore(named, driver.snapshot())
+    windows = [{"window_start": moment(us), "window_end": moment(us + 10)} for us in (0, 20)]
+    closed, last = (restored.explain_row({"user": "ann", **window}) for window in windows)
+    assert (closed.presence, closed.reason) == (
+        "unknown",
+        "its window closed at 10 and may be gone",
+    )
+    assert last.values == {"n": 1, "name": "Ann"}
+    assert [row.values for row in last.input_rows] == [{"name": "Ann"}]
 
 
 def test_a_part_of_the_topology(orders: dt.Table, payments: dt.Table, customers: dt.Table) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,8 @@ from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.views import View
 from dovetail.provenance.evaluation import computed_row
 from dovetail.provenance.explanation import Presence, RowExplanation, columns_in_words
-from dovetail.provenance.stored_rows import StateReader, StoredRow, current, moment
+from dovetail.provenance.group_records import Records
+from dovetail.provenance.stored_rows import StateReader, StoredRow, current, moment, sought
 from dovetail.provenance.view_keys import (
     condition_of,
     excluded,
@@ -41,6 +42,8 @@ class Entries:
     """The time of versions, in microseconds; None for the latest."""
     emitted: Mapping[str, Any] | None = None
     """The values of the change that is explained, to tell records of one key apart."""
+    records: Records | None = None
+    """All records of streams, where they are known: in a driver."""
 
     def row(self, node: Node, key: Key) -> RowExplanation:
         """Explain the row of a node with a key: a value for each of the node's key columns."""
@@ -194,17 +197,22 @@ class Entries:
 
     def rows(self, stage: Stage, store: str, match: Key) -> list[StoredRow]:
         """Return the rows of a store with these columns that count now."""
-        rows = self.reader.rows(stage, store, match)
-        return current(stage.fragment.stores[store], rows, self.at_us)
+        described = stage.fragment.stores[store]
+        rows = self.reader.rows(stage, store, sought(described, match), self.at_us)
+        return current(described, rows, match, self.at_us)
 
 
 def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str | None:
     """Return the name of the store with the rows of an input or a node, that has these columns."""
+    return next(stores_of(stage, name, kinds, match), None)
+
+
+def stores_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> Iterator[str]:
+    """Yield the names of all such stores."""
     for store_name, store in stage.fragment.stores.items():
         columns = {field.name for field in store.fields}
         if store.of == name and store.kind in kinds and columns.issuperset(match):
-            return store_name
-    return None
+            yield store_name
 
 
 def explanation_of(

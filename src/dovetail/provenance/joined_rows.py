@@ -42,14 +42,15 @@ class JoinedRows(Entries):
 
     def _selected(self, node: JoinNode, sides: Sequence[RowExplanation]) -> dict[str, Any]:
         """Return the values that a join selects of its sides, as far as they are known."""
-        rows = {
+        rows: dict[str, dict[str, Any] | None] = {
             name: {**side.key, **side.values} if side.presence == "row" else None
             for name, side in zip(("left", "right"), sides, strict=True)
         }
+        unknown = {n for n, side in zip(rows, sides, strict=True) if side.presence == "unknown"}
         if any(item.column is not None for item in node.select):
             nodes = {"left": node.left, "right": node.right}
             known = all(r is None or complete(nodes[name], r) for name, r in rows.items())
-            if known and self.expressions is not None:
+            if known and not unknown and self.expressions is not None:
                 computed = computed_row(node, rows, self.expressions) or {}
                 return {name: computed[name] for name in node.values.names if name in computed}
         values = {}
@@ -57,7 +58,7 @@ class JoinedRows(Entries):
             if item.ref is not None:
                 side, column = item.ref
                 row = rows[side]
-                if row is None or column in row:
+                if side not in unknown and (row is None or column in row):
                     values[item.name] = None if row is None else row[column]
         return values
 

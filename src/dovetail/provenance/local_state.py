@@ -24,8 +24,10 @@ class LocalState:
     def __init__(self, local: Local) -> None:
         self._local = local
 
-    def rows(self, stage: Stage, store: str, match: Mapping[str, Any]) -> pa.Table:
-        """Return the rows of a store whose columns equal ``match``."""
+    def rows(
+        self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
+    ) -> pa.Table:
+        """Return the rows of a store whose columns equal ``match``, all versions included."""
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
         for bucket, blobs in enumerate(self._local.by_stage[stage].blobs):

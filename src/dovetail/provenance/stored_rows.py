@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dovetail.arrays.equality import canonical, rows_equal
 from dovetail.base.columns import CHANGE, DUE, TIMESTAMP, UPSERT
@@ -38,36 +39,54 @@ class StoredRow:
 class StateReader(Protocol):
     """A reader of the stores that the stages of a topology keep."""
 
-    def rows(self, stage: Stage, store: str, match: Mapping[str, Any]) -> pa.Table:
+    def rows(
+        self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
+    ) -> pa.Table:
         """Return the rows of a store (``store_contents.schema_of``) whose columns equal ``match``.
 
-        A store that has no rows yet gives none.
+        A store that has no rows yet gives none. ``at_us``: the time of the versions that are needed
+        at least, None for the latest.
         """
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
         """Return the stream time of each input of a stage, None for one without rows."""
 
 
-def current(store: Store, rows: pa.Table, at_us: int | None = None) -> list[StoredRow]:
-    """Return the rows of a store that count now: of versions only the last one of a key, if it is
-    no delete. ``rows``: as a ``StateReader`` returns them. ``at_us``: the time whose versions
-    count, None for the latest.
+def current(
+    store: Store, rows: pa.Table, match: Mapping[str, Any], at_us: int | None = None
+) -> list[StoredRow]:
+    """Return the rows of a store that count now, with the columns ``match``: of versions only the
+    last one of a key, if it is no delete.
+
+    ``rows``: as a ``StateReader`` returns them. ``at_us``: the time whose versions count, None for
+    the latest.
     """
-    stored_rows = [_stored(row) for row in rows.to_pylist()]
+    counting = _last_versions(store, rows, at_us) if store.kind == "versions" else rows
+    return [
+        StoredRow(row, row.pop(TIMESTAMP), row.pop(DUE, None))
+        for row in matching(counting, match).to_pylist()
+    ]
+
+
+def sought(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the columns of ``match`` by which rows of a store are read.
+
+    Versions are read by their keys alone: a later version may have other values.
+    """
     if store.kind != "versions":
-        return [row for row, _ in stored_rows]
-    last: dict[str, tuple[StoredRow, str | None]] = {}
-    for row, change in sorted(stored_rows, key=lambda pair: pair[0].time_us or 0):
-        if at_us is not None and row.time_us is not None and row.time_us > at_us:
-            continue
-        last[repr([row.values[name] for name in store.key])] = row, change
-    return [row for row, change in last.values() if change == UPSERT]
+        return match
+    return {name: value for name, value in match.items() if name in store.key}
 
 
-def _stored(row: dict[str, Any]) -> tuple[StoredRow, str | None]:
-    """Return a row of ``store_contents.schema_of``, and the kind of its change."""
-    time_us, due_us, change = row.pop(TIMESTAMP), row.pop(DUE, None), row.pop(CHANGE, None)
-    return StoredRow(row, time_us, due_us), change
+def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
+    """Return the last version of each key up to a time, without deletes."""
+    if at_us is not None:
+        rows = rows.filter(pc.less_equal(rows.column(TIMESTAMP), at_us))
+    rows = rows.sort_by(TIMESTAMP)
+    keys = (canonical(rows.column(name).combine_chunks()).to_pylist() for name in store.key)
+    last = {repr(key): index for index, key in enumerate(zip(*keys, strict=True))}
+    versions = rows.take(pa.array([*last.values()], pa.int64()))
+    return versions.filter(pc.equal(versions.column(CHANGE), UPSERT)).drop_columns([CHANGE])
 
 
 def in_microseconds(rows: pa.Table) -> pa.Table:
@@ -102,3 +121,16 @@ def moment(us: int) -> datetime:
     return (
         min(_EPOCH + timedelta(microseconds=us), _LAST) if us < 253_370_764_800_000_000 else _LAST
     )
+
+
+def in_order_of(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
+    """Return rows in the order of these columns; columns without an order go by their text."""
+    try:
+        return sorted(rows, key=lambda row: [(v is not None, v) for v in _values(row, names)])
+    except TypeError:
+        return sorted(rows, key=lambda row: repr(_values(row, names)))
+
+
+def _values(row: StoredRow, names: Sequence[str]) -> list[Any]:
+    """Return the values of a row's columns ``names``."""
+    return [row.values[name] for name in names]

@@ -11,6 +11,7 @@ that the stages keep, so the walk reads only a few rows of each.
 | view | the viewed row, if the view shows its key |
 | union of tables | the row of the table that has the key |
 | exploded table | the row with the array |
+| join of windowed tables | the rows of the same window, of a window beside it, or of the key |
 """
 
 from __future__ import annotations
@@ -39,25 +40,37 @@ from dovetail.plan.transforms.transact import Transacted
 from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.views import View
-from dovetail.provenance.entries import Key, explanation_of, store_of, unknown_row
+from dovetail.provenance.entries import Key, explanation_of, store_of, stores_of, unknown_row
 from dovetail.provenance.explanation import RowExplanation, columns_in_words, in_words
+from dovetail.provenance.group_records import GroupRecords, group_records
 from dovetail.provenance.joined_rows import JoinedRows
-from dovetail.provenance.stored_rows import StoredRow, moment
+from dovetail.provenance.stored_rows import StoredRow, in_order_of, moment
 from dovetail.provenance.view_keys import excluded
+from dovetail.provenance.window_keys import renamed, right_of_window
 
 
 @dataclass(frozen=True)
 class Walk(JoinedRows):
     """The explanations of rows of one topology, from one state."""
 
-    def row(self, node: Node, key: Key) -> RowExplanation:
-        """Explain the row of a node with a key: a value for each of the node's key columns."""
-        if isinstance(node, Entry):
-            return self.entry(self._stages_of(node), node, key)
-        return self._of(node, key, self._stages_of(node))
+    def row(self, node: Node, key: Key, stages: Sequence[Stage] = ()) -> RowExplanation:
+        """Explain the row of a node with a key: a value for each of the node's key columns.
 
-    def known(self, node: Node, key: Key, row: StoredRow) -> RowExplanation:
-        """Explain a row of a node that a reader of the node has stored."""
+        ``stages``: those that compute the node, if they are known.
+        """
+        stages = stages or self._stages_of(node)
+        return (
+            self.entry(stages, node, key)
+            if isinstance(node, Entry)
+            else self._of(node, key, stages)
+        )
+
+    def known(
+        self, node: Node, key: Key, row: StoredRow, stages: Sequence[Stage] = ()
+    ) -> RowExplanation:
+        """Explain a row of a node that a reader of the node has stored. ``stages``: those that
+        compute the node, if they are the reader's own.
+        """
         values = {name: row.values[name] for name in node.values.names if name in row.values}
         if isinstance(node, Union):
             parts = [part for part in node.parts if not _is_excluded(part, key)]
@@ -67,7 +80,7 @@ class Walk(JoinedRows):
             below = explanation_of(node, key, "row", inputs=inputs, reason=reason)
         else:
             # The stage that reads the row has stored what it needs of it.
-            below = replace(self, expressions=None).row(node, key)
+            below = replace(self, expressions=None).row(node, key, stages)
         return replace(below, presence="row", values={**below.values, **values}, time=row.time)
 
     def _stages_of(self, node: Node) -> list[Stage]:
@@ -198,7 +211,7 @@ class Walk(JoinedRows):
             return self._of_stream(node, key, rows, stages)
         retracting = _before(stages[-1])
         rows_of_groups = self.rows(retracting, _first_store(retracting), group)
-        found = _by_key(rows_of_groups, node.input.key.names)
+        found = in_order_of(rows_of_groups, node.input.key.names)
         members = tuple(self.stored_row(node.input, row) for row in found[: self.members])
         if not found:
             reason = f"{node.input.name} has no row with {columns_in_words(group)}"
@@ -219,6 +232,9 @@ class Walk(JoinedRows):
         stages: Sequence[Stage],
     ) -> RowExplanation:
         """Explain a group of a stream's records, of which only the aggregates are stored."""
+        records = None if self.records is None else group_records(self.records, node, key)
+        if records is not None:
+            return self._of_records(node, key, rows, records)
         gone = f"the records of {node.input.name} are not stored, only what they come to"
         if rows:
             values = {name: rows[0].values[name] for name in node.values.names}
@@ -233,6 +249,34 @@ class Walk(JoinedRows):
             return unknown_row(node, key, gone)
         return explanation_of(
             node, key, "none", reason=f"{node.input.name} had no record with {group}"
+        )
+
+    def _of_records(
+        self,
+        node: Aggregation,
+        key: Key,
+        rows: Sequence[StoredRow] | None,
+        records: GroupRecords,
+    ) -> RowExplanation:
+        """Explain a group of a stream's records. ``rows``: its stored aggregates, if any."""
+        taken = records.taken
+        if not taken:
+            none = f"{node.input.name} had no record with {columns_in_words(key)}"
+            return explanation_of(node, key, "none", reason=records.late or none)
+        members = tuple(self._stored_record(node.input, row) for row in taken[: self.members])
+        more = len(taken) - len(members)
+        values = {name: rows[0].values[name] for name in node.values.names} if rows else {}
+        reasons = [f"{more:,} more records are not named"] if more else []
+        reasons += [] if rows else ["what they come to is not stored"]
+        reasons += [records.late] if records.late else []
+        return explanation_of(
+            node,
+            key,
+            "row",
+            values=values,
+            time=max(row.time for row in taken if row.time is not None),
+            reason="; ".join(reasons),
+            inputs=members,
         )
 
     @_of.register(Materialized)
@@ -321,29 +365,53 @@ class Walk(JoinedRows):
         return explained
 
     def _due_us(self, windowed: Node, row: Key, stages: Sequence[Stage]) -> tuple[int, int | None]:
-        """Return the stream time from which a window is closed, and the stream time of the slowest
-        input, None before the first row of one.
+        """Return the stream time from which a window is closed, and the stream time by which it
+        closes: that of the slowest input. It is None before the first row of one.
         """
         windows = windowed.windows
         assert windows is not None
         due_us = microseconds_of(row[WINDOW_END]) + windows.wait_us + (not windows.fixed)
-        times = [time for stage in stages for time in self.reader.stream_times_us(stage)]
-        known_us = [time for time in times if time is not None]
-        return due_us, min(known_us) if len(known_us) == len(times) and times else None
+        times_us = [
+            self.reader.stream_times_us(stage)[clock]
+            for stage in stages
+            for store in stage.fragment.stores.values()
+            for clock in (store.clocks if store.of == windowed.name else ())
+        ]
+        known_us = [time_us for time_us in times_us if time_us is not None]
+        return due_us, min(known_us) if len(known_us) == len(times_us) and times_us else None
 
     @_of.register
     def _(self, node: WindowJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        sides = node.left.base, node.right.base
-        if not node.meets_by_key or not all(s in (node.left, node.right) for s in sides):
-            return unknown_row(node, key, f"the state of {node.summary!r} does not name its rows")
-        keys = (dict(zip(side.key.names, key.values(), strict=False)) for side in sides)
-        rows = tuple(
-            self._of(side.node, side_key, stages)
-            if isinstance(side, Derived) and side.windows is not None
-            else self.entry(stages, side, side_key)
-            for side, side_key in zip(sides, keys, strict=True)
-        )
-        return self.joined(node, key, rows)
+        left = self._windowed(node.left, renamed(key, node.left.key.names), stages)
+        if node.meets_by_key and not node.left.stream:
+            right = self._windowed(node.right, renamed(key, node.right.key.names), stages)
+            return self.joined(node, key, (left, right))
+        if left.presence != "row":
+            return self.joined(node, key, (left,))
+        match = right_of_window(node, {**key, **left.key, **left.values})
+        if match is None:
+            return unknown_row(node, key, "the window that the row looks in is not known")
+        if None in match.values():
+            reason = f"{node.left.name} looks in no window"
+            return self.joined(
+                node, key, (left, explanation_of(node.right, match, "none")), missing=reason
+            )
+        return self.joined(node, key, (left, self._windowed(node.right, match, stages)))
+
+    def _windowed(self, entry: Entry, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of a side of a join of windowed tables, which its stage may compute, too.
+
+        The join keeps rows longer than the windows are open, so its own stores are asked first.
+        """
+        if entry.windows is None:
+            return self.entry(stages, entry, key)
+        assert isinstance(entry, Derived)
+        for stage in stages:
+            for name in stores_of(stage, entry.name, ("rows",), key):
+                rows = self.rows(stage, name, key)
+                if rows:
+                    return self.known(entry.node, key, rows[0], stages)
+        return self._of(entry.node, key, stages)
 
     @_of.register
     def _(self, node: StreamTableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
@@ -422,16 +490,3 @@ def _first_store(stage: Stage) -> str:
 def _is_excluded(entry: Entry, key: Key) -> bool:
     """Say whether an input cannot have a row with this key, as it names another table."""
     return isinstance(entry, View) and excluded(entry, key)
-
-
-def _by_key(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
-    """Return rows in the order of these columns; columns without an order go by their text."""
-    try:
-        return sorted(rows, key=lambda row: [(v is not None, v) for v in _values(row, names)])
-    except TypeError:
-        return sorted(rows, key=lambda row: repr(_values(row, names)))
-
-
-def _values(row: StoredRow, names: Sequence[str]) -> list[Any]:
-    """Return the values of a row's columns ``names``."""
-    return [row.values[name] for name in names]

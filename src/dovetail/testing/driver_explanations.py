@@ -23,6 +23,7 @@ from dovetail.provenance.stored_rows import moment
 from dovetail.provenance.walk import Walk
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.testing.changes import Change
+from dovetail.testing.driver_records import all_fed
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class ExplainingDriver:
     ) -> RowExplanation:
         """Explain a row after the last micro-batch: the rows that make it, or why there is none.
 
-        It reads the state, as ``dt.checkpoints.explain_row`` reads that of a query.
+        It reads the state, as ``dt.checkpoints.explain_row`` reads that of a query. Beyond that, it
+        knows the records that the driver was fed, and so those of a group.
 
         Parameters
         ----------
@@ -110,7 +112,8 @@ class ExplainingDriver:
 
         Notes
         -----
-        Records of streams are not stored once they are emitted or aggregated.
+        Records of streams are not stored once they are emitted or aggregated. So a driver that was
+        restored, and a group of another stream than an input's, has a group's result alone.
 
         Examples
         --------
@@ -133,7 +136,10 @@ class ExplainingDriver:
         else:
             node = self._part("explain_row", table)
         columns = key_of("explain_row", node, key)
-        return self._walk(self._root, members).row(node, columns)
+        walk = self._walk(self._root, members)
+        if self._log is not None:
+            walk = replace(walk, records=all_fed(batch.fed for batch in self.micro_batches))
+        return walk.row(node, columns)
 
     @validated
     def explain_change(

@@ -42,9 +42,7 @@ class Retract(Law):
         table = table_of(sources, 0)
         store = replace(
             table,
-            holds="last row per key, of it what is aggregated",
-            kind="rows",
-            span_us=None if source.meaning.retention_us is None else table.span_us,
+            holds=f"{table.holds}, of it what is aggregated",
             fields=tuple(field.with_name(name) for name, field in columns.items()),
             columns=tuple(field.name for field in columns.values()),
         )

@@ -13,6 +13,7 @@ from dovetail.base.validation import Path, Positive, Text, validated
 from dovetail.engine import store_contents
 from dovetail.engine.fragment import latest_times
 from dovetail.errors import ConfigurationError
+from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import Node
@@ -155,8 +156,11 @@ class CheckpointState:
     def __init__(self, lookups: Lookups, stored: CheckpointStores) -> None:
         self._lookups, self._stored = lookups, stored
 
-    def rows(self, stage: Stage, store: str, match: Mapping[str, Any]) -> pa.Table:
-        """Return the rows of a store whose columns equal ``match``.
+    def rows(
+        self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
+    ) -> pa.Table:
+        """Return the rows of a store whose columns equal ``match``, of a versioned key the version
+        at a time.
 
         Rows are looked up if ``match`` is their key, else sought in the whole store.
         """
@@ -168,7 +172,10 @@ class CheckpointState:
             columns = key_columns(
                 [_type_of(stage_store, name) for name in match], [*match.values()]
             )
-            return in_microseconds(self._lookups.of_keys(self._stored, stage_store, columns))
+            time_us = END_OF_TIME if at_us is None else at_us
+            return in_microseconds(
+                self._lookups.of_keys(self._stored, stage_store, columns, time_us)
+            )
         tables = self._lookups.all_rows(self._stored, stage_store)
         return pa.concat_tables([matching(in_microseconds(table), match) for table in tables])
 

@@ -1,0 +1,86 @@
+"""The records of a stream that came into one group, where all records are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import NO_TIME
+from dovetail.base.columns import EVENT_TIME, WINDOW_END, WINDOW_START
+from dovetail.base.text_cells import microseconds_of
+from dovetail.plan.nodes import Entry
+from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.types.spans import written
+from dovetail.provenance.stored_rows import StoredRow, matching
+
+_LATE = "_late_us"
+"""The column with the time by which a record came too late; negative for one in time."""
+
+
+class Records(Protocol):
+    """All records of a topology's streams."""
+
+    def of(self, stream: Entry) -> pa.Table | None:
+        """Return the records of a stream in order of arrival, with their event times; None if they
+        are not known.
+        """
+
+
+class GroupRecords(NamedTuple):
+    """The records of a group."""
+
+    taken: list[StoredRow]
+    """The records that came into the group, in order of arrival."""
+    late_us: list[int]
+    """For each record that came after the group's window had closed, by how much: the stream time
+    at its arrival less that of the close, in microseconds."""
+
+    @property
+    def late(self) -> str:
+        """The records that came too late, in words; empty for none."""
+        if not self.late_us:
+            return ""
+        if len(self.late_us) == 1:
+            return f"a record arrived {written(self.late_us[0])} after its window had closed"
+        last = written(self.late_us[-1])
+        return (
+            f"{len(self.late_us):,} records arrived after their window had closed, the last one "
+            f"{last} after"
+        )
+
+
+def group_records(
+    records: Records, node: Aggregation, key: Mapping[str, Any]
+) -> GroupRecords | None:
+    """Return the records of a group; None if they are not known.
+
+    ``key``: the columns of the group and, if there are windows, of the window.
+    """
+    rows = records.of(node.input)
+    if rows is None or (node.windows is not None and node.windows.kind == "sliding"):
+        return None
+    rows = rows.append_column(_LATE, pa.array(np.full(len(rows), -1)))
+    if node.windows is not None:
+        time_us = rows.column(EVENT_TIME).to_numpy().astype(np.int64)
+        begin_us, end_us = (microseconds_of(key[name]) for name in (WINDOW_START, WINDOW_END))
+        fixed = node.windows.fixed
+        inside = (time_us >= begin_us) & (time_us < end_us + (not fixed))
+        stream_us = np.maximum.accumulate(np.append(NO_TIME, time_us))[:-1]
+        closes_us = (end_us if fixed else time_us + 1) + node.windows.wait_us
+        late = inside & (stream_us >= closes_us)
+        if not fixed and late.any():
+            return None  # such a record may have joined a session that was open
+        late_us = np.where(late, stream_us - closes_us, -1)
+        rows = rows.set_column(len(rows.column_names) - 1, _LATE, pa.array(late_us))
+        rows = rows.filter(pa.array(inside))
+    of_group = matching(rows, {name: key[name] for name in node.by}).to_pylist()
+    names = node.input.row.names
+    taken = [
+        StoredRow({name: row[name] for name in names}, row[EVENT_TIME])
+        for row in of_group
+        if row[_LATE] < 0
+    ]
+    return GroupRecords(taken, [row[_LATE] for row in of_group if row[_LATE] >= 0])

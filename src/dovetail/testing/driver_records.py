@@ -1,0 +1,38 @@
+"""The records of streams that a driver was fed, for the groups that they came into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dovetail.engine.view_rows import plain
+from dovetail.plan.nodes import Entry, Source
+from dovetail.plan.views import View
+
+
+@dataclass(frozen=True)
+class DriverRecords:
+    """The records that a driver was fed in all micro-batches, in order."""
+
+    fed: Sequence[tuple[Source, pa.Table]]
+
+    def of(self, stream: Entry) -> pa.Table | None:
+        """Return the records of an input, or of a view of one without expressions, with their event
+        times; None for another stream.
+        """
+        if not stream.stream:
+            return None
+        if isinstance(stream, Source):
+            tables = [rows for source, rows in self.fed if source is stream]
+            return pa.concat_tables(tables) if tables else None
+        if not isinstance(stream, View) or stream.computed or not stream.row_by_row:
+            return None
+        below = self.of(stream.node)
+        return None if below is None else plain(below, stream)
+
+
+def all_fed(batches: Iterable[Sequence[tuple[Source, pa.Table]]]) -> DriverRecords:
+    """Return the records of these micro-batches."""
+    return DriverRecords([step for batch in batches for step in batch])
