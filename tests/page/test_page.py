@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,6 @@ from dovetail.cli import app
 from dovetail.page.server import serve_checkpoint
 from dovetail.physical.topology_graph import topology_graph
 
-PICTURES = os.environ.get("DOVETAIL_PICTURES")
-"""The folder in which the documentation's pictures of the page are written anew, if it is given."""
 DESK = {"width": 1280, "height": 1100, "deviceScaleFactor": 1, "mobile": False}
 
 
@@ -235,8 +232,6 @@ def test_figures_move_in_a_browser(
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
             assert shown("document.documentElement.scrollWidth") <= screen["width"]
             browser.save_screenshot(str(tmp_path / f"{name}-{scheme}.png"))
-            if name == "desk" and PICTURES is not None:
-                browser.save_screenshot(f"{PICTURES}/page-{scheme}.png")
     look_up(browser, "<payments>", 9)
     assert shown(f"{answer}.startsWith('<payments> has no row with id 9, after')")
     look_up(browser, "<payments>", "x")
@@ -284,7 +279,7 @@ def test_the_page_of_a_checkpoint(
         assert shown(f"{state}.startsWith('after micro-batch')")
         assert shown("document.querySelector('#unrecorded').checkVisibility()")
         assert not browser.execute_script(
-            "return document.querySelector('.chart').checkVisibility()"
+            "return document.querySelector('.charts').checkVisibility()"
         )
         assert "needs the topology" in browser.execute_script("return document.body.textContent")
         titles = shown("[...document.querySelectorAll('ol li')].map(item => item.textContent)")

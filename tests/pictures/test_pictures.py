@@ -153,6 +153,14 @@ def test_notebooks_show_columns_and_picture() -> None:
     assert "<svg " in shown
 
 
+def test_notebooks_get_the_picture_alone_too() -> None:
+    forms = HOURS._repr_mimebundle_(include=None, exclude=None)
+    assert forms["text/plain"] == repr(HOURS)
+    assert forms["text/html"] == HOURS._repr_html_()
+    assert forms["image/svg+xml"] == HOURS.explain(format="svg")
+    assert forms["text/vnd.mermaid"].startswith("flowchart TD\n")
+
+
 def test_what_cannot_be_planned_is_shown_by_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise dt.errors.PlanError("a", "b", "c")

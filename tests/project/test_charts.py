@@ -91,3 +91,12 @@ def test_a_block_becomes_a_picture_with_its_figures_as_text(charts: ModuleType) 
 def test_the_build_fails_on_other_text(charts: ModuleType, block: str, problem: str) -> None:
     with pytest.raises(charts.PluginError, match=problem):
         shown(charts, block)
+
+
+def test_lines_have_round_ticks(charts: ModuleType) -> None:
+    import svg_charts
+
+    chart = svg_charts.Lines("Late", "hour", {"EWR": [(5, 0), (23, 30.83)], "JFK": [(7, 2)]})
+    texts = ET.fromstring(svg_charts.lines_svg_of(chart)).iter(f"{SVG}text")
+    ticks = [text.text for text in texts if "tick" in text.get("class", "")]
+    assert ticks == ["0", "10", "20", "30", "40", "5", "10", "15", "20", "hour"]

@@ -7,10 +7,12 @@ import re
 from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import polars as pl
 import pytest
+from pictures import refuse_another_look, see
 from pyspark.sql import SparkSession
 
 from examples.flights import __main__ as command
@@ -58,6 +60,19 @@ def test_the_report_is_a_page_of_one_file(demo: tuple[Path, bool, str]) -> None:
     )
     for query in QUERIES:
         assert f">{query.name}</td>" in text
+
+
+def test_the_report_in_a_browser(browser: Any, demo: tuple[Path, bool, str]) -> None:
+    directory, _, _ = demo
+    see(browser, 390, 844)
+    browser.get((directory / "flights.html").as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    see(browser, 1280, 1100, scheme="dark")
+    background = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.execute_script(background) == "rgb(20, 24, 28)"
+    see(browser, 1280, 1100)
+    refuse_another_look(browser, "demo.png")
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def test_departures_find_the_weather_and_their_landings(

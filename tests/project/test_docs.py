@@ -31,6 +31,7 @@ PAGES = [
     ROOT / "docs" / "iceberg.md",
     ROOT / "docs" / "operations.md",
     ROOT / "docs" / "metrics.md",
+    ROOT / "docs" / "page.md",
     ROOT / "docs" / "reliability.md",
     ROOT / "docs" / "state.md",
     ROOT / "docs" / "upgrades.md",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil
+from math import ceil, floor, log10
 
 TEXT_WIDTH = 30
 """Characters of the longest bar."""
@@ -154,23 +154,38 @@ def _lines_shapes(chart: Lines, legend: int) -> Iterator[str]:
     ``legend``.
     """
     points = [point for line in chart.lines.values() for point in line]
-    last, most = max(x for x, _ in points) or 1, max(y for _, y in points) or 1
+    first, last = min(x for x, _ in points), max(x for x, _ in points)
     left, bottom, width = 64, TOP + PLOT_HEIGHT, PLOT_WIDTH - 64 - 12
+    step = _step(max(y for _, y in points))
+    most = step * max(1, ceil(max(y for _, y in points) / step))
+    across, length = max(1, _step(last - first)), max(last - first, 1)
     yield f'<text class="title" x="4" y="18">{escape(chart.title)}</text>'
-    for share in (0, 0.5, 1):
-        y = bottom - share * PLOT_HEIGHT
+    for level in range(round(most / step) + 1):
+        y = bottom - level * step / most * PLOT_HEIGHT
         yield f'<path class="axis" d="M{left} {y:.1f}h{width}"/>'
-        yield f'<text class="tick" x="{left - 8}" y="{y + 4:.1f}">{most * share:,.4g}</text>'
-        x = left + share * width
-        yield f'<text class="tick low" x="{x:.1f}" y="{bottom + 18}">{last * share:,.4g}</text>'
+        yield f'<text class="tick" x="{left - 8}" y="{y + 4:.1f}">{level * step:,.4g}</text>'
+    for tick in range(ceil(first / across), int(last / across) + 1):
+        x = left + (tick * across - first) / length * width
+        yield f'<text class="tick low" x="{x:.1f}" y="{bottom + 18}">{tick * across:,.4g}</text>'
     end = PLOT_WIDTH - 12
     yield f'<text class="tick" x="{end}" y="{bottom + 34}">{escape(chart.across)}</text>'
     for index, (label, line) in enumerate(chart.lines.items()):
         places = (
-            f"{left + x / last * width:.1f} {bottom - y / most * PLOT_HEIGHT:.1f}" for x, y in line
+            f"{left + (x - first) / length * width:.1f} {bottom - y / most * PLOT_HEIGHT:.1f}"
+            for x, y in line
         )
         yield f'<path class="line l{index}" d="M{"L".join(places)}"/>'
         x = 4 + index % LEGEND_COLUMNS * (PLOT_WIDTH // LEGEND_COLUMNS)
         y = legend + 20 * (index // LEGEND_COLUMNS)
         yield f'<path class="line l{index}" d="M{x} {y}h18"/>'
         yield f'<text x="{x + 24}" y="{y + 4}">{escape(label)}</text>'
+
+
+def _step(span: float) -> float:
+    """Return the distance of ticks over a span: 1, 2 or 5 times a power of ten, three to six in
+    all.
+    """
+    if span <= 0:
+        return 1.0
+    power = 10.0 ** floor(log10(span / 3))
+    return max(factor for factor in (1, 2, 5) if factor * power <= span / 3) * power

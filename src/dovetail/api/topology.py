@@ -40,7 +40,7 @@ from dovetail.io.sources.records import (
     sound_source,
 )
 from dovetail.physical.fragment import Buckets, Emit
-from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, notebook_html
+from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, notebook_forms
 from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
@@ -263,7 +263,10 @@ class Planned(Hinted):
         return columns_text(self._title, columns)
 
     def _repr_html_(self) -> str:
-        return notebook_html(self._title, self.plan)
+        return notebook_forms(self._title, self.plan)["text/html"]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": repr(self), **notebook_forms(self._title, self.plan)}
 
 
 class WindowedSide(HintedWindows, Planned):

@@ -85,7 +85,7 @@ def _part(name: str) -> str:
 
 def _flows(graph: TopologyGraph) -> list[dict[str, Any]]:
     """Return for each edge with a figure that figure, and the names of both ends. ``source`` is the
-    input at its start, None if no input is there.
+    input at its start, None if no input is there; ``before`` is the stage there, None if none is.
     """
     nodes = {node.id: node for node in graph.nodes}
     return [
@@ -93,6 +93,7 @@ def _flows(graph: TopologyGraph) -> list[dict[str, Any]]:
             "stage": flow.stage,
             "input": flow.input,
             "source": nodes[start].title if nodes[start].kind == "input" else None,
+            "before": nodes[start].stage,
             "words": f"{nodes[start].title} to {nodes[end].title}",
         }
         for (start, end), flow in graph.flows.items()

@@ -2,7 +2,15 @@
 const batches = [], totals = {inputs: new Map(), unused: new Map()};
 const $ = id => document.getElementById(id);
 const number = value => value >= 100 ? Math.round(value).toLocaleString("en") : +value.toPrecision(3) + "";
+const short = new Intl.NumberFormat("en", {notation: "compact", maximumSignificantDigits: 3}).format;
+const clock = time => time.slice(11, 19);
 const add = (map, key, value) => map.set(key, (map.get(key) || 0) + value);
+
+// A size in the unit that leaves it between 1 and 1,000.
+function size(bytes) {
+  const step = bytes >= 1 ? Math.min(Math.floor(Math.log10(bytes) / 3), 4) : 0;
+  return `${number(bytes / 1000 ** step)} ${["B", "kB", "MB", "GB", "TB"][step]}`;
+}
 
 function element(name, text, kind) {
   const made = document.createElement(name);
@@ -11,11 +19,13 @@ function element(name, text, kind) {
   return made;
 }
 
-// Rows of a table, kept in place so that a reader's position stays.
+// Rows of a table, kept in place so that a reader's position stays. Columns are aligned as their
+// headings are.
 function fill(body, rows) {
+  const kinds = [...body.parentElement.tHead.rows[0].cells].map(head => head.className);
   body.replaceChildren(...rows.map(cells => {
     const row = element("tr");
-    row.append(...cells.map(cell => element("td", cell)));
+    row.append(...cells.map((cell, column) => element("td", cell, kinds[column])));
     return row;
   }));
 }
@@ -24,7 +34,7 @@ function fill(body, rows) {
 function showTable(table, {header, rows}) {
   const head = element("tr");
   head.append(...header.map(name => {
-    const cell = element("th", name);
+    const cell = element("th", name, "text");
     cell.scope = "col";
     return cell;
   }));
@@ -33,31 +43,52 @@ function showTable(table, {header, rows}) {
   table.hidden = false;
 }
 
-// A line per series: {name: [value per micro-batch]}. The title says the last values in words.
-function chart(holder, series) {
-  const names = Object.keys(series), width = 300, height = 100, space = "http://www.w3.org/2000/svg";
-  const top = Math.max(1e-9, ...names.flatMap(name => series[name]));
-  const picture = document.createElementNS(space, "svg");
-  picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  picture.setAttribute("preserveAspectRatio", "none");
-  picture.setAttribute("role", "img");
-  const last = names.map(name => `${name}: ${number(series[name].at(-1))}`).join(", ");
-  picture.setAttribute("aria-label", `up to ${number(top)}; last ${last}`);
+const space = "http://www.w3.org/2000/svg";
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS(space, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// The end of an axis: the next round number, whose half is round, too.
+function endOf(value) {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find(factor => factor * power >= value * (1 - 1e-9));
+}
+
+// A line per series, {name: [value per micro-batch]}, over the times at which these began. The
+// title says the last values in words.
+function chart(holder, series, words = number) {
+  const names = Object.keys(series), width = Math.max(holder.clientWidth, 200), height = 150;
+  const left = 52, right = 8, top = 10, bottom = 20, most = endOf(Math.max(0, ...names.flatMap(name => series[name])));
+  const times = batches.map(batch => Date.parse(batch.started)), first = times[0], span = times.at(-1) - first;
+  const x = at => left + (span ? (times[at] - first) / span : 1) * (width - left - right);
+  const y = value => height - bottom - value / most * (height - bottom - top);
+  const last = names.map(name => `${name}: ${words(series[name].at(-1))}`).join(", ");
+  const picture = drawn("svg", {width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `axis up to ${words(most)}; last ${last}`});
+  for (const value of [0, most / 2, most]) {
+    picture.append(drawn("line", {x1: left, x2: width - right, y1: y(value), y2: y(value)}));
+    picture.append(drawn("text", {x: left - 6, y: y(value) + 4, "text-anchor": "end"}, words(value)));
+  }
+  const ends = [[left, "start", clock(batches[0].started)], [width - right, "end", `${clock(batches.at(-1).started)} UTC`]];
+  for (const [at, anchor, text] of span ? ends : ends.slice(1))
+    picture.append(drawn("text", {x: at, y: height - 4, "text-anchor": anchor}, text));
   const list = element("ul", undefined, "legend");
   names.forEach((name, index) => {
-    const values = series[name], path = document.createElementNS(space, "path");
-    const step = values.length > 1 ? width / (values.length - 1) : width;
-    const points = values.length > 1 ? values : [values[0], values[0]];
-    path.setAttribute("d", points.map((value, at) =>
-      `${at ? "L" : "M"}${(at * step).toFixed(1)} ${(height - 2 - value / top * (height - 6)).toFixed(1)}`).join(""));
-    path.style.stroke = `var(--c${index % 6})`;
-    picture.append(path);
+    const values = series[name], colour = `var(--c${index % 6})`;
+    const points = values.map((value, at) => `${x(at).toFixed(1)} ${y(value).toFixed(1)}`);
+    const path = drawn("path", {d: `M${points.join("L")}`}), end = drawn("circle", {cx: x(values.length - 1), cy: y(values.at(-1)), r: 2.6});
+    path.style.stroke = end.style.fill = colour;
+    picture.append(path, end);
     const entry = element("li"), mark = element("i");
-    mark.style.background = `var(--c${index % 6})`;
-    entry.append(mark, `${name} `, element("b", number(values.at(-1))));
+    mark.style.background = colour;
+    entry.append(mark, `${name} `, element("b", words(values.at(-1))));
     list.append(entry);
   });
-  list.append(element("li", `0 to ${number(top)}, ${batches.length} micro-batches`, "quiet"));
   holder.replaceChildren(picture, list);
 }
 
@@ -69,19 +100,39 @@ function seriesOf(pick) {
 const label = stage => `${stage.number}. ${stage.title}`;
 const perSecond = (batch, value) => value / Math.max(batch.total_ms, 1) * 1000;
 
+// The figures of the last micro-batch, and what was left out so far.
+function tiles(last) {
+  const lags = last.inputs.flatMap(i => Object.entries(i.behind).map(([name, value]) => [value, `${i.name || i.source}, ${name}`]));
+  const [lag, of] = lags.sort((one, other) => other[0] - one[0])[0] || [null, "not told"];
+  const state = last.stages.reduce((sum, stage) => sum + stage.state_bytes, 0);
+  const left = [...totals.unused.values()].reduce((sum, one) => sum + one.rows, 0);
+  const read = [...totals.inputs.values()].reduce((sum, rows) => sum + rows, 0);
+  const shown = {
+    rows: [`${short(perSecond(last, last.rows_read))}/s`, `${number(read)} so far`],
+    batch: [`${number(last.total_ms)} ms`, `number ${last.batch}`],
+    behind: [lag === null ? "–" : number(lag), of],
+    state: [size(state), last.stages.length === 1 ? "in one stage" : `in ${last.stages.length} stages`],
+    unused: [number(left), left ? "see below" : ""],
+  };
+  for (const [name, [figure, note]] of Object.entries(shown))
+    $(`tile-${name}`).replaceChildren(`${figure} `, element("small", note));
+}
+
 function draw() {
+  if (!batches.length) return;
   const last = batches.at(-1), worked = batches.findLast(batch => batch.rows_read) || last;
   $("batch").textContent = `micro-batch ${last.batch}, ${number(last.total_ms)} ms, ${last.started.slice(0, 19).replace("T", " ")} UTC`;
   rates(last);
+  tiles(last);
   letters();
   chart($("rows"), seriesOf(b => Object.fromEntries(b.inputs.map(i => [i.name || i.source, perSecond(b, i.rows)]))));
   chart($("changes"), seriesOf(b => Object.fromEntries(b.stages.map(s => [label(s), perSecond(b, s.changes)]))));
   chart($("phases"), seriesOf(b => b.phases_ms));
-  chart($("bytes"), seriesOf(b => Object.fromEntries(b.stages.map(s => [label(s), s.state_bytes / 1e6]))));
+  chart($("bytes"), seriesOf(b => Object.fromEntries(b.stages.map(s => [label(s), s.state_bytes]))), size);
   fill($("stages"), worked.stages.map(s => [label(s),
-    Object.entries(s.rows).map(([name, rows]) => `${name} ${number(rows)}`).join(", "),
+    Object.entries(s.rows).map(([name, rows]) => `${name} ${number(rows)}`).join("\n"),
     number(s.changes), number(s.deletes), number(s.work_ms), number(s.state_ms), number(s.slowest_ms),
-    Object.entries(s.stream_time).map(([name, time]) => `${name} ${time.slice(0, 19).replace("T", " ")}`).join(", ")]));
+    Object.entries(s.stream_time).map(([name, time]) => `${name} ${time.slice(0, 19).replace("T", " ")}`).join("\n")]));
   fill($("inputs"), last.inputs.map(i => [i.name || i.source, number(totals.inputs.get(i.name || i.source)),
     Object.entries(i.behind).map(([name, value]) => `${name} ${number(value)}`).join(", ") || "not told"]));
   const unused = [...totals.unused];
@@ -96,22 +147,23 @@ const setup = JSON.parse($("setup").textContent);
 const picture = document.querySelector(".dt-topology");
 const places = picture ? [...picture.querySelectorAll(".dt-rate")] : [];
 
-const short = new Intl.NumberFormat("en", {notation: "compact", maximumSignificantDigits: 3});
-
+// A stage without state reports nothing: it passes on what the stage before it emits.
 function rowsOf(batch, flow) {
   if (flow.stage === null)
     return batch.inputs.filter(i => i.name === flow.input).reduce((sum, i) => sum + i.rows, 0);
   const stage = batch.stages.find(s => s.number === flow.stage);
-  if (!stage) return 0;
-  return flow.input === null ? stage.changes : stage.rows[flow.input] || 0;
+  if (stage) return flow.input === null ? stage.changes : stage.rows[flow.input] || 0;
+  if (flow.input !== null) return batch.stages.find(s => s.number === flow.before)?.changes || 0;
+  const into = setup.flows.filter(other => other.stage === flow.stage && other.input !== null);
+  return into.reduce((sum, other) => sum + rowsOf(batch, other), 0);
 }
 
 function rates(batch) {
   const words = setup.flows.map((flow, index) => {
-    const rate = `${short.format(perSecond(batch, rowsOf(batch, flow)))}/s`;
+    const rate = `${short(perSecond(batch, rowsOf(batch, flow)))}/s`;
     const lags = batch.inputs.filter(i => flow.source !== null && i.name === flow.source)
       .flatMap(i => Object.values(i.behind)).filter(lag => lag > 0);
-    const lag = lags.length ? `, ${short.format(Math.max(...lags))} behind` : "";
+    const lag = lags.length ? `, ${short(Math.max(...lags))} behind` : "";
     if (places[index]) places[index].textContent = rate + lag;
     return `${flow.words}: ${rate}${lag}`;
   });
@@ -119,7 +171,7 @@ function rates(batch) {
 }
 
 // A checkpoint without a record has no figures, and says so.
-for (const section of document.querySelectorAll("section.figures")) section.hidden = !setup.figures;
+for (const section of document.querySelectorAll(".figures")) section.hidden = !setup.figures;
 $("unrecorded").hidden = setup.figures;
 if (!setup.figures) $("batch").textContent = "";
 
@@ -138,6 +190,10 @@ async function letters() {
 }
 
 let drawing = false;
+function redraw() {
+  if (!drawing) { drawing = true; setTimeout(() => { drawing = false; draw(); }, 50); }
+}
+new ResizeObserver(redraw).observe(document.querySelector(".charts"));
 const events = new EventSource("events" + location.search);
 events.addEventListener("batch", event => {
   const batch = JSON.parse(event.data);
@@ -149,7 +205,7 @@ events.addEventListener("batch", event => {
     const before = totals.unused.get(name);
     totals.unused.set(name, {rows: one.rows + (before ? before.rows : 0), example: one.example});
   }
-  if (!drawing) { drawing = true; setTimeout(() => { drawing = false; draw(); }, 50); }
+  redraw();
 });
 events.addEventListener("state", event => {
   const state = JSON.parse(event.data), shown = $("state");

@@ -36,12 +36,17 @@ def explained(nodes: tuple[Node, ...], form: ExplainFormat) -> str | None:
     return _PICTURES[form](topology_graph(*nodes))
 
 
-def notebook_html(title: str, node: Node) -> str:
-    """Return what a notebook shows of a node: its columns, and the picture if it can be drawn."""
+def notebook_forms(title: str, node: Node) -> dict[str, str]:
+    """Return what a notebook shows of a node, by media type: its columns and the picture as HTML,
+    and the picture alone. The picture is left out where it cannot be drawn.
+    """
     columns = [(field.name, field.dataType.simpleString()) for field in node.row]
-    parts = [html_columns(title, columns, len(node.key))]
+    html_parts, pictures = [html_columns(title, columns, len(node.key))], dict[str, str]()
     # A cell that shows a value must not fail: neither without grandalf nor for a topology that
     # cannot be planned.
     with suppress(Exception):
-        parts.append(svg(topology_graph(node)))
-    return "\n".join(parts)
+        graph = topology_graph(node)
+        pictures["text/vnd.mermaid"] = mermaid(graph)
+        pictures["image/svg+xml"] = svg(graph)
+        html_parts.append(pictures["image/svg+xml"])
+    return {"text/html": "\n".join(html_parts), **pictures}
