@@ -1,41 +1,114 @@
 """The command line, ``dovetail``: what a checkpoint holds, what a topology does, how a query goes.
 
 A mistake is one line on standard error and exit code 1; a wrong call is 2, as usual. Spark and its
-workers write to a file of their own, which is shown where Spark does not start.
+workers write to a file of their own, which is shown where Spark does not start. The module of a
+command is imported when the command is called, so that those which read files start without Spark.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from typing import Any
 
-import typer
-from pyspark.errors import PySparkException
+import typer.core
+import typer.main
 
-from dovetail.command.changes import repartition, rewind, upgrade
-from dovetail.command.doctor import doctor
-from dovetail.command.serve import serve
-from dovetail.command.state import inspect, state
-from dovetail.command.top import top
-from dovetail.command.topologies import explain
-from dovetail.command.why import why
 from dovetail.errors import DovetailError, line_of
+
+COMMANDS = {
+    "inspect": "state",
+    "state": "state",
+    "explain": "topologies",
+    "why": "why",
+    "top": "top",
+    "serve": "serve",
+    "doctor": "doctor",
+    "rewind": "changes",
+    "upgrade": "changes",
+    "repartition": "changes",
+}
+"""The module of each command, in ``dovetail.command``."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands, each imported when it is called."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the names of all commands."""
+        return [*COMMANDS]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        """Return a command, None if there is none of this name."""
+        return command_of(cmd_name) if cmd_name in COMMANDS else None
+
+
+def command_of(name: str) -> Any:
+    """Return a command, made of the function of its name."""
+    module = import_module(f"dovetail.command.{COMMANDS[name]}")
+    command = typer.Typer(add_completion=False)
+    command.command()(getattr(module, name))
+    return typer.main.get_command(command)
+
 
 app = typer.Typer(
     name="dovetail",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Look into checkpoints and topologies; change a checkpoint that stands still.",
 )
-for command in (inspect, state, explain, why, top, serve, doctor, rewind, upgrade, repartition):
-    app.command()(command)
+
+
+@app.callback()
+def _all() -> None:
+    """Look into checkpoints and topologies; change a checkpoint that stands still."""
 
 
 def main() -> None:
     """Run the command of this process."""
+    if COMMANDS.get("".join(sys.argv[1:2])) == "state":
+        _do_without_pandas()
     try:
         app()
-    except (DovetailError, PySparkException) as error:
-        message = str(error) if isinstance(error, DovetailError) else line_of(error)
+    except Exception as error:
+        message = _message(error)
+        if message is None:
+            raise
         print(f"dovetail: {message.splitlines()[0]}", file=sys.stderr)
         sys.exit(1)
+
+
+def _do_without_pandas() -> None:
+    """Let pyarrow do without pandas, whose import takes longer than to look up a row.
+
+    pyarrow looks for it once, at its first array. A process that has begun to use it is left alone.
+    """
+    if {"pyarrow", "pandas"} & {*sys.modules}:
+        return
+    import pyarrow as pa
+
+    sys.meta_path.insert(0, _NoPandas())
+    pa.array([0])
+    del sys.meta_path[0]
+
+
+class _NoPandas(MetaPathFinder):
+    """A finder of modules that finds no pandas, even if others would."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Raise ``ModuleNotFoundError`` for pandas."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def _message(error: Exception) -> str | None:
+    """Return the message of an error of dovetail or Spark; None for other errors."""
+    if isinstance(error, DovetailError):
+        return str(error)
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.errors import PySparkException
+
+    return line_of(error) if isinstance(error, PySparkException) else None

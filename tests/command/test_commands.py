@@ -184,3 +184,18 @@ def test_the_page_of_a_checkpoint_is_served_until_a_signal(golden: Copied) -> No
         assert process.wait(30) == 0
     assert found["header"] == ["time", "id", "city"]
     assert found["batch"] == 8
+
+
+@pytest.mark.parametrize(
+    "arguments", [["inspect"], ["inspect", "--json"], ["state", "orders", "--key", "12"]]
+)
+def test_files_are_read_without_spark(golden: Copied, arguments: list[str]) -> None:
+    """Its import alone takes longer than to read a checkpoint."""
+    heavy = "{'pyspark', 'pandas', 'pyarrow.acero', 'dovetail.api.tables'}"
+    script = "import atexit, sys\nfrom dovetail.cli import main\n"
+    script += f"atexit.register(lambda: print({heavy} & {{*sys.modules}}))\nmain()"
+    name, *others = arguments
+    command = [sys.executable, "-c", script, name, str(golden(TABLES)), *others]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "set()"
+    assert len(shown.splitlines()) > 1

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.spark.execution.buckets import bucket_labels
+from dovetail.arrays.bucket_labels import bucket_labels
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import dovetail
+from dovetail.cli import COMMANDS
 from dovetail.spark.session import DAEMON
 
 SRC = Path(__file__).parents[2] / "src"
@@ -168,8 +170,25 @@ def test_a_module_is_explained_and_short(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) - explained <= LINES_MAX
 
 
+def test_names_are_imported_on_first_use_from_where_type_checkers_find_them() -> None:
+    found = {
+        alias.name: node.module
+        for node in ast.walk(MODULES["dovetail"])
+        if isinstance(node, ast.ImportFrom)
+        if node.module != "dovetail.base.hints" and str(node.module).split(".")[0] == "dovetail"
+        for alias in node.names
+    }
+    topics = dict.fromkeys(dovetail._TOPICS, "dovetail")
+    modules = {name: f"dovetail.{module}" for name, module in dovetail._MODULE_OF.items()}
+    assert found == modules | topics
+    assert {*found, "testing"} == {*dovetail.__all__}
+    for name in dovetail.__all__:
+        assert getattr(dovetail, name) is not None
+
+
 def test_every_file_is_reached_from_what_users_import() -> None:
     reached, waiting = set(), {"dovetail", "dovetail.cli", PLUGIN, STRATEGIES, DAEMON}
+    waiting |= {f"dovetail.command.{module}" for module in COMMANDS.values()}
     while waiting:
         reached |= waiting
         waiting = set().union(*map(own_imports, waiting)) - reached

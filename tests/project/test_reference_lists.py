@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer.main
 
 import dovetail as dt
-from dovetail.cli import app
+from dovetail.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("griffe")
@@ -94,9 +93,8 @@ def test_each_option_of_a_call_is_listed(name: str) -> None:
 
 def test_each_command_is_listed_with_its_parameters() -> None:
     page = command_line.as_markdown()
-    group = typer.main.get_command(app)
     sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
-    assert sections.keys() == set(group.commands)  # type: ignore[attr-defined]
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        for parameter in command.params:
+    assert sections.keys() == COMMANDS.keys()
+    for name in COMMANDS:
+        for parameter in command_line.command_of(name).params:
             assert parameter.name.upper() in sections[name] or parameter.opts[0] in sections[name]

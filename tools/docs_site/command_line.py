@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import typer.main
 
-from dovetail.cli import app
+from dovetail.cli import COMMANDS, app, command_of
 
 
 def as_markdown() -> str:
     """Return the page of all commands."""
-    group = typer.main.get_command(app)
-    context = group.make_context("dovetail", [], resilient_parsing=True)
-    parts = ["# Command line", f"{group.help} `dovetail COMMAND --help` shows the same."]
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+    help_text = typer.main.get_command(app).help
+    parts = ["# Command line", f"{help_text} `dovetail COMMAND --help` shows the same."]
+    for name in COMMANDS:
+        command = command_of(name)
         named = [p.name.upper() for p in command.params if p.param_type_name == "argument"]
         usage = " ".join(["dovetail", name, *named, "[OPTIONS]"])
         rows = [_row(parameter) for parameter in command.params]

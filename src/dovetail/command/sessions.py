@@ -7,20 +7,25 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dovetail.errors import CheckpointError
 from dovetail.spark.checkpoints.changelog_files import Unknown
-from dovetail.spark.checkpoints.checkpoint import NAME
 from dovetail.spark.checkpoints.local_state import local_files
+from dovetail.spark.checkpoints.stage_layout import NAME
 from dovetail.spark.checkpoints.stores import CheckpointStores
-from dovetail.spark.session import configure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
     """Yield the session of this process, or a quiet one of its own."""
+    from pyspark.sql import SparkSession
+
+    from dovetail.spark.session import configure
+
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running

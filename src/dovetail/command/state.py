@@ -1,4 +1,7 @@
-"""The commands that read a checkpoint: its stores, and their rows."""
+"""The commands that read a checkpoint: its stores, and their rows.
+
+On a local disk they run without Spark, so what needs Spark is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,21 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pyspark.sql import DataFrame
 
-from dovetail.api.topology import Planned
 from dovetail.command.options import AsJson, Batch, Checkpoint
 from dovetail.command.output import print_json, print_table
 from dovetail.command.sessions import local_stores, session, stores
-from dovetail.command.topologies import loaded
 from dovetail.engine.store_contents import schema_of
 from dovetail.errors import ConfigurationError
+from dovetail.spark.checkpoints.local_rows import local_rows
 from dovetail.spark.checkpoints.lookup_keys import keys_of_text
-from dovetail.spark.checkpoints.state_reader import listing, read_state
-from dovetail.spark.checkpoints.store_rows import local_rows
-from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.checkpoints.stores import CheckpointStores, listing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class OutputFormat(str, Enum):
@@ -88,6 +90,10 @@ def state(
     if stored is not None:
         _write(*_rows_here(stored, table, key, column), format, limit)
         return
+    from dovetail.api.topology import Planned
+    from dovetail.command.topologies import loaded
+    from dovetail.spark.checkpoints.state_reader import read_state
+
     with session() as spark:
         keys = None
         if key is not None:

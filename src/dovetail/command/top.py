@@ -24,7 +24,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.spark.checkpoints.changelog_files import Unknown
 from dovetail.spark.checkpoints.local_state import local_files
 from dovetail.spark.checkpoints.state_lookup import Lookups
-from dovetail.spark.checkpoints.state_reader import listing
+from dovetail.spark.checkpoints.stores import listing
 from dovetail.spark.metrics.history import of_json, recorded_after
 from dovetail.spark.metrics.progress import Progress
 

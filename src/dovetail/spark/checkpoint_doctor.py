@@ -9,8 +9,9 @@ from typing import Any
 
 from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.spark.checkpoints.changelog_files import Unknown
-from dovetail.spark.checkpoints.checkpoint import AT, BEGINNING, NAME, REPARTITIONING
+from dovetail.spark.checkpoints.checkpoint import AT, BEGINNING, REPARTITIONING
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
+from dovetail.spark.checkpoints.stage_layout import NAME
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.doctor import Finding, Report
 

@@ -18,7 +18,9 @@ from pyspark.daemon import manager
 import dovetail.operators.joins.delta_join
 import dovetail.operators.joins.lookup
 import dovetail.operators.registry
-import dovetail.spark.execution.buckets  # noqa: F401
+import dovetail.plan.types.aggregates
+import dovetail.spark.execution.buckets
+import dovetail.spark.query.start  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.api.tables import Table
 from dovetail.physical.planner import plan_of
+from dovetail.plan.fingerprint import describe_input
 from dovetail.spark.checkpoints.stage_layout import _KERNELS, described, layout
 
 COLUMNS = {
@@ -61,7 +63,9 @@ def test_stores_are_read_as_they_were_written(kind: str) -> None:
     plan = plan_of(nodes, buckets=2, emit="change")
     (read,) = [
         one.stores["groups"]
-        for one in layout(json.loads(json.dumps(described(plan.stages, nodes))))
+        for one in layout(
+            json.loads(json.dumps(described(plan.stages, partial(describe_input, nodes))))
+        )
         if "groups" in one.stores
     ]
     assert read == plan.stages[-1].fragment.stores["groups"]

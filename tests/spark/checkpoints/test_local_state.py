@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.local_rows import local_rows
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
-from dovetail.spark.checkpoints.store_rows import local_rows
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 pytest.importorskip("rocksdict")

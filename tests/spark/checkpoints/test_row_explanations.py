@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail import cli, testing
+from dovetail import testing
+from dovetail.command.why import why
 from dovetail.errors import CheckpointError, ConfigurationError, PlanError
 
 ORDERS = [
@@ -136,12 +137,12 @@ def test_the_command_prints_it(
     vars(module)["totals"] = tables["totals"]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     expected = driver.explain_row(9, tables["totals"])
-    cli.why(str(checkpoint), "explained_shop:totals", ["customer=9"])
+    why(str(checkpoint), "explained_shop:totals", ["customer=9"])
     assert capsys.readouterr().out == f"{expected}\n"
-    cli.why(str(checkpoint), "explained_shop:totals", ["customer=9"], as_json=True)
+    why(str(checkpoint), "explained_shop:totals", ["customer=9"], as_json=True)
     assert json.loads(capsys.readouterr().out) == expected.to_dict()
     with pytest.raises(PlanError, match="customer=x is no int64"):
-        cli.why(str(checkpoint), "explained_shop:totals", ["customer=x"])
+        why(str(checkpoint), "explained_shop:totals", ["customer=x"])
 
 
 def test_other_names_and_topologies_are_refused(ran: Any) -> None:

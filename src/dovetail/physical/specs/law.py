@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -15,7 +15,10 @@ from dovetail.aggregates.aggregate import Aggregate
 from dovetail.base.columns import EVENT_TIME, is_reserved
 from dovetail.physical.source import SourceSpec, unique
 from dovetail.plan.metrics import metric
-from dovetail.plan.nodes import Entry
+
+if TYPE_CHECKING:
+    # Readers of a checkpoint need stores without plans, and so without pyspark.
+    from dovetail.plan.nodes import Entry
 
 Sources: TypeAlias = Sequence[SourceSpec]
 Kind: TypeAlias = Literal["rows", "versions", "records", "queue"]

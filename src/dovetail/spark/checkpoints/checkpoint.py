@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
@@ -19,13 +20,11 @@ from dovetail.plan.spark_sources import SparkSource, leaves_of, numbered
 from dovetail.platform import jvm
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
-from dovetail.spark.checkpoints.stage_layout import described
+from dovetail.spark.checkpoints.stage_layout import FORMAT_VERSION, NAME, described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMAT_VERSION = 3
-NAME = "dovetail.json"
 BEGINNING = "beginning"
 """Key of a binding: the steps that are left before the query can start.
 
@@ -78,7 +77,7 @@ def binding_of(
         "plan": describe(*nodes),
         "buckets": plan.buckets,
         "partitions": partitions,
-        "stages": described(plan.stages, nodes),
+        "stages": described(plan.stages, partial(describe_input, nodes)),
         "reads": [
             [None if source.static else identity(describe_input(nodes, source)), leaves, numbers]
             for source, leaves, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True)

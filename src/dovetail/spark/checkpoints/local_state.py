@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+from dovetail.arrays.bucket_labels import bucket_labels, bucket_number
 from dovetail.spark.checkpoints.changelog_files import Unknown, blob_of, changes
 from dovetail.spark.checkpoints.state_files import Committed, ManifestBlobs, StatefulOperator
-from dovetail.spark.execution.buckets import bucket_labels, bucket_number
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 
@@ -33,6 +33,7 @@ _FAMILY = "blobs"
 class LocalFiles:
     """The files of a checkpoint on a local disk."""
 
+    has_frames = False
     reads_pieces = True
 
     def __init__(self, folder: Path) -> None:

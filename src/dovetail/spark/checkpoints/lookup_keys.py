@@ -12,7 +12,6 @@ from dovetail.arrays.equality import canonical
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.physical.specs.law import Store
-from dovetail.plan.types.arrow import spark_schema
 
 Keys: TypeAlias = Annotated[
     Sequence[Any],
@@ -91,6 +90,8 @@ def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             array = pa.nulls(1, field.type)
         if array.null_count:
+            from dovetail.plan.types.arrow import spark_schema
+
             (type_,) = spark_schema(pa.schema([field]))
             raise PlanError(
                 caller,

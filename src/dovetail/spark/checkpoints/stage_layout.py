@@ -1,16 +1,17 @@
 """The description of stages and their stores in a checkpoint's file.
 
-With it, state can be read without the topology that wrote it.
+With it, state can be read without the topology that wrote it, and without pyspark, whose import
+takes longer than to read a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.collect import CollectList, CollectSet, LastRow
@@ -21,11 +22,15 @@ from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 from dovetail.aggregates.top import Top
 from dovetail.physical.specs.law import Accumulated, Store
-from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import describe_input
-from dovetail.plan.nodes import Node
-from dovetail.plan.types.arrow import arrow_schema, spark_schema
 
+if TYPE_CHECKING:
+    from dovetail.physical.stage import Stage
+    from dovetail.plan.nodes import Entry
+
+NAME = "dovetail.json"
+"""The name of a checkpoint's own file."""
+FORMAT_VERSION = 3
+"""The version of what that file says."""
 _KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (
@@ -34,6 +39,22 @@ _KERNELS: dict[str, Any] = {
         *(CountDistinct, ApproxCountDistinct),
     )
 }
+_TYPES = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""Spark's types by their names in JSON."""
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -50,17 +71,18 @@ class StageLayout:
     (``fingerprint.describe_input``)."""
 
 
-def described(stages: Iterable[Stage], nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """Return stages, in the order in which they run, as JSON data.
-
-    ``nodes``: the results of their topology.
+def described(
+    stages: Iterable[Stage], describe: Callable[[Entry], Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return stages, in the order in which they run, as JSON data. ``describe``: the function that
+    describes an input (``fingerprint.describe_input``).
     """
     return [
         {
             "title": stage.fragment.title,
             "topology": stage.fragment.topology,
             "stores": {name: _store(store) for name, store in stage.fragment.stores.items()},
-            "inputs": {name: describe_input(nodes, entry) for name, entry in stage.inputs.items()},
+            "inputs": {name: describe(entry) for name, entry in stage.inputs.items()},
         }
         for stage in stages
     ]
@@ -121,9 +143,36 @@ def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
 
 def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:
     """Return columns as the JSON data of a Spark schema."""
+    from dovetail.plan.types.arrow import spark_schema
+
     return spark_schema(pa.schema(columns)).jsonValue()
 
 
-def _columns_of(columns: dict[str, Any]) -> tuple[pa.Field, ...]:
-    """Return the columns of a Spark schema's JSON data."""
-    return tuple(arrow_schema(StructType.fromJson(columns)))
+def _columns_of(columns: Mapping[str, Any]) -> tuple[pa.Field, ...]:
+    """Return the columns of a Spark schema's JSON data, nullable at every depth."""
+    return tuple(pa.field(field["name"], _type_of(field["type"])) for field in columns["fields"])
+
+
+def _type_of(type_: str | Mapping[str, Any]) -> pa.DataType:
+    """Return the Arrow type of a Spark type's JSON data."""
+    if isinstance(type_, str):
+        decimal = _DECIMAL.fullmatch(type_)
+        if decimal is not None:
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        return _TYPES[type_] if type_ in _TYPES else _type_by_spark(type_)
+    if type_["type"] == "array":
+        return pa.list_(pa.field("element", _type_of(type_["elementType"])))
+    if type_["type"] == "map":
+        value = pa.field("value", _type_of(type_["valueType"]))
+        return pa.map_(pa.field("key", _type_of(type_["keyType"]), nullable=False), value)
+    return pa.struct(_columns_of(type_))
+
+
+def _type_by_spark(type_: str) -> pa.DataType:
+    """Return the Arrow type of a rare type, such as an interval."""
+    from pyspark.sql.types import StructType
+
+    from dovetail.plan.types.arrow import arrow_schema
+
+    column = {"name": "value", "type": type_, "nullable": True, "metadata": {}}
+    return arrow_schema(StructType.fromJson({"fields": [column]})).field("value").type

@@ -1,32 +1,15 @@
 """The files of a checkpoint: its own file, Spark's logs, and the blobs in Spark's state store.
 
-Spark reads those on any file system, for sessions of any kind. ``local_state`` reads those on a
-local disk, without Spark.
+``spark_files`` reads those on any file system, for sessions of any kind. ``local_state`` reads
+those on a local disk, without Spark.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from dovetail.errors import ConfigurationError
-from dovetail.platform.files import Folder
-from dovetail.platform.spark_errors import refused
-from dovetail.spark.checkpoints.checkpoint import CheckpointFile
-from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
-
-MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
-"""The SQL condition for blobs that are not segments."""
-_QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
-"""The characters of a path that a URI must quote."""
 
 
 class StatefulOperator(NamedTuple):
@@ -85,109 +68,7 @@ class StateFiles(Protocol):
     ) -> Iterator[tuple[str, bytes]]:
         """Yield the blobs of these names, each with the label of its bucket."""
 
+    has_frames: bool
+    """True if Spark reads the files, so that their rows can be read as frames."""
     reads_pieces: bool
     """True if a segment costs by its own size alone, False if each call has a high price."""
-
-
-class SparkFiles:
-    """The files as Spark reads them."""
-
-    reads_pieces = False
-
-    def __init__(self, session: SparkSession, checkpoint: str) -> None:
-        self.session, self.checkpoint = session, checkpoint.rstrip("/")
-        self._folder: Folder | None = None
-
-    def text(self, name: str) -> str | None:
-        """Return a file's text; None if there is no such file."""
-        path = f"{self.checkpoint}/{name}"
-        try:
-            row = self.session.read.text(path, wholetext=True).head()
-        except PySparkException:
-            return None
-        assert row is not None
-        return str(row[0])
-
-    def has(self, name: str) -> bool:
-        """Say whether there is such a file."""
-        return self._files.has(name)
-
-    def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
-        return self._files.read(name)
-
-    def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return the checkpoint's own file, after Spark's metadata is mended in a moved one."""
-        return CheckpointFile(self.session, self.checkpoint).in_its_place(bound, caller)
-
-    def committed(self, caller: str) -> Committed | None:
-        """Return what can be read; None if nothing is stored yet."""
-        refuse_unreadable(caller, self.checkpoint)
-        self.session.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
-        with refused(caller, f"Spark cannot read {self.checkpoint}", "Mend what it names"):
-            rows = self.session.read.format("state-metadata").load(self.checkpoint).collect()
-        if not rows:
-            return None
-        operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in rows]
-        first, last = max(r["minBatchId"] for r in rows), min(r["maxBatchId"] for r in rows)
-        return Committed(operators, first, last)
-
-    def manifests(
-        self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
-    ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all buckets, by one job for all operators."""
-        listed = list(operators)
-        frames = [
-            self.frame(caller, operator, batch).withColumn("operator", F.lit(index))
-            for index, operator in enumerate(listed)
-        ]
-        by_bucket = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in listed]
-        for row in reduce(DataFrame.union, frames).where(MANIFESTS).collect() if frames else ():
-            by_bucket[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
-        return dict(zip(listed, by_bucket, strict=True))
-
-    def segments(
-        self,
-        caller: str,
-        operator: StatefulOperator,
-        batch: int,
-        buckets: int,
-        names: Mapping[str, int],
-    ) -> Iterator[tuple[str, bytes]]:
-        """Yield the blobs of these names."""
-        frame = self.frame(caller, operator, batch).where(F.col("name").isin(list(names)))
-        for row in frame.toLocalIterator():
-            yield row["name"], bytes(row["blob"])
-
-    def frame(self, caller: str, operator: StatefulOperator, batch: int | None) -> DataFrame:
-        """Return the blobs of an operator's buckets: ``bucket`` (the label), ``name`` and ``blob``.
-        Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
-        """
-        reader = self.session.read.format("statestore").option("operatorId", operator.number)
-        reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))
-        problem = f"Spark cannot read {self.checkpoint}"
-        with refused(caller, problem, "Mend what it names"):
-            return reader.load(self.checkpoint).select(
-                F.col("key.bucket").alias("bucket"),
-                F.col("user_map_key.name").alias("name"),
-                F.col("user_map_value.blob").alias("blob"),
-            )
-
-    @property
-    def _files(self) -> Folder:
-        if self._folder is None:
-            self._folder = Folder(self.session, self.checkpoint)
-        return self._folder
-
-
-def refuse_unreadable(caller: str, checkpoint: str) -> None:
-    """Raise ``ConfigurationError`` for a path that Spark's readers of state would quote twice, and
-    so not find.
-    """
-    quoted = _QUOTED.search(checkpoint)
-    if quoted is not None:
-        raise ConfigurationError(
-            caller,
-            f"Spark cannot read the state of {checkpoint}, for its path has a {quoted[0]!r}",
-            "Move the checkpoint to a path without it",
-        )

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import combined, low_half, spark_hash
 from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
@@ -32,7 +33,8 @@ from dovetail.operators.job import END_OF_TIME
 from dovetail.spark.checkpoints.changelog_files import Unknown, changes
 from dovetail.spark.checkpoints.local_state import local_files
 from dovetail.spark.checkpoints.lookup_keys import Keys, columns_of
-from dovetail.spark.checkpoints.state_files import SparkFiles, StateFiles, StatefulOperator
+from dovetail.spark.checkpoints.spark_files import SparkFiles
+from dovetail.spark.checkpoints.state_files import StateFiles, StatefulOperator
 from dovetail.spark.checkpoints.state_reader import Moment
 from dovetail.spark.checkpoints.stores import (
     CheckpointStores,
@@ -41,7 +43,6 @@ from dovetail.spark.checkpoints.stores import (
     refuse_other_times,
     runs_of,
 )
-from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import Ints, Segment, SegmentCache, decode
@@ -259,7 +260,7 @@ class Lookups:
         self._followed.add((stage_store.stage.number, stage_store.name))
         tables = [store_contents.schema_of(stage_store.store).empty_table()]
         for label, manifest in stage_store.buckets.items():
-            bucket = bucket_labels(manifest.buckets).index(label)
+            bucket = bucket_number(label, manifest.buckets)
             asked_row = np.flatnonzero(bucket_of(route, manifest.buckets) == bucket)
             if len(asked_row) == 0:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from os import fspath
 from typing import Annotated, Any, Protocol, TypeAlias
@@ -25,7 +25,7 @@ from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.lookup_keys import Keys
 from dovetail.spark.checkpoints.state_results import result, result_named
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
-from dovetail.spark.checkpoints.stores import CheckpointStores, moment, refuse_other_times
+from dovetail.spark.checkpoints.stores import CheckpointStores, listing, refuse_other_times
 
 Moment: TypeAlias = Annotated[
     datetime, Rule("a datetime with its time zone", lambda t: t.tzinfo is not None)
@@ -216,33 +216,3 @@ def _refuse_for(what: str, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise ConfigurationError("read_state", f"{name}= goes with {what}", "Name one")
-
-
-def listing(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
-    """Yield a row of ``_LISTING`` for each store, by the names of its columns."""
-    stores = stored.stores
-    offsets = stored.offsets() if stores else []
-    for stage_store in stores:
-        runs = [stage_store.runs(bucket) for bucket in stage_store.buckets]
-        segments = [
-            segment for bucket_part in runs for run in bucket_part.runs for segment in run.segments
-        ]
-        times = [
-            bucket_part.stream_time_us[clock]
-            for bucket_part in stage_store.buckets.values()
-            for clock in stage_store.store.clocks or range(len(bucket_part.stream_time_us))
-        ]
-        yield {
-            "stage": stage_store.stage.number,
-            "operator": stage_store.stage.title,
-            "store": stage_store.name,
-            "table": stage_store.store.of or None,
-            "holds": stage_store.store.holds,
-            "rows": sum(segment.rows for segment in segments),
-            "bytes": sum(segment.size_bytes for segment in segments),
-            "segments": len(segments),
-            "buckets": sum(bool(bucket_part.runs) for bucket_part in runs),
-            "stream_time": max((moment(t) for t in times if t is not None), default=None),
-            "batch": stored.batch,
-            "offsets": offsets,
-        }

@@ -8,30 +8,27 @@ the files that the micro-batch has left. So a running query is not disturbed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import Any, NamedTuple
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine.store_contents import horizon_us
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.specs.law import Store
-from dovetail.spark.checkpoints import checkpoint as binding
-from dovetail.spark.checkpoints.stage_layout import StageLayout, layout
-from dovetail.spark.checkpoints.state_files import (
-    ManifestBlobs,
-    SparkFiles,
-    StateFiles,
-    StatefulOperator,
-)
+from dovetail.spark.checkpoints.stage_layout import FORMAT_VERSION, NAME, StageLayout, layout
+from dovetail.spark.checkpoints.state_files import ManifestBlobs, StateFiles, StatefulOperator
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dovetail.spark.checkpoints.spark_files import SparkFiles
 
 _FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
@@ -88,6 +85,8 @@ class CheckpointStores:
         ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
         batch.
         """
+        from dovetail.spark.checkpoints.spark_files import SparkFiles
+
         return cls.read(caller, SparkFiles(spark, checkpoint), batch)
 
     @classmethod
@@ -129,7 +128,7 @@ class CheckpointStores:
     @property
     def has_frames(self) -> bool:
         """True if Spark reads the stores, so that they can be read as frames."""
-        return isinstance(self.files, SparkFiles)
+        return self.files.has_frames
 
     @property
     def checkpoint(self) -> str:
@@ -143,8 +142,8 @@ class CheckpointStores:
 
     @property
     def _by_spark(self) -> SparkFiles:
-        assert isinstance(self.files, SparkFiles)
-        return self.files
+        assert self.has_frames
+        return cast("SparkFiles", self.files)
 
     @cached_property
     def _buckets(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
@@ -221,12 +220,12 @@ def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
     unreadable or of another version.
     """
-    path = f"{files.checkpoint}/{binding.NAME}"
-    text = files.text(binding.NAME)
+    path = f"{files.checkpoint}/{NAME}"
+    text = files.text(NAME)
     if text is None:
         raise CheckpointError(
             caller,
-            f"{files.checkpoint} has no {binding.NAME}",
+            f"{files.checkpoint} has no {NAME}",
             "Give the checkpoint= of a query that was started with write_stream",
         )
     try:
@@ -234,11 +233,10 @@ def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
     except ValueError as error:
         problem = f"{path} cannot be read"
         raise CheckpointError(caller, problem, "Restore it from a copy") from error
-    if bound.get("version") != binding.FORMAT_VERSION:
+    if bound.get("version") != FORMAT_VERSION:
         raise CheckpointError(
             caller,
-            f"{path} has format {bound.get('version')}, this version reads "
-            f"{binding.FORMAT_VERSION}",
+            f"{path} has format {bound.get('version')}, this version reads {FORMAT_VERSION}",
             "Read it with the version that wrote it",
         )
     return files.in_its_place(bound, caller)
@@ -304,3 +302,33 @@ def moment(us: int) -> datetime:
 def in_us(time: datetime) -> int:
     """Return a ``datetime`` in microseconds since 1970."""
     return (time - moment(0)) // timedelta(microseconds=1)
+
+
+def listing(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
+    """Yield a row for each store, by the names of the columns that ``read_state`` describes."""
+    stores = stored.stores
+    offsets = stored.offsets() if stores else []
+    for stage_store in stores:
+        runs = [stage_store.runs(bucket) for bucket in stage_store.buckets]
+        segments = [
+            segment for bucket_part in runs for run in bucket_part.runs for segment in run.segments
+        ]
+        times = [
+            bucket_part.stream_time_us[clock]
+            for bucket_part in stage_store.buckets.values()
+            for clock in stage_store.store.clocks or range(len(bucket_part.stream_time_us))
+        ]
+        yield {
+            "stage": stage_store.stage.number,
+            "operator": stage_store.stage.title,
+            "store": stage_store.name,
+            "table": stage_store.store.of or None,
+            "holds": stage_store.store.holds,
+            "rows": sum(segment.rows for segment in segments),
+            "bytes": sum(segment.size_bytes for segment in segments),
+            "segments": len(segments),
+            "buckets": sum(bool(bucket_part.runs) for bucket_part in runs),
+            "stream_time": max((moment(t) for t in times if t is not None), default=None),
+            "batch": stored.batch,
+            "offsets": offsets,
+        }

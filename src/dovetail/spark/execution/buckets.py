@@ -9,12 +9,12 @@ import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from dovetail.arrays.hashing import spark_preimage
+from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.batches.spool import Spool
 from dovetail.engine.fragment import SLICE_BYTES, Processed, process
@@ -28,27 +28,6 @@ from dovetail.state.segment import SegmentCache
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
-
-def bucket_labels(buckets: int) -> list[int]:
-    """Return the label of each bucket, under which it is shuffled and its state is stored.
-
-    A label is a number whose Spark hash is the bucket's own number. So bucket b goes to partition
-    ``b % partitions``, as evenly as can be for any number of partitions. A bucket's state is found
-    again whatever number the session sets.
-    """
-    return [spark_preimage(bucket) for bucket in range(buckets)]
-
-
-def bucket_number(label: int, buckets: int) -> int:
-    """Return the bucket of a label; ``KeyError`` for a number that is no label."""
-    return _numbers(buckets)[label]
-
-
-@cache
-def _numbers(buckets: int) -> dict[int, int]:
-    """Return the bucket of each label; computed once in a worker."""
-    return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.errors import ConfigurationError
 from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters, leaving_out
@@ -70,9 +71,8 @@ from dovetail.spark.checkpoints.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
-from dovetail.spark.checkpoints.state_files import refuse_unreadable
+from dovetail.spark.checkpoints.spark_files import refuse_unreadable
 from dovetail.spark.checkpoints.stores import CheckpointStores
-from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import first_load, initial_rows, row_files
 from dovetail.spark.migration.carried_over import CarriedOver, carried_over

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.base.validation import Path, Rule
 from dovetail.engine.idle import Idle, idle_us
 from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning, PlanError
@@ -39,7 +40,6 @@ from dovetail.spark.checkpoints.checkpoint import (
     refuse_repartitioning,
     refuse_unfit,
 )
-from dovetail.spark.execution.buckets import bucket_labels
 from dovetail.spark.execution.delta_join import refuse_unreachable
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog

@@ -1,0 +1,28 @@
+"""The labels of buckets: the numbers under which Spark shuffles them and stores their state."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from dovetail.arrays.hashing import spark_preimage
+
+
+def bucket_labels(buckets: int) -> list[int]:
+    """Return the label of each bucket, under which it is shuffled and its state is stored.
+
+    A label is a number whose Spark hash is the bucket's own number. So bucket b goes to partition
+    ``b % partitions``, as evenly as can be for any number of partitions. A bucket's state is found
+    again whatever number the session sets.
+    """
+    return [spark_preimage(bucket) for bucket in range(buckets)]
+
+
+def bucket_number(label: int, buckets: int) -> int:
+    """Return the bucket of a label; ``KeyError`` for a number that is no label."""
+    return _numbers(buckets)[label]
+
+
+@cache
+def _numbers(buckets: int) -> dict[int, int]:
+    """Return the bucket of each label; computed once in a process."""
+    return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}

@@ -1,0 +1,133 @@
+"""The parts of a store that are read for some keys and columns, and its rows from a local disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path as LocalPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.bucket_labels import bucket_number
+from dovetail.arrays.grouping import bucket_of
+from dovetail.arrays.hashing import spark_hash
+from dovetail.base.columns import POSITION
+from dovetail.engine import store_contents
+from dovetail.errors import ConfigurationError
+from dovetail.physical.specs.law import Store
+from dovetail.spark.checkpoints.lookup_keys import columns_of
+from dovetail.spark.checkpoints.stores import CheckpointStores, Kept, runs_of
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.runs import Runs
+from dovetail.state.segment import Segment, SegmentCache, decode
+
+
+class BucketRuns(NamedTuple):
+    """The parts of a bucket that are read for a store."""
+
+    runs: Runs
+    """The store's own sorted runs."""
+    beside: Mapping[str, Runs]
+    """The runs of the stores that are read beside it, by name."""
+    horizon_us: int
+    """The begin of its history."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments that are read."""
+        return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
+
+
+class Selection(NamedTuple):
+    """The parts of a store that are read for some keys and columns."""
+
+    store: Store
+    """The store, with the columns that are read."""
+    asked: Sequence[pa.Array] | None
+    """The key columns, one row per key; None for all keys."""
+    buckets: Mapping[int, BucketRuns]
+    """The parts of each bucket, by label."""
+    unread: Collection[str]
+    """The stored columns that are left out."""
+
+
+def local_rows(
+    stored: CheckpointStores,
+    stage_store: Kept,
+    *,
+    keys: Sequence[Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of a store in this process, some at a time, as ``rows`` has them."""
+    store, asked, buckets, unread = selected(stored, stage_store, keys, columns)
+    assert stored.batch is not None
+    for label, bucket in buckets.items():
+        segments = {segment.id: segment for segment in bucket.segments}
+        if not segments:
+            continue
+        labels = dict.fromkeys(segments, label)
+        with tempfile.TemporaryDirectory(prefix="dovetail-read-") as directory:
+            cache = SegmentCache(LocalPath(directory))
+            for name, blob in stored.files.segments(
+                stored.caller, stage_store.operator, stored.batch, stored.buckets, labels
+            ):
+                cache.add(segments[name], decode(blob, unread))
+            for table in store_contents.rows(store, *bucket, MemoryBlobs(), cache):
+                yield table if asked is None else _of_keys_here(table, store, asked)
+
+
+def selected(
+    stored: CheckpointStores,
+    stage_store: Kept,
+    keys: Sequence[Any] | None,
+    columns: Sequence[str] | None,
+) -> Selection:
+    """Return what ``rows`` reads."""
+    store = stage_store.store
+    if columns is not None:
+        column_names = store_contents.schema_of(store).names
+        for name in columns:
+            if name not in column_names:
+                raise ConfigurationError(
+                    stored.caller,
+                    f"{store.of or stage_store.name} has no column {name!r}",
+                    f"It has {', '.join(column_names)}",
+                )
+        store = store.only(columns)
+    asked = None if keys is None else columns_of(stored.caller, store, keys)
+    # Records that wait lie by the time at which they are due.
+    by_hash = store.hashed and store.kind != "queue"
+    hashes = spark_hash(asked) if asked is not None and by_hash else None
+    buckets = {}
+    for label, manifest in stage_store.buckets.items():
+        runs = stage_store.runs(label)
+        if hashes is not None:
+            bucket_part = bucket_of(hashes, manifest.buckets) == bucket_number(
+                label, manifest.buckets
+            )
+            runs = runs.holding(np.sort(hashes[bucket_part]).tolist())
+        buckets[label] = _bucket(stage_store, label, runs)
+    unread = {*stage_store.store.stored}.difference(store.stored)
+    return Selection(store, asked, buckets, unread)
+
+
+def _of_keys_here(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> pa.Table:
+    """Return the rows of ``table`` with one of the keys ``asked``."""
+    names = [field.name for field in store.own_key]
+    if len(names) == 1:  # a join imports much
+        return table.filter(pc.is_in(table.column(names[0]), asked[0]))
+    keys = pa.table(list(asked), names=names)
+    at = pa.array(range(len(table)), pa.int64())
+    placed = table.select(names).append_column(POSITION, at)
+    rows_asked = placed.join(keys, names, join_type="left semi").column(POSITION)
+    return table.take(rows_asked.combine_chunks().sort())
+
+
+def _bucket(stage_store: Kept, label: int, runs: Runs) -> BucketRuns:
+    """Return the parts of a bucket that are read for these runs of a store."""
+    manifest = stage_store.buckets[label]
+    beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
+    return BucketRuns(runs, beside, store_contents.horizon_us(stage_store.store, manifest))
