@@ -70,7 +70,7 @@ def renewed_versions(
     """
     places = delta_tables.internal_names(keys, schema.names)
     ends = _ends(_stored(stored, places), places, keys)
-    actions = _versions(_placed(changes, places), places, keys, ends)
+    actions = _versions(_placed(changes, places), places, keys, ends=ends)
     rows = actions.where(F.col(CHANGE) != _DROP)
     return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
