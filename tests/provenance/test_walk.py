@@ -278,6 +278,19 @@ def test_records_of_a_window_are_known_after_it_has_closed() -> None:
     )
 
 
+def test_a_session_has_its_records_and_a_former_one_is_gone() -> None:
+    views = testing.stream("views", key="user", schema={"user": TEXT})
+    sessions = views.group_by("user").window(dt.windows.session("10 us", grace="1 hour"))
+    driver = testing.Driver(sessions.agg(n=dt.count()).to_table())
+    driver.pipe(views, [{"user": "ann"}, {"user": "ann"}, {"user": "ann"}], timestamp=[5, 40, 9])
+    spans = [{"window_start": moment(5), "window_end": moment(end)} for end in (9, 5)]
+    session, former = (driver.explain_row({"user": "ann", **span}) for span in spans)
+    assert session.values == {"n": 2}
+    assert [row.time for row in session.input_rows] == [moment(5), moment(9)]
+    assert former.presence == "none"
+    assert former.reason == "views has no session with user 'ann', window_start 5, window_end 5"
+
+
 def test_a_window_closes_by_the_time_of_its_own_input() -> None:
     views = testing.stream("views", key="user", schema={"user": TEXT})
     names = testing.table("names", key="user", schema={"user": TEXT, "name": TEXT})

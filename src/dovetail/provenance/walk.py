@@ -232,7 +232,10 @@ class Walk(JoinedRows):
         stages: Sequence[Stage],
     ) -> RowExplanation:
         """Explain a group of a stream's records, of which only the aggregates are stored."""
-        records = None if self.records is None else group_records(self.records, node, key)
+        fixed = node.windows is None or node.windows.fixed
+        # Records within a former session may belong to a longer one by now.
+        all_records = self.records if fixed or rows else None
+        records = None if all_records is None else group_records(all_records, node, key)
         if records is not None:
             return self._of_records(node, key, rows, records)
         gone = f"the records of {node.input.name} are not stored, only what they come to"
@@ -247,9 +250,8 @@ class Walk(JoinedRows):
                 return unknown_row(node, key, closed)
         if rows is None:
             return unknown_row(node, key, gone)
-        return explanation_of(
-            node, key, "none", reason=f"{node.input.name} had no record with {group}"
-        )
+        had = "had no record" if fixed else "has no session"
+        return explanation_of(node, key, "none", reason=f"{node.input.name} {had} with {group}")
 
     def _of_records(
         self,
