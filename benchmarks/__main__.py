@@ -10,6 +10,7 @@ from benchmarks import (
     delta_join,
     delta_sink,
     foreign_key,
+    guard,
     kafka_exactly_once,
     latency,
     nexmark,
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "start": start,
     "latency": latency,
     "scaling": scaling,
+    "guard": guard,
     "state": state,
 }
 
