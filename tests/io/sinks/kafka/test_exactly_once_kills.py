@@ -1,8 +1,9 @@
-"""A query into two topics exactly once whose processes are killed as they write: in the end readers
-of committed records see what an unbroken query leaves, each record once and in order.
+"""A query into two topics exactly once whose processes and broker are killed as they write: in the
+end readers of committed records see what an unbroken query leaves, each record once and in order.
 
-Run as a script, this module is the driver. Its executor is a process of its own, of which there is
-a new one each time it is killed.
+``DOVETAIL_KILLS=60 ./dev test -m slow tests/io/sinks/kafka/test_exactly_once_kills.py`` is a
+campaign. Run as a script, this module is the driver. Its executor is a process of its own, of which
+there is a new one each time it is killed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,9 @@ import drivers
 import psutil
 import pytest
 import small_session
-from bench.parameters import slow_after
 from committed_topics import by_key
+from kafka_broker import BROKER, free_port
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,11 +38,14 @@ from dovetail.io.sinks.kafka.client import PREFIX
 KEYS, TRANSACTIONS = 7, 2
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+KILLS = int(os.environ.get("DOVETAIL_KILLS", "6"))
+KINDS = ("executor", "worker", "broker", "driver")
 
 
 def start(spark: SparkSession, arguments: Sequence[str], most: int | None) -> StreamingQuery:
     """The latest record of each key of a topic into one, and their number into another: each record
-    has its own result.
+    has its own result. The query ends once it has read all, but without end where ``most`` limits
+    its micro-batches.
     """
     servers, source, echo, counts, checkpoint = arguments
     records = dt.Stream.from_topic(
@@ -63,11 +70,12 @@ def start(spark: SparkSession, arguments: Sequence[str], most: int | None) -> St
             (counted, counts),
         )
     }
-    return dt.run(sinks, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=2)
+    trigger = {"availableNow": True} if most is None else None
+    return dt.run(sinks, checkpoint=checkpoint, trigger=trigger, buckets=2)
 
 
-def feed(spark: SparkSession, servers: str, topic: str, records: int) -> None:
-    rows = spark.range(records, numPartitions=1).selectExpr(
+def feed(spark: SparkSession, servers: str, topic: str, numbers: range) -> None:
+    rows = spark.range(numbers.start, numbers.stop, numPartitions=1).selectExpr(
         f"string(id % {KEYS}) AS key", "string(id) AS value"
     )
     options = {"kafka.bootstrap.servers": servers, "topic": topic}
@@ -82,75 +90,122 @@ def assert_exact(servers: str, echo: str, counts: str, records: int) -> None:
     }
 
 
-class Transactions:
-    """The transactions of the query on the broker."""
+class Broker:
+    """A broker of a test's own, which is killed and started again with its data."""
 
-    def __init__(self, spark: SparkSession, servers: str) -> None:
-        jvm: Any = spark._jvm
-        self._admin = jvm.org.apache.kafka.clients.admin.Admin.create(
-            {"bootstrap.servers": servers}
-        )
+    def __init__(self) -> None:
+        self._environment = os.environ | {"DOVETAIL_KAFKA_PORT": str(free_port())}
+        self.address = self._start()
 
-    def are_open(self, checkpoint: Path) -> bool:
-        """Whether one is begun and not yet ended."""
-        metadata = checkpoint / "metadata"
-        if not metadata.exists():
-            return False
-        with suppress(ValueError):
-            query = json.loads(metadata.read_text())["id"]
-            listed = self._admin.listTransactions().all().get()
-            return any(
-                one.transactionalId().startswith(f"{PREFIX}{query}")
-                and one.state().toString() in OPEN
-                for one in listed
-            )
+    def _start(self) -> str:
+        address, _, pid = self._run("start").partition(" (pid ")
+        self._pid = int(pid.strip(" )\n"))
+        return address
+
+    def _run(self, command: str) -> str:
+        return subprocess.run(
+            [BROKER, command], env=self._environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    def kill(self, absent_s: float) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        time.sleep(absent_s)
+        self._start()
+
+    def wipe(self) -> None:
+        self._run("wipe")
+
+
+@contextmanager
+def broker(spark: SparkSession, partitions: dict[str, int]) -> Iterator[tuple[Broker, Any]]:
+    """A broker with these topics, and Java's client of its administration."""
+    started, kafka = Broker(), spark._jvm.org.apache.kafka.clients.admin  # type: ignore[union-attr]
+    admin: Any = kafka.Admin.create({"bootstrap.servers": started.address})
+    try:
+        topics = [kafka.NewTopic(name, count, 1) for name, count in partitions.items()]
+        admin.createTopics(topics).all().get()
+        yield started, admin
+    finally:
+        admin.close()
+        started.wipe()
+
+
+def in_transaction(admin: Any, checkpoint: Path) -> bool:
+    """Whether a transaction of the query is begun and not yet ended."""
+    metadata = checkpoint / "metadata"
+    if not metadata.exists():
         return False
+    with suppress(ValueError, Py4JJavaError):  # half of the file is written; the broker starts
+        query = json.loads(metadata.read_text())["id"]
+        listed = admin.listTransactions().all().get()
+        return any(
+            listing.transactionalId().startswith(f"{PREFIX}{query}")
+            and listing.state().toString() in OPEN
+            for listing in listed
+        )
+    return False
 
 
-@pytest.mark.parametrize(
-    ("records", "most", "drivers_killed", "others_killed"),
-    slow_after(0, [(800, 40, 1, 0)]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [40, 6_000])
 def test_committed_records_are_exact_whatever_is_killed(
-    kafka_spark: SparkSession,
-    kafka_servers: str,
-    new_topic: Callable[[int], str],
-    tmp_path: Path,
-    records: int,
-    most: int,
-    drivers_killed: int,
-    others_killed: int,
+    kafka_spark: SparkSession, tmp_path: Path, most: int
 ) -> None:
-    """Executors and their Python workers, again and again, then the driver with them; few records
-    are written by the driver, many by tasks.
+    """Few records are written by the driver, many by tasks. Half of the kills come within a
+    transaction, the others at any moment.
     """
-    rng = random.Random()
-    source, echo, counts = new_topic(2), new_topic(3), new_topic(1)
-    feed(kafka_spark, kafka_servers, source, records)
-    checkpoint = tmp_path / "checkpoint"
-    arguments = [kafka_servers, source, echo, counts, str(checkpoint)]
+    rng, checkpoint = random.Random(), tmp_path / "checkpoint"
     jars = kafka_spark.conf.get("spark.jars") or ""
-    transactions = Transactions(kafka_spark, kafka_servers)
-    killed = in_transaction = 0
-    for _ in range(drivers_killed):
-        script = (__file__, jars, str(most), *arguments)
-        with drivers.running(*script, folder=tmp_path) as driver:
-            for kill in range(others_killed + 1):
-                drivers.wait_until(
-                    lambda: transactions.are_open(checkpoint), driver, "an open transaction"
-                )
-                time.sleep(rng.choice([0, rng.uniform(0, 0.05), rng.uniform(0, 0.5)]))
-                in_transaction += transactions.are_open(checkpoint)
-                if kill < others_killed:
-                    for process in rng.choice([executors, workers])(driver.pid):
-                        with suppress(ProcessLookupError):
-                            os.kill(process, signal.SIGKILL)
-                    time.sleep(0.2)
-                killed += 1
-            assert driver.poll() is None, "the query was done before its driver was killed"
-    start(kafka_spark, arguments, None).awaitTermination()
-    assert_exact(kafka_servers, echo, counts, records)
-    print(f"{killed} kills, {in_transaction} of them in an open transaction")
+    killed: Counter[str] = Counter()
+    records = within = 0
+    victims = [rng.choice(KINDS) for _ in range(KILLS - len(KINDS))] + [*KINDS]
+    rng.shuffle(victims)
+    with broker(kafka_spark, {"in": 2, "echo": 3, "counts": 1}) as (kafka, admin):
+        arguments = [kafka.address, "in", "echo", "counts", str(checkpoint)]
+        while victims:
+            with drivers.running(__file__, jars, str(most), *arguments, folder=tmp_path) as driver:
+                may_end = False
+                while victims and driver.poll() is None:
+                    feed(kafka_spark, kafka.address, "in", range(records, records + 4 * most))
+                    records += 4 * most
+                    wait_for_moment(rng, driver, admin, checkpoint)
+                    victim, open_now = victims[-1], in_transaction(admin, checkpoint)
+                    if victim == "broker":
+                        kafka.kill(rng.uniform(0, 3))
+                        may_end = True  # as a query does whose source gives no answer
+                    elif victim != "driver" and not kill(VICTIMS[victim](driver.pid)):
+                        continue  # the executor is about to start
+                    killed[victims.pop()] += 1
+                    within += open_now
+                    if victim == "driver":
+                        break
+                if not may_end:
+                    driver.refuse_ended()
+        start(kafka_spark, arguments, None).awaitTermination()
+        assert_exact(kafka.address, "echo", "counts", records)
+    print(f"{records} records; kills: {dict(killed)}, {within} of them in an open transaction")
+
+
+def wait_for_moment(
+    rng: random.Random, driver: drivers.Driver, admin: Any, checkpoint: Path
+) -> None:
+    """Wait for an open transaction or, half of the time, for some seconds."""
+    if rng.random() < 0.5:
+        time.sleep(rng.uniform(0, 5))
+        return
+    deadline = time.monotonic() + 240
+    while driver.poll() is None and not in_transaction(admin, checkpoint):
+        assert time.monotonic() < deadline, "not in time: an open transaction"
+        time.sleep(0.005)
+    time.sleep(rng.choice([0, rng.uniform(0, 0.05), rng.uniform(0, 0.5)]))
+
+
+def kill(processes: Sequence[int]) -> bool:
+    """Kill processes; say whether there were any."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return bool(processes)
 
 
 def executors(driver: int) -> list[int]:
@@ -175,6 +230,9 @@ def below(driver: int) -> Iterator[psutil.Process]:
             with suppress(psutil.NoSuchProcess):
                 process.cmdline()
                 yield process
+
+
+VICTIMS = {"executor": executors, "worker": workers}
 
 
 def main(jars: str, most: str, *arguments: str) -> None:
