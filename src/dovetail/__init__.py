@@ -24,6 +24,7 @@ from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, of_topic
 if TYPE_CHECKING:
     from dovetail import checkpoints, errors, formats, lookups, metrics, typing, windows
     from dovetail.api.previews import preview
+    from dovetail.api.replays import replay
     from dovetail.api.results import dead_letters, explain, run
     from dovetail.api.tables import Stream, Table, WindowedTable
     from dovetail.io.sinks.delta.sink import to_delta
@@ -90,6 +91,7 @@ __all__ = [
     "progress",
     "read_current",
     "read_topic",
+    "replay",
     "run",
     "serve",
     "sum",
@@ -112,6 +114,7 @@ _TOPICS = ("windows", "formats", "lookups", "checkpoints", "metrics", "errors", 
 """The modules of names by topic."""
 _NAMES = {
     "api.previews": ("preview",),
+    "api.replays": ("replay",),
     "api.results": (
         "dead_letters",
         "explain",

@@ -2,6 +2,7 @@
 
 from dovetail.api.previews import Preview
 from dovetail.api.tables import GroupedStream, GroupedTable, WindowedStream
+from dovetail.io.sources.replays import Replayed
 from dovetail.page.server import Page
 from dovetail.plan.joins.delta_options import DeltaJoinOptions
 from dovetail.plan.joins.stream_join import Within
@@ -21,6 +22,7 @@ __all__ = [
     "Page",
     "Preview",
     "QueryOptions",
+    "Replayed",
     "RowExplanation",
     "Sink",
     "TriggerOptions",

@@ -94,6 +94,15 @@ class World:
         query.awaitTermination()
         return query
 
+    @property
+    def letters(self) -> DataFrame:
+        """Dead letters of orders with mended columns."""
+        columns = (
+            "_operator string, row string, _timestamp timestamp, id long, orders long, "
+            "orders_n int, at timestamp"
+        )
+        return self.spark.createDataFrame([], columns)
+
     @cached_property
     def a(self) -> dt.SnapshotTable:
         return dt.SnapshotTable.from_delta(self.spark, self.snapshot("a"), key="id")
@@ -569,6 +578,22 @@ CALLS: dict[str, Call] = {
     ),
     "cache": call(
         lambda _: partial(dt.lookups.cache, max_age="1 min"), max_age=SPAN, rows=line("number")
+    ),
+    "Topology.with_replays": call(
+        lambda w: w.orders.with_replays,
+        runs=True,  # a folder is made
+        folder=line(
+            *("text", "column", "span", "path"), wrong=(Given(lambda w: w.folder / "file"),)
+        ),
+    ),
+    "replay": call(
+        lambda w: partial(
+            dt.replay,
+            mended=w.letters,
+            into=w.orders.with_replays(w.new_folder()),
+        ),
+        mended=line(wrong=(Given(lambda w: w.letters.drop("at")),)),
+        into=line(),
     ),
     "Topology.where": call(
         lambda w: partial(w.orders.where, condition="orders > 1"),
@@ -1258,6 +1283,7 @@ UNCALLED = {
     "InputProgress",
     "Preview",
     "Progress",
+    "Replayed",
     "StageProgress",
     "Unused",
     "WindowedStream",

@@ -161,8 +161,8 @@ UNDRAWN: dict[str, str] = {
         (
             *("Table.changelog", "Stream.changelog", "Table.write_stream", "Stream.write_stream"),
             *(
-                "Table.dead_letters",
-                "Stream.dead_letters",
+                *("Table.dead_letters", "Stream.dead_letters", "dt.replay"),
+                *("Table.with_replays", "Stream.with_replays"),
                 "dt.run",
                 "dt.checkpoints.upgrade",
                 "dt.checkpoints.rewind",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from os import fspath
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias, overload
 
 from pyspark.sql import DataFrame
@@ -39,6 +40,7 @@ from dovetail.io.sources.records import (
     readable,
     sound_source,
 )
+from dovetail.io.sources.replays import replayed
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, notebook_forms
 from dovetail.plan import views
@@ -747,6 +749,55 @@ class Topology(Planned):
         source = replace(source, grows=records.value.grows)
         made: Node = transacted(source, TRANSACTION) if records.value.transacts else source
         return cls(filled(made, UNSENT, "fail") if records.value.keeps else made)
+
+    @validated
+    def with_replays(self, folder: Path) -> Self:
+        """Read mended dead letters from a folder, beside the rows of this source.
+
+        ``dt.replay`` sends them there, while the query runs or before its next start.
+
+        Parameters
+        ----------
+        folder : str or path
+            A folder of this source's own, which is created.
+
+        Returns
+        -------
+        Table or Stream
+            The source, with the mended rows among its rows.
+
+        Raises
+        ------
+        PlanError
+            If this is not what a reader has returned, or if it is read with ``shared_log``.
+
+        See Also
+        --------
+        replay : Send mended dead letters to the folder.
+        dead_letters : The dead letters of a query, as one of its results.
+
+        Notes
+        -----
+        A mended row takes effect when it is read, as any other row that arrives late. It
+        is in no order with the rows of a topic's partition. Files of rows and of mended
+        rows are read in the order in which they were written.
+
+        A query has the folder from its first start on, because its checkpoint counts its
+        sources.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> rows = spark.createDataFrame([(1, 40)], "id long, amount long")
+        >>> rows = rows.selectExpr("id", "amount", "timestamp_micros(1) AS at")
+        >>> orders = dt.Table.from_changelog(rows, key="id", timestamp="at", name="orders")
+        >>> orders.with_replays(f"{folder.name}/mended")
+        Table[orders; key id]
+          id bigint, amount bigint
+        """
+        return type(self)(replayed(self.plan, fspath(folder)))
 
     @validated
     def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:

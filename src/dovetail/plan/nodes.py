@@ -341,6 +341,8 @@ class Source(Entry):
     """The rows of ``frame``, and also the records that cannot be read. Column ``_unread`` has the
     dead letter of such a record. None if unreadable records are not kept.
     """
+    replays: str | None = None
+    """The folder of mended dead letters, whose rows are among those of ``frame``; None without."""
     grows: bool = False
     """True if the columns come from the latest schema of a registry. A later start of the program
     may then see more columns.

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 from dovetail.errors import ConfigurationError
@@ -84,6 +85,10 @@ class Files(ABC):
     @abstractmethod
     def put(self, path: str, text: str) -> None:
         """Write a text in place of the present one, atomically."""
+
+    @abstractmethod
+    def create(self, path: str, blob: bytes) -> bool:
+        """Write a new file, atomically. Return False, and write nothing, if there is one."""
 
     @abstractmethod
     def clear(self, folder: str) -> None:
@@ -176,6 +181,24 @@ class _OfHadoop(Files):
             stream.cancel()
             raise
         stream.close()
+
+    def create(self, path: str, blob: bytes) -> bool:
+        hadoop_path, files = self._hadoop.located(path)
+        stream = self._hadoop.checkpoint_manager(hadoop_path.getParent()).createAtomic(
+            hadoop_path, False
+        )
+        try:
+            stream.write(blob)
+        except BaseException:
+            stream.cancel()
+            raise
+        try:
+            stream.close()
+        except (Py4JError, PySparkException):
+            if files.exists(hadoop_path):
+                return False
+            raise
+        return True
 
     def clear(self, folder: str) -> None:
         path, files = self._hadoop.located(folder)
@@ -281,6 +304,9 @@ class _OfServer(Files):
         # One row is one part file, which Spark renames into place.
         rows = self._session.createDataFrame([(text,)], "value string")
         rows.coalesce(1).write.mode("overwrite").text(path)
+
+    def create(self, path: str, blob: bytes) -> bool:
+        raise _lacking("writes a file only if there is none")
 
     def clear(self, folder: str) -> None:
         # Overwrite all files with none.
