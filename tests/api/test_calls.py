@@ -660,6 +660,10 @@ CALLS: dict[str, Call] = {
         unsent=line(wrong=("nope", "orders")),
         missing=line(wrong=("error",)),
     ),
+    "TableRows.ignore_null_updates": call(
+        lambda w: w.orders.ignore_null_updates,
+        columns=line("None", wrong=("nope", ["orders", "orders"])),
+    ),
     "TableRows.retire": call(
         lambda w: partial(
             w.orders.with_columns(mark=F.lit("first"), n=F.lit(1).cast("long")).retire,

@@ -329,7 +329,11 @@ def _draw_pipeline(
     """Some steps; of those that remember rows at most one of each."""
     inputs = random_.choice(["S", "SR", "T", "T", "A", "L", "P"])
     kind = "table" if inputs in ("T", "L", "P") else "stream"
-    begins = {"A": ["explode"], "L": ["explode", "positions"], "P": ["former"]}.get(inputs)
+    begins = {
+        "A": ["explode"],
+        "L": ["explode", "positions"],
+        "P": ["former", "nulls", "nulls_of_v"],
+    }.get(inputs)
     steps = [random_.choice(begins)] if begins else []
     for _ in range(random_.choice([1, 1, 2, 3, 4])):
         if begins or (steps and steps[-1] in ENDS):

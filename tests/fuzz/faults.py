@@ -569,6 +569,12 @@ FAULTS = [
         "unsent[row[named]] = False",
     ),
     Fault(
+        "fill: a null is a value of its own",
+        "operators.fill",
+        "if values[column_index].null_count",
+        "if not values[column_index].null_count",
+    ),
+    Fault(
         "transact: the row that came first stays",
         "laws.transact",
         "(steps.kind == GOES) & (before > 1)",

@@ -280,11 +280,13 @@ def test_elements_of_arrays_are_rows(seed: int) -> None:
         assert rows_left(found) == rows
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_values_that_are_not_sent_stay(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "step"), [*((n, "former") for n in range(4)), (4, "nulls"), (5, "nulls_of_v")]
+)
+def test_values_that_are_not_sent_stay(seed: int, step: str) -> None:
     """However the records are cut, restarted, spread and emitted."""
     random_ = random.Random(seed)
-    pipeline = views.read_join("view", "P former", {})
+    pipeline = views.read_join("view", f"P {step}", {})
     keys = random_.choice([["a"], [*"abc", None], [*"abcdefghijkl"]])
     records = [
         Record("P", random_.choice(keys), n % 7, tuple(random_.choices("xy__", k=2)), gone)
@@ -319,6 +321,31 @@ def test_a_value_without_a_former_row_fails_the_query_or_is_counted_as_null() ->
     assert driver.counts["people.unsent"] == 1
     with pytest.raises(dt.errors.PlanError, match=r"array<string>"):
         people.keep_former("note")
+
+
+def test_nulls_of_columns_that_there_are_are_ignored() -> None:
+    """Of every type, also of a struct, which is taken whole, and of lists."""
+    pair = pa.struct({"a": pa.int64(), "b": pa.int64()})
+    schema = {"id": pa.int64(), "n": pa.float64(), "pair": pair, "list": pa.list_(pa.string())}
+    people = testing.table("people", key="id", schema=schema)
+    driver = testing.Driver(people.ignore_null_updates())
+    first = {"n": 0.5, "pair": {"a": 1, "b": 2}, "list": ["x"]}
+    driver.pipe(people, {"id": 1, **first}, timestamp=1)
+    driver.pipe(people, {"id": 1, "pair": {"a": 3}, "list": []}, timestamp=2)
+    pair_now = {"a": 3, "b": None}
+    wanted = [first, {"n": 0.5, "pair": pair_now, "list": []}]
+    assert [change.values for change in driver.read()] == wanted
+    assert driver.counts == {}
+    for columns, message in (
+        ("town", "columns= names an unknown column 'town'"),
+        (["n", "n"], "column 'n' occurs twice"),
+        ([], "no column is named"),
+    ):
+        with pytest.raises(dt.errors.PlanError, match=message):
+            people.ignore_null_updates(columns)
+    versioned = testing.table("v", key="id", schema={"id": pa.int64()}, versioned="1 day")
+    with pytest.raises(dt.errors.PlanError, match="v is versioned: the row before is another one"):
+        versioned.ignore_null_updates()
 
 
 def test_former_values_are_found_among_the_changes_of_a_micro_batch() -> None:

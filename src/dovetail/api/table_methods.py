@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.api.table_sources import TableSources
-from dovetail.base.validation import ColumnName, Text, validated
+from dovetail.base.validation import ColumnName, ColumnNames, Text, validated
 from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.joins.delta_options import with_lookup
 from dovetail.plan.joins.join_call import materialized
 from dovetail.plan.nodes import ChangeKinds
 from dovetail.plan.transforms.expire import expired
 from dovetail.plan.transforms.explode import exploded
-from dovetail.plan.transforms.fill import Missing, filled
+from dovetail.plan.transforms.fill import Missing, filled, without_null_updates
 from dovetail.plan.transforms.key_by import Duplicates, table_under_key
 from dovetail.plan.transforms.retire import retired
 from dovetail.plan.types.spans import Span
@@ -197,6 +197,57 @@ class TableRows(TableSources):
         [<id=1: note='long', city='Oslo' @2>]
         """
         return type(self)(filled(self.plan, unsent, missing))
+
+    @validated
+    def ignore_null_updates(self, columns: ColumnNames | None = None) -> Self:
+        """Take a null in an update for a value that the record does not bring.
+
+        The column then keeps the value of the row that is replaced.
+
+        Parameters
+        ----------
+        columns : str or sequence of str, optional
+            The value columns whose nulls are ignored. By default all.
+
+        Returns
+        -------
+        Table
+            The rows with the values that they keep.
+
+        Raises
+        ------
+        PlanError
+            If a column is unknown or named twice, or if the table is versioned.
+
+        See Also
+        --------
+        Table.keep_former : Keep the values of columns that each record names.
+
+        Notes
+        -----
+        A key's first record, and the first one after a delete, has its nulls. So a column
+        that was null until now gets a value, and a value never becomes null again without
+        a delete. Records count in the order in which they arrive. The table's last rows
+        are kept.
+
+        Fields within a struct are no columns: a struct that is not null is taken whole.
+
+        Source: AUTO CDC, ``ignore_null_updates``; spec/view/nulls.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dovetail import testing
+        >>> schema = {"id": pa.int64(), "note": pa.string(), "city": pa.string()}
+        >>> people = testing.table("people", key="id", schema=schema)
+        >>> driver = testing.Driver(people.ignore_null_updates())
+        >>> driver.pipe(people, {"id": 1, "note": "long", "city": "Rome"}, timestamp=1)
+        [<id=1: note='long', city='Rome' @1>]
+        >>> driver.pipe(people, {"id": 1, "city": "Oslo"}, timestamp=2)
+        [<id=1: note='long', city='Oslo' @2>]
+        """
+        names = [columns] if isinstance(columns, str) else columns
+        return type(self)(without_null_updates(self.plan, names))
 
     def materialize(self) -> Self:
         """Keep this table's rows in state; the result emits real changes only.

@@ -1,9 +1,9 @@
 """Partial records: columns that a record leaves out keep their former value.
 
-A column that a record leaves out has the value of the key's last record that brought it. The search
-goes back no further than the key's last tombstone.
+A record leaves a column out by its name, or by a null. Such a column has the value of the key's
+last record that brought it. The search goes back no further than the key's last tombstone.
 
-Source: PATCH of a row; spec/view/former.
+Source: PATCH of a row; AUTO CDC, ``ignore_null_updates``; spec/view/former, spec/view/nulls.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ store holds each key's last row, completed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,7 +64,8 @@ def run(job: Job, law: Fill) -> Done:
     event = event[events.by_arrival(event)]
     values = [filled[column_index].take(pa.array(event)) for column_index in others]
     counts = Counts()
-    counts.add(metric(job.sources[0].name, "unsent"), missing)
+    if law.column >= 0:
+        counts.add(metric(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
     changes = emitted(job, events, changes_of(events, event), [values])
     return Done(changes, stores, counts=counts)
@@ -81,21 +84,44 @@ def _filled(
     columns = job.sources[0].shape.value_columns
     event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
     filled = pool.values(event_ref, columns)
-    row, name = elements(filled[law.column])
-    filled[law.column] = pa.nulls(len(event_ref), filled[law.column].type)
+    unsent_events = _null_events(filled, law) if law.column < 0 else _named_events(filled, law)
+    if law.column >= 0:
+        filled[law.column] = pa.nulls(len(event_ref), filled[law.column].type)
     missing = 0
-    for column_index, column in enumerate(law.names):
-        named = pc.equal(name, column).fill_null(False).to_numpy(zero_copy_only=False)
-        if column_index == law.column or not named.any():
-            continue
-        unsent = np.zeros(len(event_ref), np.bool_)
-        unsent[row[named]] = True
+    for column_index, unsent in unsent_events.items():
         former_values = former(events, stored, unsent)
         if law.fails and former_values.missing.any():
-            _refuse(job, law, column, events, int(np.argmax(former_values.missing)))
+            first = int(np.argmax(former_values.missing))
+            _refuse(job, law, law.names[column_index], events, first)
         missing += int(np.count_nonzero(former_values.missing))
         filled[column_index] = pool.values(former_values.reference, [columns[column_index]])[0]
     return filled, missing
+
+
+def _named_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
+    """Return the events that name a column as unsent, bool[events], by the number of each column
+    that is named.
+    """
+    row, name = elements(values[law.column])
+    events: dict[int, Mask] = {}
+    for column_index, column in enumerate(law.names):
+        named = pc.equal(name, column).fill_null(False).to_numpy(zero_copy_only=False)
+        if column_index != law.column and named.any():
+            unsent = np.zeros(len(values[law.column]), np.bool_)
+            unsent[row[named]] = True
+            events[column_index] = unsent
+    return events
+
+
+def _null_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
+    """Return the events with a null in a column, bool[events], by the number of each column of
+    ``law.nulls`` that has any.
+    """
+    return {
+        column_index: values[column_index].is_null().to_numpy(zero_copy_only=False)
+        for column_index in law.nulls
+        if values[column_index].null_count
+    }
 
 
 def _refuse(job: Job, law: Fill, column: str, events: Timeline, event: int) -> None:

@@ -86,6 +86,9 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: Filled, _: Sequence[Entry]) -> Law:
     names = tuple(node.node.values.names)
+    if node.unsent is None:
+        nulls = tuple(names.index(name) for name in node.nulls)
+        return Fill(-1, f"ignore_null_updates of {node.name}", names, False, nulls)
     return Fill(
         names.index(node.unsent), f"keep_former of {node.name}", names, node.missing == "fail"
     )

@@ -455,7 +455,7 @@ class WithoutColumn(Law):
     """A table whose rows come out without one value column, which the operator alone reads."""
 
     column: int
-    """The number of that value column."""
+    """The number of that value column; negative if there is none, and all columns come out."""
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
@@ -463,15 +463,14 @@ class WithoutColumn(Law):
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's other values."""
         types = super().values(sources, leaf)
-        del types[self.column]
-        return types
+        return [type_ for index, type_ in enumerate(types) if index != self.column]
 
 
 @dataclass(frozen=True)
 class Fill(WithoutColumn):
     """A table in which a value that a record does not send is taken from the row before.
 
-    The column lists the names of values that were not sent.
+    The column lists the names of values that were not sent. Without it, nulls were not sent.
     """
 
     name: str
@@ -480,10 +479,14 @@ class Fill(WithoutColumn):
     """The names of the value columns."""
     fails: bool
     """True if it is an error that there is no row before."""
+    nulls: tuple[int, ...] = ()
+    """The numbers of the value columns whose nulls were not sent."""
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metric of values that neither the record nor a row before it has."""
-        return [metric(sources[0].name, "unsent")]
+        """List the metric of values that neither the record nor a row before it has. A null is one
+        without any.
+        """
+        return [] if self.column < 0 else [metric(sources[0].name, "unsent")]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""A table whose records may omit values, which then stay as they were."""
+"""A table whose records may omit values, which then stay as they were. Names or nulls say which."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 from dovetail.errors import PlanError
 from dovetail.plan.joins.join_call import as_entry, refuse_corrected
 from dovetail.plan.nodes import Describe, Node, RowsNode
-from dovetail.plan.types.checks import known_field
+from dovetail.plan.types.checks import known_field, refuse_duplicates
 
 Missing: TypeAlias = Literal["fail", "null"]
 """Treatment of an omitted value of a key without a former row: ``"fail"`` stops the query,
@@ -23,15 +23,19 @@ Missing: TypeAlias = Literal["fail", "null"]
 class Filled(RowsNode):
     """The rows of a table, with omitted values taken from the key's former row."""
 
-    unsent: str
-    """A column with an array of the names of the omitted columns."""
+    unsent: str | None
+    """A column with an array of the names of the omitted columns; None if nulls say which."""
     missing: Missing
+    nulls: tuple[str, ...] = ()
+    """The columns in which a null is an omitted value."""
 
     patches = True
 
     @property
     def summary(self) -> str:
         """The node's line in ``explain``."""
+        if self.unsent is None:
+            return f"ignores nulls of {', '.join(self.nulls)}"
         return f"keeps what {self.unsent} names"
 
     @property
@@ -40,10 +44,13 @@ class Filled(RowsNode):
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table and the column of names. State keeps all columns of the
-        table.
+        """Return, as JSON data, the table and the column of names, or the columns of nulls. State
+        keeps all columns of the table.
         """
-        return {"filled": describe(self.node, whole=True), "unsent": self.unsent}
+        table = describe(self.node, whole=True)
+        if self.unsent is None:
+            return {"filled": table, "nulls": sorted(self.nulls)}
+        return {"filled": table, "unsent": self.unsent}
 
 
 def filled(node: Node, unsent: str, missing: Missing) -> Filled:
@@ -65,6 +72,30 @@ def filled(node: Node, unsent: str, missing: Missing) -> Filled:
             "array<string>",
             "Let it have the names of the columns that a record leaves out",
         )
+    _refuse_versioned(name, node)
+    return Filled(as_entry(name, node), unsent, missing)
+
+
+def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
+    """Return the table in which a null of ``columns`` leaves the former value. ``columns``: value
+    columns, or None for all.
+
+    Raises ``PlanError`` for an unknown column, for no column and for a versioned table.
+    """
+    name = f"ignore_null_updates of {node.name}"
+    refuse_corrected(name, node)
+    _refuse_versioned(name, node)
+    names = node.values.names if columns is None else list(columns)
+    for column in names:
+        known_field(name, "columns=", column, node.values)
+    refuse_duplicates(name, names, "Name it once in columns=")
+    if not names:
+        raise PlanError(name, "no column is named", "Name value columns, or leave columns= out")
+    return Filled(as_entry(name, node), None, "null", tuple(names))
+
+
+def _refuse_versioned(name: str, node: Node) -> None:
+    """Raise ``PlanError`` for a versioned table, whose former rows change with late records."""
     if node.versioned_us is not None:
         raise PlanError(
             name,
@@ -72,4 +103,3 @@ def filled(node: Node, unsent: str, missing: Missing) -> Filled:
             "comes",
             "Read it without versioned=",
         )
-    return Filled(as_entry(name, node), unsent, missing)

@@ -28,7 +28,7 @@ unit_us = in_milliseconds
 
 STEPS = (
     *("deduplicate", "expire", "where", "swap", "to_stream", "to_table", "key_by", "explode"),
-    *("positions", "former"),
+    *("positions", "former", "nulls", "nulls_of_v"),
     *("count", "lookup", "lookup_left", "to_changes", "columns", "materialize"),
     *(
         "table_key",
@@ -153,6 +153,8 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "explode": lambda made: made.explode("v"),
     "positions": lambda made: made.explode("v", position="n"),
     "former": lambda made: made.keep_former(unsent="u", missing="null"),
+    "nulls": lambda made: made.drop("u").ignore_null_updates(),
+    "nulls_of_v": lambda made: made.drop("u").ignore_null_updates("v"),
     "count": lambda made: made.group_by("v").agg(n=dt.count()).rename({"v": "k", "n": "v"}),
     "lookup": lambda made: _lookup(made, "inner"),
     "lookup_left": lambda made: _lookup(made, "left"),

@@ -252,6 +252,24 @@ class Running:
         self._last[row.key] = row.value
         yield row if row.value is None else row._replace(value=[".".join(map(str, row.value))])
 
+    def _nulls(self, row: Row, present: set[Any], _: bool, columns: int = 2) -> Iterator[Row]:
+        """Both values; of the first ``columns`` one that is null as it was."""
+        if row.value is not None:
+            before = self._last.get(row.key) or [None, None]
+            now = [None if value == "_" else value for value in row.value]
+            row = row._replace(
+                value=[
+                    before[n] if n < columns and value is None else value
+                    for n, value in enumerate(now)
+                ]
+            )
+        self._last[row.key] = row.value
+        yield row if row.value is None else row._replace(value=[".".join(map(str, row.value))])
+
+    def _nulls_of_v(self, row: Row, present: set[Any], stream: bool) -> Iterator[Row]:
+        """Both values, the first one as it was if it is null."""
+        yield from self._nulls(row, present, stream, columns=1)
+
     def _to_changes(self, row: Row, present: set[Any], _: bool) -> Iterator[Row]:
         """The kind of the change, then the value."""
         before, after = self._last.get(row.key), row.value
