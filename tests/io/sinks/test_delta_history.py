@@ -54,12 +54,21 @@ def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     yield from with_delta(spark, SETTINGS)
 
 
-def model(changes: Sequence[Change]) -> Versions:
+def tracked(value: int | None) -> int | None:
+    """What a value has in the column that is tracked: 0, 1 or null."""
+    return None if value is None or value % 7 == 0 else value % 5 // 3
+
+
+def model(changes: Sequence[Change], *, tracks: bool = False) -> Versions:
     """One change after the other: each key's versions, of which only the last one may be open."""
     histories: dict[Any, list[list[Any]]] = {}
     for change in changes:
         own = histories.setdefault(change.key, [])
         time = change.second
+        stays = tracks and own and own[-1][2] is None and not change.gone
+        if stays and tracked(own[-1][0]) == tracked(change.value):
+            own[-1][0] = change.value
+            continue
         if own:
             _, start, end = own[-1]
             time = max(time, start if end is None else end)
@@ -112,8 +121,16 @@ def read(spark: SparkSession, path: Path | str, key: str = "id") -> Versions:
 
 
 @pytest.mark.parametrize(
-    ("seed", "few", "nulls", "key"),
-    slow_after(1, [(0, True, True, "id"), (1, True, False, "a`b.c"), (2, False, True, "stored")]),
+    ("seed", "few", "nulls", "key", "track"),
+    slow_after(
+        1,
+        [
+            (0, True, True, "id", ["t"]),
+            (1, True, False, "a`b.c", []),
+            (2, False, True, "stored", []),
+            (3, False, True, "id", ["t"]),
+        ],
+    ),
 )
 def test_versions_are_those_of_the_changelog_however_it_is_cut(
     delta_spark: SparkSession,
@@ -123,6 +140,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     few: bool,
     nulls: bool,
     key: str,
+    track: list[str],
 ) -> None:
     """Times repeat and go back, deletes come twice and first; each commit is tried twice."""
     if not few:
@@ -135,7 +153,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     ]
     own = apart(delta_spark)
     delta_tables.tune(own)
-    declared = f"{quoted(key)} string, v long"
+    declared, tracks = f"{quoted(key)} string, v long, t long", bool(track)
     schema = StructType([*StructType.fromDDL(declared), *delta_history.ADDED])
     path = tmp_path / "table"
     table = delta_tables.named(str(path))
@@ -145,7 +163,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
         rows = [
             (
                 c.key,
-                None if c.gone else c.value,
+                *((None, None) if c.gone else (c.value, tracked(c.value))),
                 "delete" if c.gone else "upsert",
                 moment(c.second),
                 at,
@@ -162,13 +180,13 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
         for _ in range(2):
             with delta_tables.setting(own, delta_tables.once("query", number)):
                 delta_history.merge_versions(
-                    own, frame(first, last), table, schema, [key], nulls=nulls
+                    own, frame(first, last), table, schema, [key], nulls=nulls, track=track
                 )
-        assert read(delta_spark, path, key) == model(changes[:last])
+        assert read(delta_spark, path, key) == model(changes[:last], tracks=tracks)
     assert len(list(path.glob("_delta_log/*.json"))) == 4  # a commit for each, and the first
-    whole = delta_history.new_versions(frame(0, 90), schema, [key])
+    whole = delta_history.new_versions(frame(0, 90), schema, [key], track)
     whole.write.format("delta").save(str(tmp_path / "whole"))
-    assert read(delta_spark, tmp_path / "whole", key) == model(changes)
+    assert read(delta_spark, tmp_path / "whole", key) == model(changes, tracks=tracks)
 
 
 class Place:
@@ -340,6 +358,14 @@ def test_what_has_no_versions_is_refused(place: Place) -> None:
     named = place.table().rename({"v": "_Valid_To"})
     with pytest.raises(dt.errors.PlanError, match="'_Valid_To' has a name that history=True gives"):
         place.run(of=named)
+    for track, message in (
+        ("id", "track= names an unknown column 'id'"),
+        (["v", "v"], "column 'v' occurs twice"),
+        ("w", "track= names 'w', which is of type map"),
+    ):
+        with_map = place.table().with_columns(w=F.create_map("v", "v"))
+        with pytest.raises(dt.errors.PlanError, match=message):
+            place.run(of=with_map, track=track)
     assert not place.target.exists()
     place.spark.range(3).write.format("delta").save(str(place.target))
     with pytest.raises(dt.errors.TargetError, match="_valid_from is missing"):

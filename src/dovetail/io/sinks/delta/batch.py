@@ -1,7 +1,8 @@
 """One micro-batch on its way into a Delta table.
 
 ``DeltaMerger.write`` has the steps of a micro-batch of a table's changes, in order. Calls go one
-way. This module decides, ``merge`` and ``versions`` make the commit, ``tables`` has the table.
+way. This module decides. ``merge``, ``tombstones`` and ``versions`` make the commit. ``tables`` has
+the table.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
-from dovetail.io.sinks.delta import merge, tables, versions
+from dovetail.io.sinks.delta import merge, tables, tombstones, versions
 from dovetail.io.sinks.delta.conflicts import conflicts_named
 from dovetail.io.sinks.delta.tables import DeltaTarget
 from dovetail.io.sinks.ownership import Owner
@@ -65,6 +66,10 @@ class DeltaMerger:
     """Keys may have nulls in them."""
     history: bool
     """Keep all versions of the rows."""
+    track: Sequence[str]
+    """The columns whose changes make versions; empty if every upsert makes one."""
+    marks: bool
+    """Keep deleted rows, marked."""
     compact_every: int | None
     _session: SparkSession | None = field(default=None, init=False)
     _taken: bool = field(default=False, init=False)
@@ -98,6 +103,17 @@ class DeltaMerger:
             with delta_tables.setting(session, once):
                 if self.history:
                     versions.merge_versions(
+                        session,
+                        batch,
+                        table,
+                        target.schema,
+                        keys,
+                        nulls=nulls,
+                        track=self.track,
+                        details=details,
+                    )
+                elif self.marks:
+                    tombstones.mark_changes(
                         session, batch, table, target.schema, keys, nulls=nulls, details=details
                     )
                 else:
@@ -114,11 +130,13 @@ class DeltaMerger:
         """Put the first micro-batch's rows in place of the table, in one commit."""
         schema, keys = self.target.schema, self.keys
         if not self.history:
-            self.target.replace(merge.current_rows(batch, schema, keys), query)
+            rows = tombstones.marked_rows if self.marks else merge.current_rows
+            self.target.replace(rows(batch, schema, keys), query)
             return
         # In the sink's own session, because the settings apply to all commits of a session.
         with kept(batch) as stored_batch, moved(stored_batch, session) as source:
-            self.target.replace(versions.new_versions(source, schema, keys), query)
+            new = versions.new_versions(source, schema, keys, self.track)
+            self.target.replace(new, query)
 
 
 def _merging(session: SparkSession) -> SparkSession:

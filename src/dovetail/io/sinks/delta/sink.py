@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import fspath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -13,7 +13,7 @@ from dovetail.base import datasets
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import ColumnNames, Path, Positive, Text, validated
 from dovetail.errors import PlanError
-from dovetail.io.sinks.delta import tables, versions
+from dovetail.io.sinks.delta import tables, tombstones, versions
 from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger
 from dovetail.io.sinks.delta.columns import refuse_unstorable
 from dovetail.io.sinks.delta.tables import DeltaTarget
@@ -28,6 +28,8 @@ from dovetail.platform.spark_errors import refused
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+Deletes: TypeAlias = Literal["remove", "mark"]
+"""The effect of a delete on the row of its key."""
 _UNUSABLE = ("it cannot be used", "Give a Delta table's path or its name")
 
 
@@ -48,6 +50,8 @@ class DeltaSink:
     partition_by: tuple[str, ...] = ()
     evolve: bool = False
     history: bool = False
+    track: tuple[str, ...] = ()
+    marks: bool = False
 
     @property
     def dataset(self) -> datasets.Dataset:
@@ -126,6 +130,8 @@ class DeltaSink:
             keys=node.key.names,
             nulls=node.null_keys,
             history=self.history,
+            track=self.track,
+            marks=self.marks,
             compact_every=self.compact_every,
         )
 
@@ -138,18 +144,21 @@ class DeltaSink:
         """
         if not node.current:
             refuse_existing(self.title, self.existing)
-            if self.history:
+            if self.history or self.marks:
+                argument = "history=True" if self.history else "deletes='mark'"
                 raise PlanError(
                     self.title,
-                    "history=True is for tables; records and histories are appended, which keeps "
+                    f"{argument} is for tables; records and histories are appended, which keeps "
                     "all",
                     "Leave it out, or read the stream as a table by to_table()",
                 )
             return changes
         columns = [*node.key.names, *node.values.names]
         if not self.history:
-            return StructType([changes[name] for name in (*columns, TIMESTAMP)])
+            marks = [tombstones.MARK] if self.marks else []
+            return StructType([*(changes[name] for name in (*columns, TIMESTAMP)), *marks])
         versions.refuse_names(self.title, columns)
+        versions.refuse_tracked(self.title, self.track, node.values)
         return StructType([*(changes[name] for name in columns), *versions.ADDED])
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
@@ -175,6 +184,8 @@ def to_delta(
     partition_by: ColumnNames | None = None,
     evolve: bool = False,
     history: bool = False,
+    track: ColumnNames | None = None,
+    deletes: Deletes = "remove",
 ) -> DeltaSink:
     """Write a Delta table that equals the query's table after each micro-batch.
 
@@ -210,6 +221,14 @@ def to_delta(
         Other differences are refused all the same.
     history : bool, default False
         True to keep all versions of the rows, as a slowly changing dimension of type 2.
+    track : str or list of str, optional
+        With ``history``, the value columns whose changes make a version. A change of other
+        columns alone replaces their values in the current version. By default every upsert
+        makes a version.
+    deletes : {"remove", "mark"}, default "remove"
+        The effect of a delete. ``"remove"`` removes the row. ``"mark"`` keeps it with its
+        last values, with true in the column ``_deleted`` and the time of the delete in
+        ``_timestamp``.
 
     Returns
     -------
@@ -219,10 +238,12 @@ def to_delta(
     Raises
     ------
     PlanError
-        If not exactly one of ``path`` and ``table`` is given. If a retention is no span of
+        If not exactly one of ``path`` and ``table`` is given, or ``track`` without
+        ``history``, or ``deletes="mark"`` with it. If a retention is no span of
         time, or ``log_retention`` is shorter than ``retention``. The start of a query
         raises it for names and types of columns that Delta does not store. With ``history``
-        it also refuses columns with the names of the three that are added.
+        it also refuses columns with the names of the three that are added. Tracked columns
+        must be values that can be compared.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit.
@@ -260,6 +281,13 @@ def to_delta(
     place. Versions of no length are left out, and ``_valid_from`` does not decrease within
     a key. A batch is one commit, and repeating it changes nothing.
 
+    *Tracked columns.* A change that leaves them as they are has no effect on times. The
+    columns may be others at the next start, for the changes from then on.
+
+    *Marked rows.* An upsert of a deleted key takes the mark away. A row that was upserted
+    and deleted since the last micro-batch is there, too. A delete of a key that never had a
+    row leaves none.
+
     *Streams.* A stream's records, and the points of a history (``late="history"``), have no
     current rows. They are appended with all columns of the changelog, exactly once.
     ``existing``, ``compact_every`` and the two retentions do not apply to them, and
@@ -292,7 +320,20 @@ def to_delta(
             f"log_retention= is shorter than retention=, {retention or '7 days'}",
             "Give both, retention= the shorter one: Delta needs the commits of all removed files",
         )
+    if track is not None and not history:
+        raise PlanError(
+            "to_delta",
+            "track= is given without history=True",
+            "Give both, or leave it out: a table without history has current rows alone",
+        )
+    if history and deletes == "mark":
+        raise PlanError(
+            "to_delta",
+            "history=True and deletes='mark' are both given",
+            "Leave deletes= out: the last version of a deleted row says when it ended",
+        )
     folder = None if path is None else fspath(path)
+    tracked = (track,) if isinstance(track, str) else tuple(track or ())
     parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     return DeltaSink(
         folder,
@@ -304,4 +345,6 @@ def to_delta(
         partition_by=parts,
         evolve=evolve,
         history=history,
+        track=tracked,
+        marks=deletes == "mark",
     )

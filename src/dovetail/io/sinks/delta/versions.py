@@ -9,6 +9,15 @@ version. Its last version is current exactly if the table has a row of the key.
 Versions that are left out leave no trace. Take an upsert, its replacements and its delete, none
 later than the first: they do not move the time of later changes. So versions do not depend on
 micro-batches.
+
+With tracked columns, an upsert that leaves them as they are begins no version. Its values take the
+place of the current version's values, and its time has no effect. ``track=["city"]``:
+
+| change              | versions after it                        |
+|---------------------|------------------------------------------|
+| 10 Oslo, phone 1    | Oslo, phone 1, from 10                   |
+| 20 Oslo, phone 2    | Oslo, phone 2, from 10                   |
+| 30 Rome, phone 2    | Oslo, phone 2, 10 to 30; Rome, from 30   |
 """
 
 from __future__ import annotations
@@ -21,11 +30,13 @@ from operator import and_
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
-from pyspark.sql.window import Window
+from pyspark.sql.window import Window, WindowSpec
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.plan.types.aggregate_types import has_no_equality
+from dovetail.plan.types.checks import known_field, refuse_duplicates
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
 
@@ -55,10 +66,26 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
             )
 
 
-def new_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
+def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None:
+    """Raise ``PlanError`` for tracked columns that are no values, or that cannot be compared."""
+    refuse_duplicates(title, track, "Name it once in track=")
+    for name in track:
+        type_ = known_field(title, "track=", name, values).dataType
+        if has_no_equality(type_):
+            raise PlanError(
+                title,
+                f"track= names {name!r}, which is of type {type_.simpleString()}",
+                "Name columns whose values can be compared, such as a field of it in a column of "
+                "its own",
+            )
+
+
+def new_versions(
+    changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
+) -> DataFrame:
     """Return the rows of a new table with this schema: the versions that the changes make."""
     places = delta_tables.internal_names(keys, schema.names)
-    versions = _versions(_placed(changes, places), places, keys)
+    versions = _versions(_placed(changes, places), places, keys, track=track)
     return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
 
@@ -83,14 +110,15 @@ def merge_versions(
     keys: Sequence[str],
     *,
     nulls: bool,
+    track: Sequence[str] = (),
     details: Row | None = None,
 ) -> None:
     """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
     none without changes.
 
     A second merge would be wrong, so it runs under ``delta_tables.once``. ``session``: a session
-    for this sink alone. ``nulls``: keys may have nulls in them. ``details``: the table's details if
-    just read.
+    for this sink alone. ``nulls``: keys may have nulls in them. ``track``: the columns whose
+    changes make versions, empty for all upserts. ``details``: the table's details if just read.
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -98,7 +126,7 @@ def merge_versions(
         if count == 0:
             return
         with moved(stored_changes, session) as source:
-            merge = _Merge(_placed(source, places), table, places, keys, nulls)
+            merge = _Merge(_placed(source, places), table, places, keys, nulls, track)
             if not few:
                 with delta_upsert.for_many(session):
                     twice(merge.merge)
@@ -123,6 +151,8 @@ class _Merge:
     keys: Sequence[str]
     nulls: bool
     """Keys may have nulls in them."""
+    track: Sequence[str]
+    """The columns whose changes make versions; empty if every upsert makes one."""
 
     def having_keys(self) -> str | None:
         """Return the SQL condition that a row of the table has one of the keys; None if it is
@@ -142,7 +172,9 @@ class _Merge:
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
         ends = _ends(_stored(stored, places), places, self.keys)
-        with kept(_versions(self.changes, places, self.keys, ends)) as actions:
+        with kept(
+            _versions(self.changes, places, self.keys, ends=ends, track=self.track)
+        ) as actions:
             rows = actions.where(F.col(CHANGE) != _DROP)
             columns = [F.col(at).alias(name) for name, at in places.items()]
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
@@ -159,14 +191,17 @@ class _Merge:
         stored = stored.join(changes.select(*key_names.values()).distinct(), same)
         values = [F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys]
         ends = _ends(stored.select(*key_names.values(), *values), places, self.keys)
-        with kept(_versions(changes, places, self.keys, ends)) as actions:
+        ended = [VALID_TO, CURRENT]
+        if self.track:  # the other values of the current version may have changed
+            ended += [n for n in places if n not in (*self.keys, *self.track, *ADDED_NAMES)]
+        with kept(_versions(changes, places, self.keys, ends=ends, track=self.track)) as actions:
             touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
             (
                 actions.mergeInto(self.table, reduce(and_, [same, touched, *near]))
                 .whenMatched(F.col(CHANGE) == _DROP)
                 .delete()
                 .whenMatched()
-                .update({quoted(n): F.col(places[n]) for n in (VALID_TO, CURRENT)})
+                .update({quoted(n): F.col(places[n]) for n in ended})
                 .whenNotMatched(F.col(CHANGE) == _INSERT)
                 .insert({quoted(name): F.col(internal) for name, internal in places.items()})
                 .merge()
@@ -208,7 +243,9 @@ def _versions(
     changes: DataFrame,
     places: Mapping[str, str],
     keys: Sequence[str],
+    *,
     ends: DataFrame | None = None,
+    track: Sequence[str] = (),
 ) -> DataFrame:
     """Return the actions on versions: all columns of the table, and in ``_change`` insert, close or
     drop.
@@ -230,6 +267,8 @@ def _versions(
     rows = every.select("*", opened.alias("opened"), F.max("floor").over(key).alias("start")).where(
         opens | F.col("opened")
     )
+    if track:
+        rows = _with_tracked_changes(rows, places, keys, track, ordered)
 
     begun = F.count_if(opens & ~F.col("opened")).over(so_far)
     rows = rows.withColumn("episode", begun)
@@ -255,3 +294,33 @@ def _versions(
         for name, internal in places.items()
     ]
     return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())
+
+
+def _with_tracked_changes(
+    rows: DataFrame,
+    places: Mapping[str, str],
+    keys: Sequence[str],
+    track: Sequence[str],
+    ordered: WindowSpec,
+) -> DataFrame:
+    """Return rows of changes without the upserts that leave the tracked columns as they were.
+
+    Such upserts and the one before them are a *run*. The first row of a run stays, with the values
+    of its last row. ``ordered``: the changes of a key, in order.
+    """
+    tracked = F.struct(*(places[name] for name in track))
+    again = (
+        F.col("opened")
+        & (F.col(CHANGE) == UPSERT)
+        & tracked.eqNullSafe(F.lag(tracked).over(ordered))
+    )
+    rows = rows.withColumn("again", again)
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = rows.withColumn("run", F.count_if(~F.col("again")).over(so_far))
+    run = Window.partitionBy(*(places[name] for name in keys), "run").orderBy(
+        F.col("stored").isNull(), POSITION
+    )
+    whole = run.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    others = [at for name, at in places.items() if name not in (*keys, *track, *ADDED_NAMES)]
+    last = {at: F.last(at).over(whole) for at in others}
+    return rows.withColumns(last).where(~F.col("again"))

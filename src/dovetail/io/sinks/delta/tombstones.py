@@ -1,0 +1,127 @@
+"""A Delta table of current rows that keeps deleted rows, each with a mark.
+
+The law. A row has the values of its key's last upsert. ``_deleted`` says whether the key's last
+change is a delete, and ``_timestamp`` has the time of that change. A delete of a key without a row
+leaves none.
+
+| change            | row of ``k`` after it       |
+|-------------------|-----------------------------|
+| 10 upsert k: a    | a, at 10                    |
+| 20 delete k       | a, at 20, deleted           |
+| 30 upsert k: b    | b, at 30                    |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, TIMESTAMP, UPSERT, quoted
+from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import kept, moved
+
+MARK = StructField(DELETED, BooleanType(), True)
+"""The column that marks deleted rows."""
+
+
+def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
+    """Return the rows of a new table with this schema, deleted ones included."""
+    places = _places(schema, keys)
+    last = _last_changes(changes, places, keys).where(F.col(ROW))
+    columns = {name: F.col(internal) for name, internal in places.items()} | {
+        DELETED: F.col(CHANGE)
+    }
+    return last.select(*(columns[name].alias(name) for name in schema.names))
+
+
+def mark_changes(
+    session: SparkSession,
+    changes: DataFrame,
+    table: str,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    details: Row | None = None,
+) -> None:
+    """Bring a table of this schema to the state after ``changes``, in one commit, or none without
+    changes. Merging them again changes nothing.
+
+    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
+    nulls in them. ``details``: the table's details if just read.
+    """
+    places = _places(schema, keys)
+    with kept(changes) as stored_changes:
+        count, few = delta_upsert.measure(stored_changes)
+        if count == 0:
+            return
+        settings = delta_upsert.for_few(session, table, details)
+        with (
+            kept(_last_changes(stored_changes, places, keys)) as last_changes,
+            moved(last_changes, session) as source,
+            settings if few else delta_upsert.for_many(session),
+        ):
+            twice(_merge, source, table, places, keys, nulls=nulls)
+
+
+def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
+    """Return the internal name of each column of a changelog, by its name."""
+    return delta_tables.internal_names(keys, [name for name in schema.names if name != DELETED])
+
+
+def _last_changes(changes: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Return one row for each key under internal names, with the values of its last upsert and the
+    time of its last change.
+
+    ``_change`` is true if that change is a delete. ``_row`` is false without an upsert.
+    """
+    values = [name for name in places if name not in (*keys, TIMESTAMP)]
+    upserted = F.when(
+        F.col(CHANGE) == UPSERT, F.struct(F.lit(True).alias(ROW), *map(quoted, values))
+    )
+    upsert_position = F.when(F.col(CHANGE) == UPSERT, F.col(POSITION))
+    last = changes.groupBy(*(F.col(quoted(name)).alias(places[name]) for name in keys)).agg(
+        F.max_by(upserted, upsert_position).alias("row"),
+        F.max_by(F.struct(TIMESTAMP, CHANGE), POSITION).alias("last"),
+    )
+    return last.select(
+        *(places[name] for name in keys),
+        *(F.col(f"row.{quoted(name)}").alias(places[name]) for name in values),
+        F.col(f"last.{TIMESTAMP}").alias(places[TIMESTAMP]),
+        (F.col(f"last.{CHANGE}") == DELETE).alias(CHANGE),
+        F.coalesce(f"row.{ROW}", F.lit(False)).alias(ROW),
+    )
+
+
+def _merge(
+    source: DataFrame,
+    table: str,
+    places: Mapping[str, str],
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+) -> None:
+    """Merge each key's last change by one MERGE."""
+    key_names = {name: places[name] for name in keys}
+    near = delta_tables.near(source, key_names)
+    pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
+    same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
+    changed = {DELETED: F.col(CHANGE), TIMESTAMP: F.col(places[TIMESTAMP])}
+    values = {quoted(name): F.col(p) for name, p in places.items() if name != TIMESTAMP}
+    row = values | changed
+    (
+        source.mergeInto(table, reduce(and_, [*same, *near]))
+        .whenMatched(~F.col(ROW))
+        .update(changed)
+        .whenMatched()
+        .update(row)
+        .whenNotMatched(F.col(ROW))
+        .insert(row)
+        .merge()
+    )
