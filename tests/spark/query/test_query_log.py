@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail.spark.query.query_log import EVERY
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -29,8 +31,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVERY, "0")
+
+
 def test_starts_losses_and_micro_batches_are_logged(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def write(number: int, *ids: int | None) -> None:
         rows = [json.dumps({"id": id_, "at": "2024-05-01T10:00:00Z"}) for id_ in ids]
@@ -64,9 +74,13 @@ def test_starts_losses_and_micro_batches_are_logged(
     for number, (line, rows) in enumerate(zip(lines(caplog, logging.DEBUG), (3, 2), strict=True)):
         assert line.startswith(f"orders: micro-batch {number} read {rows} rows in ")
     caplog.clear()
+    monkeypatch.setenv(EVERY, "0.001")
     start()
     wait_for(lambda: bool(lines(caplog, logging.WARNING)))
-    (again,) = lines(caplog, logging.INFO)
+    again, summed_up = lines(caplog, logging.INFO)
+    assert re.fullmatch(
+        r"orders: 1 micro-batch read 2 rows in \d+ s; the longest took \d+\.\d\d s", summed_up
+    )
     assert again.endswith("; it goes on where it stopped.")
     assert again.split()[2] == query_id
 

@@ -5,6 +5,7 @@
 | INFO | a start: the inputs, the sinks, the checkpoint, and what the query begins with |
 | INFO | nothing to do, once: a query waits for its inputs, or ends without a micro-batch |
 | WARNING | the first rows that a counter of losses counts, once for each counter of a query |
+| INFO | the micro-batches since the last such line, at most one line in ``EVERY`` seconds |
 | DEBUG | each micro-batch: its number, the rows that it read, the time that it took |
 
 Progress reaches a classic session only.
@@ -14,7 +15,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -40,14 +44,58 @@ _LOSSES: Final = frozenset(
     }
 )
 """The kinds of metrics that count rows without use. Repeated and replaced rows are no losses."""
-_TITLES: dict[str, str] = {}
-"""The titles of running queries, by Spark's id of the query."""
-_WARNED: set[tuple[str, str]] = set()
-"""Pairs of a query's id and a counter that has been reported."""
-_READ: set[str] = set()
-"""The ids of running queries that have had a micro-batch."""
-_PAUSED: set[str] = set()
-"""The ids of running queries of which a pause has been reported."""
+EVERY: Final = "DOVETAIL_LOG_EVERY"
+"""The environment variable with the seconds between two lines that sum up micro-batches; 0 for
+none."""
+_EVERY_S: Final = 60.0
+
+
+@dataclass
+class _Logged:
+    """A running query, and what has been logged of it."""
+
+    title: str
+    warned: set[str] = field(default_factory=set)
+    """The counters that have been reported."""
+    has_read: bool = False
+    """True once there was a micro-batch."""
+    has_paused: bool = False
+    """True once a pause has been reported."""
+    batches: int = 0
+    """The number of micro-batches since the last line that sums them up."""
+    rows: int = 0
+    """The rows that they read."""
+    longest_s: float = 0.0
+    """The duration of the longest of them."""
+    summed_up_s: float = field(default_factory=monotonic)
+    """The time of the last such line, or of the start."""
+
+    def sum_up(self, rows: int, duration_s: float) -> None:
+        """Add a micro-batch, and log all since the last line once it is time."""
+        self.has_read = True
+        self.batches, self.rows = self.batches + 1, self.rows + rows
+        self.longest_s = max(self.longest_s, duration_s)
+        every_s, since_s = _every_s(), monotonic() - self.summed_up_s
+        if every_s and since_s >= every_s:
+            plural = "" if self.batches == 1 else "es"
+            LOG.info(
+                "%s: %d micro-batch%s read %d rows in %.0f s; the longest took %.2f s",
+                *(self.title, self.batches, plural, self.rows, since_s, self.longest_s),
+            )
+            self.batches, self.rows, self.longest_s = 0, 0, 0.0
+            self.summed_up_s = monotonic()
+
+
+def _every_s() -> float:
+    """Return the seconds between two lines that sum up micro-batches, 0 for none."""
+    try:
+        return float(os.environ[EVERY])
+    except (KeyError, ValueError):
+        return _EVERY_S
+
+
+_RUNNING: dict[str, _Logged] = {}
+"""The running queries, by Spark's id of the query."""
 _LISTENING: WeakSet[SparkSession] = WeakSet()
 
 
@@ -79,7 +127,7 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
         printable(run.checkpoint),
         begins,
     )
-    _TITLES[str(query.id)] = printable(run.title)
+    _RUNNING[str(query.id)] = _Logged(printable(run.title))
     if not is_remote(run.session) and run.session not in _LISTENING:
         _LISTENING.add(run.session)
         jvm.listen(run.session, _log_progress, _log_pause, _log_end)
@@ -88,45 +136,36 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
 def _log_progress(text: str) -> None:
     """Log the progress of a query of this library. ``text``: Spark's JSON."""
     progress = json.loads(text)
-    query_id = progress["id"]
-    title = _TITLES.get(query_id)
-    if title is None:
+    query = _RUNNING.get(progress["id"])
+    if query is None:
         return
-    LOG.debug(
-        "%s: micro-batch %d read %d rows in %.2f s",
-        title,
-        progress["batchId"],
-        progress["numInputRows"],
-        progress["batchDuration"] / 1000,
-    )
-    _READ.add(query_id)
+    number, rows = progress["batchId"], progress["numInputRows"]
+    duration_s = progress["batchDuration"] / 1000
+    LOG.debug("%s: micro-batch %d read %d rows in %.2f s", query.title, number, rows, duration_s)
+    query.sum_up(rows, duration_s)
     for name, (lost, _) in unused_rows(progress.get("observedMetrics", {})).items():
         full = name.partition("#")[0]
-        if full.rpartition(".")[2] in _LOSSES and (query_id, full) not in _WARNED:
-            _WARNED.add((query_id, full))
+        if full.rpartition(".")[2] in _LOSSES and full not in query.warned:
+            query.warned.add(full)
             LOG.warning(
                 "%s: %s counts %d in micro-batch %d. The query's progress has an example.",
-                title,
-                printable(full),
-                lost,
-                progress["batchId"],
+                *(query.title, printable(full), lost, number),
             )
 
 
 def _log_pause(query_id: str) -> None:
     """Log the first time that a query has nothing to do."""
-    if query_id in _TITLES and query_id not in _PAUSED:
-        _PAUSED.add(query_id)
-        LOG.info("%s: nothing new to read. It waits for its inputs.", _TITLES[query_id])
+    query = _RUNNING.get(query_id)
+    if query is not None and not query.has_paused:
+        query.has_paused = True
+        LOG.info("%s: nothing new to read. It waits for its inputs.", query.title)
 
 
 def _log_end(query_id: str, failed: bool) -> None:
     """Log that a query has ended without a micro-batch, and forget it. Started again, it reports
     its counters again.
     """
-    title = _TITLES.pop(query_id, None)
-    if title is not None and not failed and not {query_id} & (_READ | _PAUSED):
-        LOG.info("%s: it ended without a micro-batch: its inputs have nothing new.", title)
-    _READ.discard(query_id)
-    _PAUSED.discard(query_id)
-    _WARNED.difference_update([pair for pair in _WARNED if pair[0] == query_id])
+    query = _RUNNING.pop(query_id, None)
+    if query is None or failed or query.has_read or query.has_paused:
+        return
+    LOG.info("%s: it ended without a micro-batch: its inputs have nothing new.", query.title)
