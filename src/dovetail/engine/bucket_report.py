@@ -1,22 +1,24 @@
-"""Report on the work of one bucket in one micro-batch: rows, stream time and duration.
+"""Report on the work of one bucket in one micro-batch: rows, matches, stream time and duration.
 
 A stage emits one report per bucket beside its changes. Spark collects them as an observed metric.
-``spark.query.progress`` reads them again.
+``spark.metrics.progress`` reads them again, when it is asked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dovetail.base.columns import DELETED
+from dovetail.engine.batches.pack_time import PackTime
+from dovetail.operators.counts import Counts
+from dovetail.state.runs import Runs
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
@@ -27,19 +29,74 @@ class BucketReport:
     """The number of rows that came, by input."""
     stream_us: list[int | None]
     """The stream time at the end of the micro-batch, by input; None before its first row."""
+    tombstones: list[int]
+    """The number of tombstones among ``rows``, by input."""
+    matched: list[int] = field(default_factory=list)
+    """The number of records that found rows on all other sides, by ``Fragment.pairs``."""
+    unmatched: list[int] = field(default_factory=list)
+    """The number of records that did not, by ``Fragment.pairs``."""
+    waiting: list[int] = field(default_factory=list)
+    """The number of stored rows that wait for a time, by ``Fragment.waits``."""
+    stored_rows: int = 0
+    """The number of rows in the segments of all stores."""
+    stored_bytes: int = 0
+    """The size of these segments without compression."""
     changes: int = 0
     """The number of emitted changes, deletes among them."""
     deletes: int = 0
+    read_us: int = 0
+    """The time in which tasks waited for the rows that they packed for this bucket and others."""
+    pack_us: int = 0
+    """The time in which they packed them."""
+    packed_us: int = 0
+    """The wall-clock time at which the last rows were packed, 0 without any."""
+    began_us: int = 0
+    """The wall-clock time at which the bucket began."""
+    receive_us: int = 0
+    """The time in which the worker took in the bucket's packed rows."""
     work_us: int = 0
     """The time that the operators took, the store's among it."""
     state_us: int = 0
     """The time that reads and writes of the state store took."""
     state_calls: int = 0
     """The number of reads and writes of the state store."""
+    ended_us: int = 0
+    """The wall-clock time at which the bucket was done."""
 
-    def add_rows(self, counts: Sequence[int]) -> None:
-        """Add rows that came: one number per input."""
-        self.rows = [sum(pair) for pair in zip(self.rows, counts, strict=True)]
+    @classmethod
+    def of(cls, stream_us: Sequence[int | None]) -> BucketReport:
+        """Return the report of a bucket without rows so far. ``stream_us``: as the field."""
+        none = [0] * len(stream_us)
+        return cls(none, [*stream_us], [*none])
+
+    def add_rows(self, tables: Sequence[pa.Table]) -> None:
+        """Add rows that came: one table per input."""
+        for source, table in enumerate(tables):
+            if count := len(table):
+                self.rows[source] += count
+                self.tombstones[source] += _deletes(table)
+
+    def add_pairs(self, counts: Counts, names: Sequence[str]) -> None:
+        """Set the numbers of records with and without a match. ``names``: ``Fragment.pairs``."""
+        for name in names:
+            matched, unmatched = counts.pairs.get(name, (0, 0))
+            self.matched.append(matched)
+            self.unmatched.append(unmatched)
+
+    def add_state(self, stores: Mapping[str, Runs]) -> None:
+        """Add the rows and bytes of stores, from the entries of their segments."""
+        for runs in stores.values():
+            for run in runs.runs:
+                for segment in run.segments:
+                    self.stored_rows += segment.rows
+                    self.stored_bytes += segment.size_bytes
+
+    def add_times(self, began_us: int, receive_us: int, packed: Sequence[PackTime]) -> None:
+        """Set the times before the work. ``packed``: those of the packed rows that came."""
+        self.began_us, self.receive_us = began_us, receive_us
+        self.read_us = sum(time.read_us for time in packed)
+        self.pack_us = sum(time.pack_us for time in packed)
+        self.packed_us = max((time.packed_us for time in packed), default=0)
 
     def watching(self, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Yield the changes, and count them. Add the time until each table is there, without the
@@ -53,14 +110,14 @@ class BucketReport:
             if table is None:
                 return
             self.changes += len(table)
-            self.deletes += pc.sum(table.column(DELETED)).as_py() or 0
+            self.deletes += _deletes(table)
             yield table
 
     def as_text(self) -> str:
         """Return the report as ``read`` reads it: a JSON list of the version and all fields. It is
         short, since Spark keeps one of each bucket for the last 100 micro-batches.
         """
-        return json.dumps([_VERSION, *astuple(self)], separators=(",", ":"))
+        return json.dumps([_VERSION, *vars(self).values()], separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> BucketReport:
@@ -68,3 +125,8 @@ class BucketReport:
         version, *values = json.loads(text)
         assert version == _VERSION, version
         return cls(*values)
+
+
+def _deletes(table: pa.Table) -> int:
+    """Return the number of deletes among rows, from the bits of the column alone."""
+    return sum([chunk.true_count for chunk in table.column(DELETED).chunks])

@@ -27,12 +27,14 @@ from dovetail.engine.bucket_report import BucketReport
 from dovetail.engine.error_context import blamed, culprit, place_of
 from dovetail.engine.idle import Idle, Times
 from dovetail.engine.logs import in_effect
+from dovetail.engine.store_contents import horizon_us
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Share
 from dovetail.physical.fragment import Fragment
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
 from dovetail.state.manifest import Manifest
+from dovetail.state.queue import waiting_rows
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 
@@ -139,7 +141,7 @@ def _process(
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
     counts: Counts = Counts()
-    report = BucketReport([0] * len(sources), [*after.stream_time_us])
+    report = BucketReport.of(after.stream_time_us)
     report.work_us = (perf_counter_ns() - begun_ns) // 1000
     changes = report.watching(
         _worked(shares, before, after, waiting_stores, counts, report, bucket)
@@ -166,7 +168,7 @@ def _worked(
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
-        report.add_rows([len(batch.rows) for batch in share.batches])
+        report.add_rows([batch.rows for batch in share.batches])
         with blamed(share.fragment.title, partial(_place, share, bucket)):
             share, logs = in_effect(share, counts)
             done = operator_chain.run(share)
@@ -184,11 +186,30 @@ def _worked(
                 after = replace(
                     after, position=manifest.position, rows=manifest.rows, stores=stores
                 )
+                report.add_pairs(counts, share.fragment.pairs)
+                report.add_state(stores)
+                report.waiting = [*_waiting(share, after)]
                 share.cache.see(manifests.save(share.blobs, after))
                 runs = stores.values()
                 share.cache.settle((s for of in runs for s in of.segments), wall_clock())
             yield from emitted
             yield from done.chunks
+
+
+def _waiting(share: Share, after: Manifest) -> Iterator[int]:
+    """Yield the number of rows that wait, for each of ``Fragment.waits``. ``after``: the manifest
+    at the end of the micro-batch.
+    """
+    for wait in share.fragment.waits:
+        runs = after.stores.get(wait.name)
+        if runs is None:
+            yield 0
+            continue
+        yield waiting_rows(
+            runs,
+            horizon_us(wait.store, after),
+            lambda segment: share.cache.open(segment, share.blobs.get),
+        )
 
 
 def _place(share: Share, bucket: int, error: Exception) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
+from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
 from dovetail.engine.arrival import arranged
+from dovetail.engine.batches.pack_time import SIZE_BYTES, PackTime
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.errors import DataError
@@ -58,7 +60,8 @@ DEAD_LETTERS = pa.schema(
 
 _FLUSH_BYTES = 32 << 20
 _FACTS = struct.Struct("<4q")
-"""The beginning of ``facts``: two times, then the bytes of ``runs`` and ``stairs``, -1 for None."""
+"""The numbers in ``facts`` behind ``PackTime``: two times, then the bytes of ``runs`` and
+``stairs``, -1 for None."""
 
 
 class Packing(ABC):
@@ -417,8 +420,9 @@ class Tag:
         """The facts that all buckets hear, as ``unpack_piece`` reads them."""
         tables = [None if table is None else to_ipc(table) for table in (self.runs, self.stairs)]
         sizes = (-1 if table is None else len(table) for table in tables)
-        times_and_sizes = _FACTS.pack(self.high_time_us, self.heard_us, *sizes)
-        return times_and_sizes + b"".join(table for table in tables if table is not None)
+        numbers = _FACTS.pack(self.high_time_us, self.heard_us, *sizes)
+        time = PackTime(packed_us=time_ns() // 1000)
+        return b"".join((time.encoded, numbers, *(table for table in tables if table is not None)))
 
 
 def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | None = None) -> str:
@@ -537,12 +541,12 @@ class PackedRow(NamedTuple):
 
 def unpack_piece(row: PackedRow) -> Piece:
     """Return a row of ``PACKED`` as the piece that the stage reads."""
-    high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts)
-    tables = row.facts[_FACTS.size :]
+    high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts, SIZE_BYTES)
+    tables = row.facts[SIZE_BYTES + _FACTS.size :]
     runs = None if runs_size < 0 else tables[:runs_size]
     stairs = None if stairs_size < 0 else tables[max(runs_size, 0) :]
     rows, runs, stairs = (
         None if blob is None else from_ipc(blob) for blob in (row.payload, runs, stairs)
     )
     numbers = (row.source, row.partition, row.number)
-    return Piece(*numbers, high_us, rows, runs, stairs, heard_us)
+    return Piece(*numbers, high_us, rows, runs, stairs, heard_us, PackTime.of(row.facts))

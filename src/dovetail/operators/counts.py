@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.timeline import Ints
+from dovetail.arrays.timeline import Ints, Mask
 from dovetail.base.columns import EVENT_TIME
 from dovetail.physical.source import SourceSpec
 
@@ -24,6 +24,9 @@ class Counts:
     """The number of unused rows, by metric."""
     examples: dict[str, str] = field(default_factory=dict)
     """The first row of each metric in words: its key and its time."""
+    pairs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The number of records that found rows on all other sides of a join, and of those that did
+    not, by input."""
 
     def add(self, metric: str, count: int, example: str | None = None) -> None:
         """Add ``count`` rows to a metric, and remember ``example`` if the metric has no example
@@ -40,16 +43,30 @@ class Counts:
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 
+    def pair(self, source: SourceSpec, matched: Mask) -> None:
+        """Add records of an input. ``matched``: bool[records], each found rows on all other sides
+        of the join.
+        """
+        pairs = int(np.count_nonzero(matched))
+        self._add_pairs(source.name, pairs, len(matched) - pairs)
+
+    def _add_pairs(self, name: str, matched: int, unmatched: int) -> None:
+        """Add records of an input to ``pairs``."""
+        matched_before, unmatched_before = self.pairs.get(name, (0, 0))
+        self.pairs[name] = matched_before + matched, unmatched_before + unmatched
+
     def update(self, other: Counts) -> None:
         """Add the counts of ``other``. Where both have an example of a metric, that of ``self``
         remains.
         """
         self.number.update(other.number)
+        for name, (matched, unmatched) in other.pairs.items():
+            self._add_pairs(name, matched, unmatched)
         self.examples = {**other.examples, **self.examples}
 
     def copy(self) -> Counts:
         """Return an independent copy."""
-        return Counts(self.number.copy(), {**self.examples})
+        return Counts(self.number.copy(), {**self.examples}, {**self.pairs})
 
 
 def example_of(rows: pa.Table, source: SourceSpec) -> str:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from dovetail.base.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
 from dovetail.base.validation import Rule
 from dovetail.physical.source import SourceSpec, unique
-from dovetail.physical.specs.law import Law, Store, table_of
+from dovetail.physical.specs.law import Law, Store, Wait, table_of
+from dovetail.plan import metrics
 from dovetail.plan.metrics import metric
 from dovetail.plan.types.spans import written
 from dovetail.plan.types.windows import Windows
@@ -196,6 +197,33 @@ class Fragment:
         logs = (source for source in self.sources if self.counted and source.arrival.logs)
         names |= dict.fromkeys(map(replaced, logs))
         return list(names)
+
+    @cached_property
+    def pairs(self) -> list[str]:
+        """The inputs of joins whose records are counted by whether they find rows on all other
+        sides, each once.
+        """
+        return [*dict.fromkeys(n for o in self.operators for n in o.law.pairs(o.sources))]
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """The stores with rows that wait for a time."""
+        waits = [
+            Wait(
+                self.stored(operator_index, wait.name),
+                wait.metric,
+                replace(wait.store, clocks=operator.inputs_of(wait.store.clocks)),
+            )
+            for operator_index, operator in enumerate(self.operators)
+            for wait in operator.law.waits_for(operator.sources)
+        ]
+        names = unique([source.name for source in self.sources])
+        ahead = [
+            Wait(ahead_of(name), metrics.waiting(source.name, "ahead"), store)
+            for source, name in zip(self.sources, names, strict=True)
+            if (store := self._ahead.get(ahead_of(name))) is not None
+        ]
+        return [*waits, *ahead]
 
     @cached_property
     def output_schema(self) -> pa.Schema:

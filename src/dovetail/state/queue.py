@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import Merge, Runs
-from dovetail.state.segment import SegmentCache, numbers
+from dovetail.state.segment import Segment, SegmentCache, numbers
 
 
 class QueueState(RunState):
@@ -59,3 +59,19 @@ class QueueState(RunState):
         due = rows.column(DUE).to_numpy()
         waiting_row = np.flatnonzero(due > self._taken_us)
         return rows.take(pa.array(waiting_row[np.argsort(due[waiting_row], kind="stable")]))
+
+
+def waiting_rows(runs: Runs, taken_us: int, opened: Callable[[Segment], pa.Table]) -> int:
+    """Return the number of a queue's rows that are due after ``taken_us``.
+
+    Only segments with rows on both sides of that time are ``opened``, and searched.
+    """
+    count = 0
+    for run in runs.runs:
+        for segment in run.segments:
+            if segment.first > taken_us:
+                count += segment.rows
+            elif segment.last > taken_us:
+                due = numbers(opened(segment), DUE)
+                count += segment.rows - int(np.searchsorted(due, taken_us, side="right"))
+    return count

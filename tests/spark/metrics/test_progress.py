@@ -87,8 +87,27 @@ def test_rows_changes_and_times_are_those_of_the_stage(spark: SparkSession, tmp_
     assert [stage.stream_time["orders"] for stage in stages] == [
         datetime(2024, 5, 1, 10, 0, second, tzinfo=timezone.utc) for second in (1, 2)
     ]
+    assert [stage.tombstones for stage in stages] == [
+        {"orders": 0, "payments": 0},
+        {"orders": 1, "payments": 0},
+    ]
+    # Orders come before their payments. Then the new order 1 finds one.
+    assert [(stage.matched, stage.unmatched) for stage in stages] == [
+        ({"orders": 0, "payments": 2}, {"orders": 3, "payments": 0}),
+        ({"orders": 1, "payments": 0}, {"orders": 0, "payments": 0}),
+    ]
+    assert [(stage.waiting, stage.stored_rows) for stage in stages] == [({}, 5), ({}, 7)]
     for progress, stage in zip((first, second), stages, strict=True):
         assert stage.buckets == 2
+        assert 0 < stage.began_ms < stage.ended_ms < progress.total_ms
+        assert stage.stored_bytes > 0
+        assert [*progress.steps_ms] == [
+            *("read", "pack", "shuffle", "receive", "load", "operators", "state", "commit", "sink")
+        ]
+        assert all(ms > 0 for ms in progress.steps_ms.values())
+        assert progress.steps_ms["state"] == stage.state_ms
+        assert progress.steps_ms["shuffle"] < stage.began_ms
+        assert progress.steps_ms["sink"] < progress.phases_ms["work"]
         for input_ in progress.inputs:
             ended = progress.started + timedelta(milliseconds=progress.total_ms)
             assert input_.lag_s == (ended - stage.stream_time[input_.name]).total_seconds()
@@ -132,6 +151,45 @@ def test_stages_of_several_lines_have_their_own_figures(
         last = progress.stages[-1]
         assert [*last.rows.values()] == ([1, 9_000] if left is few else [9_000, 1])
         assert last.title == f"inner join of {' and '.join(last.rows)}"
+
+
+def stream(spark: SparkSession, folder: Path, name: str) -> dt.Stream:
+    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / name))
+    return dt.Stream.from_changelog(
+        frame.select("id", "amount", "at"), key="id", timestamp="at", name=name
+    )
+
+
+def test_rows_that_wait_are_counted_with_their_reason(spark: SparkSession, tmp_path: Path) -> None:
+    """An order waits for its window to close until a later record moves stream time on."""
+    for name, ids in (("orders", (1, 2, 3)), ("payments", (1,))):
+        write(tmp_path / name, 1, [{"id": n, "amount": n} for n in ids])
+        write(tmp_path / name, 2, [])
+    write(tmp_path / "orders", 2, [{"id": 9, "amount": 9, "at": "2024-05-01T10:00:09Z"}])
+    orders, payments = (stream(spark, tmp_path, name) for name in ("orders", "payments"))
+    joined = orders.join(
+        payments,
+        within=dt.within(before="5 seconds", after="5 seconds"),
+        how="left",
+        select=["left.amount"],
+    )
+    per_minute = orders.group_by("amount").window(dt.windows.tumbling("1 minute"))
+    windows = per_minute.agg(n=dt.count()).to_table(windows="on_close")
+    results = {joined: dt.to_memory("closed_joined"), windows: dt.to_memory("closed_windows")}
+    query = ran(dt.run(results, checkpoint=tmp_path / "c", **NOW))
+    first, second = dt.metrics.recent(query)
+    waiting = [
+        {name: rows for stage in progress.stages for name, rows in stage.waiting.items()}
+        for progress in (first, second)
+    ]
+    # Order 1 has a payment. Orders 2 and 3 close when order 9 comes. The minute is open.
+    windows_open = "aggregate of orders by amount.open"
+    assert waiting == [
+        {"orders.on_close": 2, windows_open: 3},
+        {"orders.on_close": 1, windows_open: 4},
+    ]
+    pairs = [(s.matched, s.unmatched) for s in first.stages if s.matched]
+    assert pairs == [({"orders": 0, "payments": 1}, {"orders": 3, "payments": 0})]
 
 
 def test_several_results_and_types_that_travel_packed(spark: SparkSession, tmp_path: Path) -> None:
@@ -224,6 +282,7 @@ def test_prometheus_scrapes_what_progress_says(spark: SparkSession, tmp_path: Pa
         assert found["dovetail_stream_time_seconds"]["orders", f"1. {stage.title}"] == moment
         assert found["dovetail_active"] == {(): 1}
         assert found.keys() <= {f"dovetail_{name}" for name in (*COUNTERS, *GAUGES)}
+        assert found["dovetail_stored_rows"][f"1. {stage.title}",] == stage.stored_rows
         assert found["dovetail_lag_seconds"]["orders",] == last.inputs[0].lag_s
         again = scraped(exporter.url)
         assert again["dovetail_rows"] == found["dovetail_rows"]

@@ -33,6 +33,7 @@ from dovetail.base.columns import (
     TIE,
     TRAIL,
 )
+from dovetail.engine.batches.pack_time import UNKNOWN, PackTime
 from dovetail.engine.batches.row_store import Stored
 from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
 from dovetail.operators.job import END_OF_TIME, Batch
@@ -76,6 +77,7 @@ class Piece:
     """
     heard_us: int = NO_TIME
     """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
+    time: PackTime = UNKNOWN
 
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:

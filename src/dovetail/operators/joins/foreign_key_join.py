@@ -82,6 +82,8 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     chunks = _chunks(job, law, events, table, subscriptions, results)
     stores.keep(job, events, table.counted, subscriptions, references)
     ignored, current = Counts(), np.zeros(len(events.row), np.bool_)
+    joins = (subscriptions.event >= 0) & subscriptions.live
+    ignored.pair(job.sources[0], table.after[subscriptions.event[joins]] != ABSENT)
     current[table.changes] = True
     count_ignored(ignored, job, 1, events, table.counted, current)
     return Done(None, stores.runs, chunks=chunks, counts=ignored)

@@ -91,6 +91,8 @@ def _counted(
     counts = Counts()
     if (name := law.too_late(job.sources)) is not None:
         counts.add(name, meeting.too_late)
+    for side in sides:
+        counts.pair(job.sources[side.source], ~side.unpaired)
     for source in law.lossy:
         lost = np.logical_and.reduce([side.lost for side in sides if side.source == source])
         spec, rows = job.sources[source], job.batches[source].rows

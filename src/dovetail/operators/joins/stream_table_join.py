@@ -75,6 +75,8 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
     ]
     result = emitted(job, events, changes, leaves)
     ignored = Counts()
+    pairs = np.logical_and.reduce([reference[source] != ABSENT for source in stores])
+    ignored.pair(job.sources[stream], pairs)
     for source, store in stores.items():
         taken = counts(job, events, source)
         keep(job, source, store, events, taken)

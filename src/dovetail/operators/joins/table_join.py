@@ -43,6 +43,7 @@ def run(job: Job, law: TableJoinLaw) -> Done:
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(law.tree, events, stored, times, current)
+    matched = _matched(events, changes)
     for source in sources:
         if job.sources[source].meaning.loose:
             has_effect = ~_says_nothing(events, source, stored[source], current.get(source))
@@ -61,10 +62,21 @@ def run(job: Job, law: TableJoinLaw) -> Done:
     result = emitted(job, events, changes, leaves)
     ignored = Counts()
     for source in sources:
+        if len(law.leaves) > 1:
+            joins = (events.source == source) & ~events.deleted & current.get(source, True)
+            ignored.pair(job.sources[source], matched[joins])
         keep(job, source, stores[source], events, counted[source])
         count_ignored(ignored, job, source, events, counted[source], current.get(source))
     stored_runs = {n: s.runs for n, s in zip(operator.names, stores, strict=True)}
     return Done(result, stored_runs, counts=ignored)
+
+
+def _matched(events: Timeline, changes: Changes) -> Mask:
+    """Find the events that are in a result with a row of every table: bool[events]."""
+    whole = np.logical_and.reduce([refs != ABSENT for refs in changes.reference])
+    matched = np.zeros(len(events.row), np.bool_)
+    matched[changes.event[whole]] = True
+    return matched
 
 
 def _says_nothing(events: Timeline, source: int, stored: StoredRows, current: Mask | None) -> Mask:

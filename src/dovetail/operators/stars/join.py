@@ -20,6 +20,7 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, arrival_keys,
 from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
 from dovetail.laws.joins.star import Reference, before_star, star_results
 from dovetail.laws.joins.table_join import Changes, preserved
+from dovetail.operators.counts import Counts
 from dovetail.operators.emission import emitted
 from dovetail.operators.job import Done, Job, picked, whole
 from dovetail.physical.specs.star import StarJoin
@@ -37,13 +38,14 @@ def run(job: Job, law: StarJoin) -> Done:
     store = TableState(schema, fact.keys, job.runs(name), job.blobs, job.cache)
     if not job.any_rows:
         return Done(None, job.stores)
-    star = _Star.of(job, law, store)
+    star, counts = _Star.of(job, law, store), Counts()
+    counts.pair(job.sources[0], star.matched(net=job.operator.emit == "batch"))
     changes = star.changes
     if job.operator.emit == "batch":
         changes = star.net(changes)
     result = emitted(job, star.events, *star.shown(changes))
     store.store(star.stored(schema))
-    return Done(result, {name: store.runs})
+    return Done(result, {name: store.runs}, counts=counts)
 
 
 def _stored_schema(job: Job) -> pa.Schema:
@@ -273,6 +275,20 @@ class _Star:
             moments.first, results.present, results.time_us, (np.arange(len(moments.first)),)
         )
         return everything.where(order[results.emits[order]])
+
+    def matched(self, *, net: bool) -> Mask:
+        """Return for each upsert of the fact whether it finds a row in every dimension. ``net``:
+        only the last answers are there, so return it for each key that has come, and the rows at
+        the end.
+        """
+        record = np.flatnonzero(self.moments.origin == 0)
+        if net:
+            group = np.unique(self.events.group[self.moments.first[record]])
+            fact, *dimensions = (part.final[group] != ABSENT for part in self.parts)
+        else:
+            fact, *dimensions = (part.after[record] != ABSENT for part in self.parts)
+        matched: Mask = np.logical_and.reduce(dimensions)[fact]
+        return matched
 
     def net(self, changes: Changes) -> Changes:
         """Return the last change of each key, if it differs from the row before the batch."""

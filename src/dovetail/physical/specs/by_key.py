@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from dovetail.laws.joins.stream_join import Unmatched, Window
 from dovetail.laws.joins.table_join import How, Tree, leaves, preserved
-from dovetail.physical.specs.law import Law, Sources, Store, not_latest, table_of, too_old
+from dovetail.physical.source import unique
+from dovetail.physical.specs.law import Law, Sources, Store, Wait, not_latest, table_of, too_old
+from dovetail.plan import metrics
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Entry
 from dovetail.plan.types.spans import written
@@ -39,6 +41,11 @@ class TableJoinLaw(Law):
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of records that change no latest version."""
         return not_latest(sources)
+
+    def pairs(self, sources: Sources) -> list[str]:
+        """List all tables; none if there is only one."""
+        used = sorted({*self.leaves})
+        return [sources[source].name for source in used] if len(used) > 1 else []
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,19 @@ class StreamTableJoinLaw(Law):
         """
         old = too_old(sources)
         return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
+
+    def pairs(self, sources: Sources) -> list[str]:
+        """List the stream."""
+        return [sources[self.leaves[0]].name]
+
+    def waits_for(self, sources: Sources) -> list[Wait]:
+        """List the records in their grace period."""
+        if self.grace_us is None:
+            return []
+        stream = self.leaves[0]
+        name = unique([source.name for source in sources])[stream]
+        store = self.stores(sources)[name]
+        return [Wait(name, metrics.waiting(sources[stream].name, "grace"), store)]
 
     def goes_by(self, entry: Entry) -> bool:
         """Say whether others depend on its stream time.
@@ -171,6 +191,20 @@ class StreamJoinLaw(Law):
         late = [metric(sources[source].name, "late") for source in self.lossy]
         pairs = self.too_late(sources)
         return late if pairs is None else [*late, pairs]
+
+    def pairs(self, sources: Sources) -> list[str]:
+        """List both streams; none if a stream is joined with itself."""
+        left, right = self.sides
+        return [] if left == right else [sources[left].name, sources[right].name]
+
+    def waits_for(self, sources: Sources) -> list[Wait]:
+        """List the records of preserved sides until their window closes."""
+        stores = self.stores(sources)
+        return [
+            Wait(name, metrics.waiting(sources[source].name, "on_close"), stores[name])
+            for side, source in enumerate(self.sides)
+            if (name := waiting(side)) in stores
+        ]
 
 
 def waiting(side: int) -> str:
@@ -295,6 +329,10 @@ class ForeignKeyJoinLaw(Law):
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of right records that change no latest version."""
         return not_latest(sources[1:])
+
+    def pairs(self, sources: Sources) -> list[str]:
+        """List the left table."""
+        return [sources[0].name]
 
 
 @dataclass(frozen=True)

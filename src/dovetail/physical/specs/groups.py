@@ -13,7 +13,16 @@ from dovetail.aggregates.collect import LastRow
 from dovetail.aggregates.multiset import Listing
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.base.columns import WINDOW_END, WINDOW_START
-from dovetail.physical.specs.law import Accumulated, Law, Sources, Store, not_latest, table_of
+from dovetail.physical.specs.law import (
+    Accumulated,
+    Law,
+    Sources,
+    Store,
+    Wait,
+    not_latest,
+    table_of,
+)
+from dovetail.plan import metrics
 from dovetail.plan.metrics import metric
 from dovetail.plan.types.windows import Windows
 
@@ -180,3 +189,8 @@ class Final(Law):
         holds = "last row per key and window, until it is closed"
         rows = replace(table_of(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1)
         return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}
+
+    def waits_for(self, sources: Sources) -> list[Wait]:
+        """List the windows that are not closed yet."""
+        store = replace(self.stores(sources)[self.CLOSING], clocks=(0,), span_us=0)
+        return [Wait(self.CLOSING, metrics.waiting(sources[0].name, "open"), store)]

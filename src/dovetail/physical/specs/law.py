@@ -120,6 +120,17 @@ class Store:
         return (*((self.without,) if self.without else ()), *lists)
 
 
+@dataclass(frozen=True)
+class Wait:
+    """A store with rows that wait for a time."""
+
+    name: str
+    metric: str
+    """The name of the number of these rows: ``<input>.<reason>``."""
+    store: Store
+    """Its description, by which the time is known until which rows have left it."""
+
+
 def too_old(sources: Sequence[SourceSpec]) -> list[str]:
     """List the metrics of records that are older than the history of their versioned table."""
     return [metric(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
@@ -218,4 +229,14 @@ class Law:
 
     def counts(self, sources: Sources) -> list[str]:
         """List the metrics of rows that had no use."""
+        return []
+
+    def pairs(self, sources: Sources) -> list[str]:
+        """List the inputs whose records are counted by whether they find rows on all other
+        sides.
+        """
+        return []
+
+    def waits_for(self, sources: Sources) -> list[Wait]:
+        """List the stores with rows that wait for a time."""
         return []

@@ -120,6 +120,10 @@ class StarJoin(Law):
         holds = "last row per key, beside the rows that it refers to"
         return {name: replace(table_of(sources, 0), holds=holds)}
 
+    def pairs(self, sources: Sources) -> list[str]:
+        """List the fact."""
+        return [sources[0].name]
+
 
 def dimension_messages(
     messages: SourceSpec, widths: Sequence[int], dimension_number: int

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
 from dovetail.arrays.bucket_labels import bucket_number
@@ -54,29 +54,43 @@ class StageWork:
         then the changes; nothing is processed without rows of its own.
         """
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
+        begun_ns, passing_ns = perf_counter_ns(), 0
         for frame in rows:
             stage_rows = frame
             if self.passes:
                 stage_rows, others = parted(frame, self.number)
                 if len(others):
+                    left_ns = perf_counter_ns()
                     yield others
+                    passing_ns += perf_counter_ns() - left_ns
             for row in PackedRow.all_of(stage_rows):
                 spool.add(unpack_piece(row), row.payload)
             if "now_us" in frame:
                 now_us = int(frame["now_us"].iloc[0])
+        receive_us = (perf_counter_ns() - begun_ns - passing_ns) // 1000
         if spool.pieces:
-            yield from self.batch(label, spool.pieces, now_us, state, handle)
+            yield from self.batch(label, spool.pieces, now_us, state, handle, receive_us)
 
     def batch(
-        self, label: int, pieces: Sequence[Piece], now_us: int, state: Any, handle: Any
+        self,
+        label: int,
+        pieces: Sequence[Piece],
+        now_us: int,
+        state: Any,
+        handle: Any,
+        receive_us: int = 0,
     ) -> Iterator[pd.DataFrame]:
         """Process one micro-batch of the bucket with this label and yield its changes and
         heartbeats.
 
-        ``state``: Spark's map state of the bucket; ``now_us``: the time of the micro-batch.
+        ``state``: Spark's map state of the bucket; ``now_us``: the time of the micro-batch;
+        ``receive_us``: the time in which the pieces were taken in.
         """
+        began_us = time_ns() // 1000 - receive_us
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
         done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle)
+        if done.report is not None:
+            done.report.add_times(began_us, receive_us, [piece.time for piece in pieces])
         done = replace(done, changes=_with_state_time(done, blobs))
         if self.timers and done.again_us is not None:
             _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
@@ -88,9 +102,10 @@ class StageWork:
 
 
 def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:
-    """Yield the changes. Once all are taken, report what the state store took."""
+    """Yield the changes. Once all are taken, report what the state store took, and the end."""
     yield from done.changes
     if done.report is not None:
+        done.report.ended_us = time_ns() // 1000
         done.report.state_us, done.report.state_calls = blobs.elapsed_ns // 1000, blobs.calls
 
 

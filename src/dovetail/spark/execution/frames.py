@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.columns import FAILED, LEFT_OUT, PASSING
+from dovetail.engine.batches.pack_time import PackTimer
 from dovetail.engine.error_context import blamed
 from dovetail.engine.flow import Flow
 from dovetail.engine.idle import Idle
@@ -396,9 +397,10 @@ def packing(
     @task.mapping
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         others: list[pa.RecordBatch] = []
+        timer = PackTimer()
 
         def own() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
+            for batch in timer.reading(batches):
                 rows = batch
                 if passing_index is not None:
                     rows, passing = parted(rows, passing_index)
@@ -406,7 +408,7 @@ def packing(
                 yield rows
 
         with blamed(title, lambda _: f"input partition {task.partition()}"):
-            for packed in pack(packings, own(), task.partition()):
+            for packed in timer.packing(pack(packings, own(), task.partition())):
                 yield packed
                 yield from others
                 others.clear()

@@ -35,11 +35,15 @@ COUNTERS: Mapping[str, Kind] = {
     "batches": Kind("Micro-batches that have ended."),
     "rows": Kind("Rows read.", ("input",)),
     "stage_rows": Kind("Rows that came to a stage.", ("stage", "input")),
+    "tombstones": Kind("Tombstones among the rows that came to a stage.", ("stage", "input")),
+    "matched": Kind("Records that found rows on all other sides of a join.", ("stage", "input")),
+    "unmatched": Kind("Records that did not.", ("stage", "input")),
     "changes": Kind("Changes that a stage emitted, deletes among them.", ("stage",)),
     "deletes": Kind("Deletes that a stage emitted.", ("stage",)),
     "work_seconds": Kind("Time of a stage's operators in all buckets.", ("stage",), "s"),
     "state_seconds": Kind("Of it, time of calls of the state store.", ("stage",), "s"),
     "phase_seconds": Kind("Time of each phase of micro-batches.", ("phase",), "s"),
+    "step_seconds": Kind("Time of each step of the phase work.", ("step",), "s"),
     "unused_rows": Kind("Rows without use, by counter.", ("counter",)),
     "lookups": Kind("Requests of delta joins and lookups.", ("counter", "kind")),
 }
@@ -51,6 +55,9 @@ GAUGES: Mapping[str, Kind] = {
     "lag_seconds": Kind("How far an input is behind in event time.", ("input",), "s"),
     "stream_time_seconds": Kind("Stream time since 1970.", ("stage", "input"), "s"),
     "slowest_bucket_seconds": Kind("Time of a stage's slowest bucket.", ("stage",), "s"),
+    "waiting_rows": Kind("Stored rows that wait, by input and reason.", ("stage", "reason")),
+    "stored_rows": Kind("Stored rows.", ("stage",)),
+    "stored_bytes": Kind("Size of the stored rows in memory.", ("stage",), "By"),
     "state_bytes": Kind("Size of the state's files.", ("stage",), "By"),
     "memory_bytes": Kind("Memory that the state store uses.", ("stage",), "By"),
 }
@@ -108,12 +115,21 @@ def _counted(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
     yield "batches", (), 1
     for phase, ms in progress.phases_ms.items():
         yield "phase_seconds", (phase,), ms / 1000
+    for step, step_ms in progress.steps_ms.items():
+        yield "step_seconds", (step,), step_ms / 1000
     for input_ in progress.inputs:
         yield "rows", (input_.name or input_.source,), input_.rows
     for stage in progress.stages:
         label = _label(stage)
-        for input_name, rows in stage.rows.items():
-            yield "stage_rows", (label, input_name), rows
+        by_input = {
+            "stage_rows": stage.rows,
+            "tombstones": stage.tombstones,
+            "matched": stage.matched,
+            "unmatched": stage.unmatched,
+        }
+        for name, rows_by_input in by_input.items():
+            for input_name, rows in rows_by_input.items():
+                yield name, (label, input_name), rows
         yield "changes", (label,), stage.changes
         yield "deletes", (label,), stage.deletes
         yield "work_seconds", (label,), stage.work_ms / 1000
@@ -138,7 +154,11 @@ def _measured(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
         label = _label(stage)
         for input_name, time in stage.stream_time.items():
             yield "stream_time_seconds", (label, input_name), time.timestamp()
+        for reason, rows in stage.waiting.items():
+            yield "waiting_rows", (label, reason), rows
         yield "slowest_bucket_seconds", (label,), stage.slowest_ms / 1000
+        yield "stored_rows", (label,), stage.stored_rows
+        yield "stored_bytes", (label,), stage.stored_bytes
         yield "state_bytes", (label,), stage.state_bytes
         yield "memory_bytes", (label,), stage.memory_bytes
 

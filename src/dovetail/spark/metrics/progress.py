@@ -106,6 +106,36 @@ class StageProgress:
         The memory that RocksDB uses.
     commit_ms : int
         The time in which RocksDB committed, in all tasks together.
+    tombstones : dict of str to int
+        The number of tombstones among ``rows``, by input.
+    matched : dict of str to int
+        For joins, the number of records that found rows on all other sides when they came, by
+        input.
+    unmatched : dict of str to int
+        The number of records that did not.
+    waiting : dict of str to int
+        The number of stored rows that wait for a time, by input and reason, such as
+        ``clicks.on_close``.
+    stored_rows : int
+        The number of stored rows in the buckets with work. Replaced rows count until they are
+        merged.
+    stored_bytes : int
+        Their size in memory, without compression.
+    read_ms : float
+        The time in which tasks waited for the rows that they packed for the stage.
+    pack_ms : float
+        The time in which they packed them, in all tasks together.
+    shuffle_ms : float
+        The time by the clock from the last packed rows until the first bucket began.
+    receive_ms : float
+        The time in which workers took in shuffled rows, in all buckets together.
+    load_ms : int
+        The time in which RocksDB loaded the state, in all tasks together.
+    began_ms : float
+        The time from the start of the micro-batch until the first bucket began, by the workers'
+        clocks.
+    ended_ms : float
+        The time from the start of the micro-batch until the last bucket was done.
 
     See Also
     --------
@@ -131,6 +161,19 @@ class StageProgress:
     state_bytes: int = 0
     memory_bytes: int = 0
     commit_ms: int = 0
+    tombstones: Mapping[str, int] = field(default_factory=dict)
+    matched: Mapping[str, int] = field(default_factory=dict)
+    unmatched: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    stored_rows: int = 0
+    stored_bytes: int = 0
+    read_ms: float = 0.0
+    pack_ms: float = 0.0
+    shuffle_ms: float = 0.0
+    receive_ms: float = 0.0
+    load_ms: int = 0
+    began_ms: float = 0.0
+    ended_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -182,6 +225,11 @@ class Progress:
         The rows without use, by counter; counters at zero are left out.
     lookups : dict of str to dict of str to int
         The requests of delta joins and lookups, by counter.
+    steps_ms : dict of str to float
+        The parts of the phase ``"work"``: ``"read"``, ``"pack"``, ``"shuffle"``, ``"receive"``,
+        ``"load"``, ``"operators"``, ``"state"``, ``"commit"`` and ``"sink"``. ``"shuffle"`` and
+        ``"sink"`` are times of the clock, the others are added up over all tasks. ``"sink"`` is the
+        time from the last bucket's end to the end of the phase.
 
     See Also
     --------
@@ -203,6 +251,7 @@ class Progress:
     stages: tuple[StageProgress, ...] = ()
     unused: Mapping[str, Unused] = field(default_factory=dict)
     lookups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    steps_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -375,7 +424,7 @@ def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
         if metric("", "lookups") in name
     }
     started, total_ms = _time(spark_progress.timestamp), int(durations.get("triggerExecution", 0))
-    stages = sorted(_stages(spark_progress, parts, observed), key=lambda s: s.number)
+    stages = sorted(_stages(spark_progress, parts, observed, started), key=lambda s: s.number)
     ended = started + timedelta(milliseconds=total_ms)
     return Progress(
         batch=spark_progress.batchId,
@@ -386,7 +435,28 @@ def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
         stages=tuple(stages),
         unused=unused,
         lookups=lookups,
+        steps_ms=_steps(stages, total_ms - phases.get("log", 0)),
     )
+
+
+def _steps(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
+    """Return the times of the steps of the phase ``work``. ``end_ms``: the end of the phase, from
+    the start of the micro-batch.
+    """
+    steps = {
+        "read": sum(stage.read_ms for stage in stages),
+        "pack": sum(stage.pack_ms for stage in stages),
+        "shuffle": sum(stage.shuffle_ms for stage in stages),
+        "receive": sum(stage.receive_ms for stage in stages),
+        "load": sum(stage.load_ms for stage in stages),
+        "operators": sum(stage.work_ms - stage.state_ms for stage in stages),
+        "state": sum(stage.state_ms for stage in stages),
+        "commit": sum(stage.commit_ms for stage in stages),
+    }
+    last_ms = max((stage.ended_ms for stage in stages), default=0.0)
+    if last_ms:
+        steps["sink"] = max(end_ms - last_ms, 0.0)
+    return {step: round(ms, 3) for step, ms in steps.items()}
 
 
 def _inputs(
@@ -427,7 +497,10 @@ def _numbers(metrics: Mapping[str, str]) -> dict[str, float]:
 
 
 def _stages(
-    spark_progress: StreamingQueryProgress, parts: QueryParts, observed: Mapping[str, Any]
+    spark_progress: StreamingQueryProgress,
+    parts: QueryParts,
+    observed: Mapping[str, Any],
+    started: datetime,
 ) -> Iterator[StageProgress]:
     """Yield the figures of each stage, those nearest to the sink first. Figures of the state are 0
     if Spark lists other operators than the plan has.
@@ -441,7 +514,7 @@ def _stages(
     for index, part in enumerate(parts.stages):
         texts = observed.get(part.report, {}).get("buckets") or []
         reports = [BucketReport.read(text) for text in texts]
-        progress = _work(part, reports)
+        progress = _work(part, reports, started)
         if known:
             operator = operators[index]
             progress = replace(
@@ -449,23 +522,27 @@ def _stages(
                 state_bytes=int(operator.customMetrics.get("rocksdbSstFileSize", 0)),
                 memory_bytes=operator.memoryUsedBytes,
                 commit_ms=operator.commitTimeMs,
+                load_ms=int(operator.customMetrics.get("rocksdbLoadLatencyMs", 0)),
             )
         yield progress
 
 
-def _work(part: StagePart, reports: Sequence[BucketReport]) -> StageProgress:
+def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -> StageProgress:
     """Return a stage's figures that its buckets have reported, without those of its state."""
+    if not reports:
+        return StageProgress(part.number, part.title)
     names = distinct_names(part.inputs)
     times = [
         max((t for report in reports if (t := report.stream_us[index]) is not None), default=None)
         for index in range(len(names))
     ]
+    began_us = min(report.began_us for report in reports)
+    packed_us = max(report.packed_us for report in reports)
+    started_us = (started - EPOCH) // timedelta(microseconds=1)
     return StageProgress(
         part.number,
         part.title,
-        rows={
-            name: sum(report.rows[index] for report in reports) for index, name in enumerate(names)
-        },
+        rows=_added(names, [report.rows for report in reports]),
         changes=sum(report.changes for report in reports),
         deletes=sum(report.deletes for report in reports),
         stream_time={
@@ -475,9 +552,30 @@ def _work(part: StagePart, reports: Sequence[BucketReport]) -> StageProgress:
         },
         work_ms=sum(report.work_us for report in reports) / 1000,
         state_ms=sum(report.state_us for report in reports) / 1000,
-        slowest_ms=max((report.work_us for report in reports), default=0) / 1000,
+        slowest_ms=max(report.work_us for report in reports) / 1000,
         buckets=len(reports),
+        tombstones=_added(names, [report.tombstones for report in reports]),
+        matched=_added(part.pairs, [report.matched for report in reports]),
+        unmatched=_added(part.pairs, [report.unmatched for report in reports]),
+        waiting=_added(part.waits, [report.waiting for report in reports]),
+        stored_rows=sum(report.stored_rows for report in reports),
+        stored_bytes=sum(report.stored_bytes for report in reports),
+        read_ms=sum(report.read_us for report in reports) / 1000,
+        pack_ms=sum(report.pack_us for report in reports) / 1000,
+        shuffle_ms=max(began_us - packed_us, 0) / 1000 if packed_us else 0.0,
+        receive_ms=sum(report.receive_us for report in reports) / 1000,
+        began_ms=(began_us - started_us) / 1000,
+        ended_ms=(max(report.ended_us for report in reports) - started_us) / 1000,
     )
+
+
+def _added(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return the sum of each name's numbers. ``lists``: for each bucket a number per name."""
+    sums = dict.fromkeys(names, 0)
+    for numbers in lists:
+        for name, number in zip(names, numbers, strict=True):
+            sums[name] += number
+    return sums
 
 
 def _time(text: str) -> datetime:
@@ -500,5 +598,9 @@ def _lines(progress: Progress) -> Iterator[str]:
             f"{stage.deletes} of them deletes; {stage.work_ms:.0f} ms in {stage.buckets} buckets, "
             f"{stage.state_ms:.0f} of them in the state store"
         )
+        for name, rows in stage.unmatched.items():
+            yield f"     {name}: {stage.matched[name]} matched, {rows} unmatched"
+        for name, rows in stage.waiting.items():
+            yield f"     {name}: {rows} rows wait"
     for name, unused in progress.unused.items():
         yield f"  {name}: {unused.rows}, such as {unused.example}"

@@ -28,6 +28,10 @@ class StagePart:
     """The names of its inputs."""
     report: str
     """The observed metric that has the reports of its buckets."""
+    pairs: tuple[str, ...] = ()
+    """The inputs whose records are counted by whether they match."""
+    waits: tuple[str, ...] = ()
+    """The names of the numbers of rows that wait."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def parts_of(
             step.stage.fragment.title,
             tuple(source.name for source in step.stage.fragment.sources),
             frames.observations.reports[step.number],
+            tuple(step.stage.fragment.pairs),
+            tuple(wait.metric for wait in step.stage.fragment.waits),
         )
         for end in plan.ends
         for step in _downstream_first(end)

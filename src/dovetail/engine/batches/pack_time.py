@@ -1,0 +1,82 @@
+"""The time that packing takes: it travels at the beginning of packed rows' ``facts``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from time import perf_counter_ns
+from typing import NamedTuple
+
+import pyarrow as pa
+
+_TIMES = struct.Struct("<3q")
+_FACTS = "facts"
+
+
+class PackTime(NamedTuple):
+    """The time of packing. It tells nothing about the rows."""
+
+    read_us: int = 0
+    """The time in which the task waited for rows. Only one bucket hears it, as the next."""
+    pack_us: int = 0
+    """The time in which the task packed rows."""
+    packed_us: int = 0
+    """The wall-clock time at which rows were packed."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The times as ``of`` reads them."""
+        return _TIMES.pack(*self)
+
+    @classmethod
+    def of(cls, facts: bytes) -> PackTime:
+        """Return the times at the beginning of some facts."""
+        return cls(*_TIMES.unpack_from(facts))
+
+
+UNKNOWN = PackTime()
+SIZE_BYTES = _TIMES.size
+
+
+class PackTimer:
+    """The time of one task that packs rows. It leaves the task in the facts of packed rows."""
+
+    def __init__(self) -> None:
+        self._read_ns = self._pack_ns = 0
+
+    def reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that come, and add up the time until each batch is there."""
+        rows = iter(batches)
+        while True:
+            begun_ns = perf_counter_ns()
+            batch = next(rows, None)
+            self._read_ns += perf_counter_ns() - begun_ns
+            if batch is None:
+                return
+            yield batch
+
+    def packing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield packed rows. The first row of each batch tells its bucket the time since the last
+        batch that was spent on reading and on packing.
+        """
+        rows = iter(batches)
+        while True:
+            begun_ns = perf_counter_ns()
+            batch = next(rows, None)
+            self._pack_ns += perf_counter_ns() - begun_ns
+            if batch is None:
+                return
+            read_us, pack_us = self._read_ns // 1000, (self._pack_ns - self._read_ns) // 1000
+            self._read_ns = self._pack_ns = 0
+            yield _telling(batch, read_us, pack_us)
+
+
+def _telling(batch: pa.RecordBatch, read_us: int, pack_us: int) -> pa.RecordBatch:
+    """Return packed rows, with the times of the task in the facts of the first."""
+    index = batch.schema.get_field_index(_FACTS)
+    facts = batch.column(index)
+    first = facts[0].as_py()
+    time = PackTime.of(first)._replace(read_us=read_us, pack_us=pack_us)
+    told = pa.array([time.encoded + first[SIZE_BYTES:]], pa.binary())
+    facts = pa.concat_arrays([told, facts.slice(1)])
+    return batch.set_column(index, batch.schema.field(index), facts)
