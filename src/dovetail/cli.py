@@ -89,9 +89,12 @@ def _do_without_pandas() -> None:
         return
     import pyarrow as pa
 
-    sys.meta_path.insert(0, _NoPandas())
-    pa.array([0])
-    del sys.meta_path[0]
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class _NoPandas(MetaPathFinder):
