@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import dovetail as dt
+from benchmarks import harness
 from dovetail.cli import app
 from dovetail.page.server import serve_checkpoint
 from dovetail.physical.topology_graph import topology_graph
@@ -248,6 +249,54 @@ def test_figures_move_in_a_browser(
     browser.save_screenshot(str(tmp_path / "why.png"))
     assert browser.get_log("browser") == []
     assert query.isActive
+
+
+def test_what_waits_is_shown_with_the_reason(
+    spark: SparkSession, browser: Any, tmp_path: Path
+) -> None:
+    """Views wait until the window closes in which a click may come."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    write(tmp_path / "views", 1, [{"id": 1, "page": 7}, {"id": 2, "page": 8}, {"id": 3, "page": 9}])
+    write(tmp_path / "clicks", 1, [{"id": 4, "page": 8}])
+
+    def stream(name: str) -> dt.Stream:
+        columns = "id long, page long, at timestamp"
+        frame = spark.readStream.schema(columns).json(str(tmp_path / name))
+        return dt.Stream.from_changelog(frame, key="page", timestamp="at", name=name)
+
+    joined = stream("views").join(
+        stream("clicks"), how="left", within=dt.within(after="10 minutes"), select=["left.id"]
+    )
+    query = joined.write_stream(
+        harness.Nowhere(), checkpoint=tmp_path / "checkpoint", buckets=1, query_name="<clicks>"
+    )
+    try:
+        query.processAllAvailable()
+        progress = next(p for p in reversed(dt.metrics.recent(query)) if p.rows)
+        (stage,) = progress.stages
+        assert (stage.matched, stage.unmatched) == (
+            {"views": 0, "clicks": 1},
+            {"views": 3, "clicks": 0},
+        )
+        assert stage.waiting == {"views.on_close": 2}
+        assert "views.on_close: 2 rows wait" in progress._repr_html_()
+        page = dt.serve(query, port=0)
+        try:
+            browser.get(page.url)
+            rows = "[...document.querySelectorAll('#waiting tr')]"
+            cells = f"{rows}.map(row => [...row.cells].map(cell => cell.textContent))"
+            wait = WebDriverWait(browser, 60)
+            assert wait.until(lambda b: b.execute_script(f"return {cells}.length && {cells}")) == [
+                ["views", "2", "their window closes"]
+            ]
+            found = "document.querySelector('#stages').rows[0].cells[2].textContent"
+            assert browser.execute_script(f"return {found}") == "views 0 of 3\nclicks 1 of 1"
+            assert browser.get_log("browser") == []
+        finally:
+            page.stop()
+    finally:
+        query.stop()
 
 
 def test_the_page_of_a_checkpoint(

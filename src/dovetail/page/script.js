@@ -97,6 +97,10 @@ function seriesOf(pick) {
   return Object.fromEntries([...names].map(name => [name, batches.map(batch => pick(batch)[name] || 0)]));
 }
 
+// The reasons for which rows wait, as docs/metrics.md has them.
+const until = {on_close: "their window closes", grace: "their grace period ends",
+  open: "they close (windows)", ahead: "another input catches up"};
+
 const label = stage => `${stage.number}. ${stage.title}`;
 const perSecond = (batch, value) => value / Math.max(batch.total_ms, 1) * 1000;
 
@@ -131,10 +135,18 @@ function draw() {
   chart($("bytes"), seriesOf(b => Object.fromEntries(b.stages.map(s => [label(s), s.state_bytes]))), size);
   fill($("stages"), worked.stages.map(s => [label(s),
     Object.entries(s.rows).map(([name, rows]) => `${name} ${number(rows)}`).join("\n"),
+    Object.entries(s.matched).map(([name, rows]) => `${name} ${number(rows)} of ${number(rows + s.unmatched[name])}`).join("\n"),
     number(s.changes), number(s.deletes), number(s.work_ms), number(s.state_ms), number(s.slowest_ms),
     Object.entries(s.stream_time).map(([name, time]) => `${name} ${time.slice(0, 19).replace("T", " ")}`).join("\n")]));
   fill($("inputs"), last.inputs.map(i => [i.name || i.source, number(totals.inputs.get(i.name || i.source)),
     Object.entries(i.behind).map(([name, value]) => `${name} ${number(value)}`).join(", ") || "not told"]));
+  const waiting = worked.stages.flatMap(s => Object.entries(s.waiting)).filter(([, rows]) => rows);
+  $("no-waiting").hidden = waiting.length > 0;
+  $("waiting-table").hidden = waiting.length === 0;
+  fill($("waiting"), waiting.map(([name, rows]) => {
+    const end = name.lastIndexOf(".");
+    return [name.slice(0, end), number(rows), until[name.slice(end + 1)]];
+  }));
   const unused = [...totals.unused];
   $("nothing").hidden = unused.length > 0;
   $("unused-table").hidden = unused.length === 0;

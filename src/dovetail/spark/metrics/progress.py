@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
+from dovetail.base.text_cells import escaped
 from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.physical.topology_graph import distinct_names
@@ -272,6 +273,9 @@ class Progress:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escaped(str(self))}</pre>"
 
 
 @validated
