@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
@@ -24,6 +24,7 @@ from dovetail.provenance.walk import Walk
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.testing.changes import Change
 from dovetail.testing.driver_records import all_fed
+from dovetail.testing.inputs import hashable
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class ExplainingDriver:
         batches = [] if self._log is None else self.micro_batches
         emitted = [(n, c) for n, batch in enumerate(batches) for c in batch.changes[node]]
         batch_numbers = [n for n, c in emitted if c is change] or [
-            n for n, c in emitted if c == change
+            n for n, c in emitted if same(c, change) and c.position == change.position
         ]
         if not batch_numbers:
             raise PlanError(
@@ -255,8 +256,14 @@ def one_by_one(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source,
 
 
 def same(change: Change, other: Change) -> bool:
-    """Say whether two changes are alike, wherever they stand."""
-    return replace(change, position=0) == replace(other, position=0)
+    """Say whether two changes are alike, wherever they stand. NaN is like NaN."""
+    return _alike(change) == _alike(other)
+
+
+def _alike(change: Change) -> tuple[Change, Hashable, Hashable]:
+    """Return a change without its position, with its key and values in a form that compares NaN."""
+    rest = replace(change, key={}, values=None, position=0)
+    return rest, hashable(dict(change.key)), hashable(change.values)
 
 
 def record_of(source: Source, row: pa.Table) -> RowExplanation:
