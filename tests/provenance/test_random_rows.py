@@ -123,17 +123,27 @@ def not_that_row(
     """Say what is wrong with the explanation of a row with these values."""
     if explanation.presence == "none":
         return "has a row"
-    actual = {name: hashable(value) for name, value in values.items()}
-    shown = {name: hashable(value) for name, value in explanation.values.items()}
+    actual, shown = in_order(values), in_order(explanation.values)
     if not shown.items() <= actual.items():
         return f"is {actual}"
     if not is_whole(explanation):
         return None
     other, topology, _ = driven(case, named_by(explanation))
     made = other.table(topology).get(key)
-    if made is None or in_any_order(made) != in_any_order(values):
+    lists = any(
+        function == "collect_list"
+        for node in case.topology
+        for function, _ in node.get("aggregates", ())
+    )
+    compared = in_any_order if lists else in_order
+    if made is None or compared(made) != compared(values):
         return f"is {actual}, and of the named rows {made}"
     return None
+
+
+def in_order(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in a form that can be compared."""
+    return {name: hashable(value) for name, value in values.items()}
 
 
 def in_any_order(values: Mapping[str, Any]) -> dict[str, Any]:

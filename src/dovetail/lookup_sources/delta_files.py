@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.timeline import Mask
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
-from dovetail.errors import ConfigurationError, DataError
+from dovetail.errors import ConfigurationError
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import cast, changed, is_text, without_null_keys
-from dovetail.lookup_sources.keys import numbered, within
+from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
+from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
 from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
@@ -61,7 +59,9 @@ class DeltaFilesReader:
         )
         key = numbered(keys, rows.select(list(by)))
         asked = key != NO_GROUP
-        return Found(rows.filter(pa.array(asked)), key[asked], self._unfit(by, keys))
+        return Found(
+            rows.filter(pa.array(asked)), key[asked], too_large(by, keys, _columns(self._table))
+        )
 
     def close(self) -> None:
         """Forget the table."""
@@ -82,8 +82,7 @@ class DeltaFilesReader:
             missing = [name for name in self._schema.names if name not in stored.names]
             if missing:
                 raise changed(title, f"there is no column {missing[0]!r}")
-            for name, column in zip(by, keys.columns, strict=True):
-                _refuse_key(title, name, column.type, stored.field(name).type)
+            refuse_other_kinds(title, by, keys, stored)
             rows = self._query(deltalake, by, keys)
         except deltalake.exceptions.DeltaError as error:
             self.close()
@@ -105,16 +104,6 @@ class DeltaFilesReader:
         return pa.table(
             deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
         )
-
-    def _unfit(self, by: Sequence[str], keys: pa.Table) -> Mask:
-        """Find the keys with a number too large for its column: bool[n]."""
-        unfit = np.zeros(keys.num_rows, np.bool_)
-        stored = _columns(self._table)
-        for name, column in zip(by, keys.columns, strict=True):
-            if pa.types.is_integer(column.type):
-                bound = 2 ** (stored.field(name).type.bit_width - 1)
-                unfit |= ~within(column, -bound, bound - 1)
-        return unfit
 
     def _one_of(self, name: str, values: Sequence[Any]) -> str:
         """Return the SQL condition that a column has one of the values, null included. There must
@@ -138,19 +127,6 @@ def _quoted(name: str) -> str:
 def _literal(value: Any) -> str:
     """Return a text, a number or a boolean as an SQL literal."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
-
-
-def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
-    """Raise ``DataError`` for keys that SQL literals do not express exactly, and for keys of
-    another kind than the column's.
-    """
-    kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
-    if not any(kind(key) and kind(stored) for kind in kinds):
-        raise DataError(
-            title,
-            f"column {name!r} is {stored} there, which cannot be looked up by keys of type {key}",
-            "Join by whole numbers or texts that have the same type in the store",
-        )
 
 
 def _deltalake(title: str) -> Any:

@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.validation import ColumnNames, Natural, Text, validated
-from dovetail.errors import ConfigurationError, DataError, DovetailError, line_of
+from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress, refuse_without_pyiceberg
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import cast, changed, is_text, without_null_keys
-from dovetail.lookup_sources.keys import numbered, within
+from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
+from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
 from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
@@ -82,12 +81,8 @@ class IcebergReader:
         if missing:
             raise changed(title, f"there is no column {missing[0]!r}")
         stored = arrow_schema(title, fields.values())
-        unfit = np.zeros(keys.num_rows, np.bool_)
-        for name, column in zip(by, keys.columns, strict=True):
-            _refuse_key(title, name, column.type, stored.field(name).type)
-            if pa.types.is_integer(column.type):
-                bound = 2 ** (stored.field(name).type.bit_width - 1)
-                unfit |= ~within(column, -bound, bound - 1)
+        refuse_other_kinds(title, by, keys, stored)
+        unfit = too_large(by, keys, stored)
         fit = keys.filter(pa.array(~unfit)).cast(pa.schema([stored.field(name) for name in by]))
         try:
             files = list(rows_of_keys(table, fit))
@@ -115,19 +110,6 @@ class IcebergReader:
             wanted = pa.array(values).cast(column.type)
             rows = rows.filter(pc.is_in(column, wanted))
         return cast(self._source.title, rows.select(self._schema.names), self._schema)
-
-
-def _refuse_key(title: str, name: str, key: pa.DataType, stored: pa.DataType) -> None:
-    """Raise ``DataError`` for keys of another kind than the column's, or whose values are not
-    compared to the letter.
-    """
-    kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
-    if not any(kind(key) and kind(stored) for kind in kinds):
-        raise DataError(
-            title,
-            f"column {name!r} is {stored} there, which cannot be looked up by keys of type {key}",
-            "Join by whole numbers or texts that have the same type in the store",
-        )
 
 
 @validated

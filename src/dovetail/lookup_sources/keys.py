@@ -16,6 +16,7 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import Ints, Mask
 from dovetail.errors import DataError
 from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup_sources.conversion import is_text
 
 
 def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
@@ -68,6 +69,35 @@ def within(keys: pa.Array, low: int, high: int) -> Mask:
         )
     numbers = keys.cast(pa.int64()).to_numpy()
     return (numbers >= low) & (numbers <= high)  # type: ignore[no-any-return]
+
+
+def too_large(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
+    """Find the keys with a whole number that is too large for its column in the store: bool[n].
+
+    ``by``: the columns of ``keys``, by their names in ``stored``.
+    """
+    large = np.zeros(keys.num_rows, np.bool_)
+    for name, column in zip(by, keys.columns, strict=True):
+        if pa.types.is_integer(column.type):
+            bound = 2 ** (stored.field(name).type.bit_width - 1)
+            large |= ~within(column, -bound, bound - 1)
+    return large
+
+
+def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> None:
+    """Raise ``DataError`` for keys of another kind than their column in the store, and for those
+    that are not compared to the letter. ``by``: as in ``too_large``.
+    """
+    kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
+    for name, column in zip(by, keys.columns, strict=True):
+        there = stored.field(name).type
+        if not any(kind(column.type) and kind(there) for kind in kinds):
+            raise DataError(
+                title,
+                f"column {name!r} is {there} there, which cannot be looked up by keys of type "
+                f"{column.type}",
+                "Join by whole numbers or texts that have the same type in the store",
+            )
 
 
 def mask_of(*conditions: Any) -> Mask:
