@@ -1,19 +1,22 @@
 """What the figures of a query cost: micro-batches with reports and without, and time to count.
 
-Two queries join orders with a dimension, in one session and in turn. ``without``: no report leaves
-a bucket, and Spark observes none. What buckets count cannot be left out. So it is timed where it
-happens, in this process, on such rows, beside the operators.
+Queries join orders with a dimension, in one session and in turn. ``without``: no report leaves a
+bucket, and Spark observes none. ``page``: as ``with``, beside the live page, which another process
+reads as a browser does. What buckets count cannot be left out. So it is timed where it happens, in
+this process, on such rows, beside the operators.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from subprocess import DEVNULL, Popen
 from time import perf_counter_ns
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 from pyspark.sql import SparkSession
 
+import dovetail as dt
 from benchmarks import harness, latency
 from dovetail import testing
 from dovetail.engine import fragment
@@ -84,16 +88,16 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         latency.feed(directory, arguments.batches)
         taken = in_turn(spark, directory, arguments.rounds)
     spark.stop()
-    with_ms, without_ms = (
-        [median(batches) for batches in taken[name]] for name in ("with", "without")
-    )
-    over = [100 * (a / b - 1) for a, b in zip(with_ms, without_ms, strict=True)]
+    over, page_over = over_percent(taken, "without"), over_percent(taken, "with", of="page")
     share = counting_share(arguments.batches)
     figures = {
         "with_ms": round(median(ms for of in taken["with"] for ms in of), 1),
         "without_ms": round(median(ms for of in taken["without"] for ms in of), 1),
+        "page_ms": round(median(ms for of in taken["page"] for ms in of), 1),
         "over_percent": round(median(over), 1),
         "over_percent_of_rounds": [round(one, 1) for one in over],
+        "page_over_percent": round(median(page_over), 1),
+        "page_over_percent_of_rounds": [round(one, 1) for one in page_over],
         "counting_percent": round(share, 2),
     }
     rows = [("", "value")]
@@ -102,16 +106,24 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
+def over_percent(taken: dict[str, list[list[float]]], base: str, of: str = "with") -> list[float]:
+    """For each round by how much the median of ``of`` is longer than that of ``base``, in percent
+    of ``base``.
+    """
+    medians = {name: [median(batches) for batches in taken[name]] for name in (of, base)}
+    return [100 * (a / b - 1) for a, b in zip(medians[of], medians[base], strict=True)]
+
+
 def in_turn(spark: SparkSession, directory: Path, rounds: int) -> dict[str, list[list[float]]]:
     """The durations of micro-batches in milliseconds, of each query of each contender. A first
-    round is left out, and in each the other contender begins.
+    round is left out, and each round goes the other way.
     """
-    taken: dict[str, list[list[float]]] = {"with": [], "without": []}
+    taken: dict[str, list[list[float]]] = {"with": [], "without": [], "page": []}
     for number in range(rounds + 1):
         for name in [*taken][:: 1 if number % 2 else -1]:
             start = partial(started, spark, directory, str(directory / f"{name}-{number}"))
-            if name == "with":
-                durations = start()
+            if name != "without":
+                durations = start(watched=name == "page")
             else:
                 with without_reports():
                     durations = start()
@@ -121,14 +133,31 @@ def in_turn(spark: SparkSession, directory: Path, rounds: int) -> dict[str, list
     return taken
 
 
-def started(spark: SparkSession, directory: Path, checkpoint: str) -> list[float]:
-    """Run a query to its end; the durations of its micro-batches."""
+def started(
+    spark: SparkSession, directory: Path, checkpoint: str, *, watched: bool = False
+) -> list[float]:
+    """Run a query to its end; the durations of its micro-batches. ``watched``: beside its page."""
     query = latency.of_tables(spark, directory).write_stream(
         harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
     )
-    query.awaitTermination()
+    with beside_page(query) if watched else nullcontext():
+        query.awaitTermination()
     progress = [p for p in query.recentProgress if "addBatch" in p.durationMs]
     return [p.durationMs["triggerExecution"] for p in progress][WARM:]
+
+
+@contextmanager
+def beside_page(query: Any) -> Iterator[None]:
+    """Serve the query's page in the block to a process that reads all events."""
+    page = dt.serve(query, port=0)
+    read = f"import urllib.request as r; r.urlopen({page.url + 'events'!r}).read()"
+    reader = Popen([sys.executable, "-c", read], stderr=DEVNULL)
+    try:
+        yield
+    finally:
+        reader.kill()
+        reader.wait()
+        page.stop()
 
 
 def counting_share(batches: int) -> float:

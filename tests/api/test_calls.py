@@ -377,7 +377,7 @@ def of_topic(read: Callable[..., Any], lines: Mapping[str, Line], **more: Line) 
 
 TARGET = line("text", "column", "span", "path", wrong=TARGETS)
 CALLS: dict[str, Call] = {
-    "Planned.explain": call(lambda w: w.orders.explain, format=line(wrong=("png",))),
+    "Planned.explain": call(lambda w: w.orders.explain, format=line(wrong=("png",)), reasons=FLAG),
     "Planned.preview": call(lambda w: w.orders.preview, runs=True, lines=PREVIEW),
     "Planned.show": call(lambda w: w.orders.show, runs=True, lines=PREVIEW),
     "Planned.__init__": call(lambda _: dt.Table, plan=line()),
@@ -1271,9 +1271,10 @@ CALLS["preview"] = call(
     n=line("number"),
 )
 CALLS["explain"] = call(
-    lambda _: dt.explain,
+    lambda w: partial(dt.explain, w.orders),
     results=line("table", "stream", "windowed table"),
     format=line(wrong=("png",)),
+    reasons=FLAG,
 )
 UNCALLED = {
     "Change",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from sample_topologies import CITIES, CLICKS, HOURS, NAMED, ORDERS, PAID, SHIFTED, graph
 
 from dovetail.physical.explain import explain
-from dovetail.physical.topology_graph import EdgeFigure, GraphNode, GraphStage, TopologyGraph
+from dovetail.physical.topology_graph import (
+    EdgeFigure,
+    GraphNode,
+    GraphStage,
+    TopologyGraph,
+    topology_graph,
+)
+from dovetail.plan.dead_letters import DeadLetters
 
 
 def rows(of: TopologyGraph) -> list[tuple[str, str, str, int | None]]:
@@ -45,6 +52,7 @@ def test_a_join_by_key_is_one_stage() -> None:
                 by="key (id bigint)",
                 state=("orders: last row per key", "payments: last row per key"),
                 lookups=(),
+                reasons=("a change of any table needs the rows that the others have at its key",),
                 result=None,
             ),
         ),
@@ -87,6 +95,27 @@ def test_steps_of_one_node_are_in_several_stages() -> None:
         *("step 1 of 3", "step 2 of 3", "step 3 of 3", "step 1 of 2", "step 2 of 2")
     ]
     assert [*found.flows] == [*found.edges]
+
+
+def test_sinks_follow_their_results() -> None:
+    """Those of dead letters follow nothing."""
+    sinks = {PAID.plan: ["to_delta('a')", "to_topic('b')"], DeadLetters(): ["to_parquet('c')"]}
+    found = topology_graph(PAID.plan, sinks=sinks)
+    assert rows(found)[3:] == [
+        ("n4", "result", "left join of orders and payments", None),
+        ("n5", "sink", "to_delta('a')", None),
+        ("n6", "sink", "to_topic('b')", None),
+        ("n7", "sink", "to_parquet('c')", None),
+    ]
+    assert found.edges == (*graph(PAID).edges, ("n4", "n5"), ("n4", "n6"))
+    assert found.nodes[-1].details == ("dead letters",)
+    assert found.flows == graph(PAID).flows
+    assert explain(PAID.plan, sinks=sinks).endswith(
+        "\n\nSinks\n"
+        "  left join of orders and payments → to_delta('a')\n"
+        "  left join of orders and payments → to_topic('b')\n"
+        "  dead letters → to_parquet('c')"
+    )
 
 
 def test_rows_within_a_stage_have_no_figure() -> None:

@@ -89,6 +89,10 @@ def test_svg_is_xml_with_a_title_for_each_node(results: Any) -> None:
     titles = [box.findtext(f"{SVG}title") or "" for box in boxes]
     nodes = graph(*results).nodes
     assert titles == ["\n".join([f"{n.kind}: {n.title}", *n.details]) for n in nodes]
+    stages = [title.text or "" for title in picture.iterfind(f".//{SVG}g/{SVG}title")]
+    assert stages[: len(graph(*results).stages)] == [
+        "\n".join([stage.title, *stage.reasons]) for stage in graph(*results).stages
+    ]
     edges = [part for part in picture.iter(f"{SVG}path") if part.get("class") == "dt-edge"]
     assert len(edges) == len(graph(*results).edges)
     style = picture.findtext(f"{SVG}style") or ""
@@ -107,7 +111,7 @@ def graphs(draw: st.DrawFn) -> TopologyGraph:
         for n in range(1, len(nodes))
         for _ in range(draw(st.integers(0, 2)))
     }
-    stages = [GraphStage(n, (), "key", (), (), None) for n in sorted({*owners} - {0})]
+    stages = [GraphStage(n, (), "key", (), (), (), None) for n in sorted({*owners} - {0})]
     return TopologyGraph(tuple(nodes), tuple(sorted(edges)), tuple(stages))
 
 
@@ -130,6 +134,7 @@ def test_html_is_a_page_with_a_table_of_the_nodes() -> None:
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg ") == 1
     assert "<td>operator</td><td>left join by key</td><td>1</td><td>key id<br>open, paid" in page
+    assert "<td>Stage 1: by key (id bigint)</td><td>a change of any table needs" in page
 
 
 def test_without_the_library_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ LAYERS = {
     "operators": {*LAWS, "lookup_sources", "plan", "physical", "state"},
     "engine": {*LAWS, "plan", "physical", "state", "operators"},
     "provenance": {*ARRAYS, "laws", "plan", "physical", "state", "engine"},
-    "spark": {*BUCKETS, "provenance"},
+    "spark": {*BUCKETS, "pictures", "provenance"},
     "io": {*LAWS, "platform", "iceberg", "lookup_sources", "plan"},
     "snapshots": {"errors", "base", "laws", "platform", "plan"},
     "api": {*PLANS, "pictures", "iceberg", "io", "spark"},

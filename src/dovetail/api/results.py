@@ -16,10 +16,12 @@ from dovetail.plan.changelog_source import Session
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order
 from dovetail.spark.checkpoints.checkpoint import BEGINNING
+from dovetail.spark.metrics.progress import AQuery
 from dovetail.spark.query import first_batch, start
 from dovetail.spark.query.options import QueryOptions
 from dovetail.spark.query.results import BatchSink, Outcome
 from dovetail.spark.query.start import A_SINK
+from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import StartRequest
 
 if TYPE_CHECKING:
@@ -282,16 +284,23 @@ def upgrade(
 
 
 @overload
-def explain(*results: Planned, format: Literal["text"] = "text") -> None: ...
+def explain(
+    *results: Planned | AQuery, format: Literal["text"] = "text", reasons: bool = False
+) -> None: ...
 
 
 @overload
-def explain(*results: Planned, format: PictureFormat) -> str: ...
+def explain(*results: Planned | AQuery, format: PictureFormat, reasons: bool = False) -> str: ...
 
 
 @validated
-def explain(*results: Planned, format: ExplainFormat = "text") -> str | None:  # noqa: A002
-    """Print or draw the topology of several results: their joins, stages, shuffles and state.
+def explain(
+    *results: Planned | AQuery,
+    format: ExplainFormat = "text",  # noqa: A002
+    reasons: bool = False,
+) -> str | None:
+    """Print or draw the topology of a query or of several results: their joins, stages, shuffles
+    and state.
 
     A stage is a step of the query with a shuffle before it. Results share the stages that
     they have in common, and each stage shows the results that leave it. A part that several
@@ -299,10 +308,12 @@ def explain(*results: Planned, format: ExplainFormat = "text") -> str | None:  #
 
     Parameters
     ----------
-    *results : Table, Stream or WindowedTable
-        The results, as for ``run``.
+    *results : Table, Stream, WindowedTable or StreamingQuery
+        The results, as for ``run``. Or a query of dovetail's alone, which shows its sinks, too.
     format : {"text", "mermaid", "svg", "html"}, default "text"
         The form, as for ``Table.explain``.
+    reasons : bool, default False
+        True to print why each stage shuffles and stores rows, as for ``Table.explain``.
 
     Returns
     -------
@@ -312,7 +323,7 @@ def explain(*results: Planned, format: ExplainFormat = "text") -> str | None:  #
     Raises
     ------
     PlanError
-        If no result is given.
+        If no result is given, or a query and something else.
     ConfigurationError
         If ``"svg"`` or ``"html"`` is asked for and the package ``grandalf`` is missing.
 
@@ -339,4 +350,11 @@ def explain(*results: Planned, format: ExplainFormat = "text") -> str | None:  #
     """
     if not results:
         raise PlanError("explain", "no result is given", "Give tables and streams: explain(table)")
-    return explained(tuple(result.plan for result in results), format)
+    queries = [result for result in results if isinstance(result, TopologyQuery)]
+    if not queries:
+        nodes = tuple(result.plan for result in results if isinstance(result, Planned))
+        return explained(nodes, format, reasons=reasons)
+    if len(results) > 1:
+        raise PlanError("explain", "a query is given with other arguments", "Explain it alone")
+    parts = queries[0].parts
+    return explained(parts.results, format, reasons=reasons, sinks=parts.sinks)

@@ -74,13 +74,18 @@ class Planned(Hinted):
         return self.plan.row.names
 
     @overload
-    def explain(self, *, format: Literal["text"] = "text") -> None: ...
+    def explain(self, *, format: Literal["text"] = "text", reasons: bool = False) -> None: ...
 
     @overload
-    def explain(self, *, format: PictureFormat) -> str: ...
+    def explain(self, *, format: PictureFormat, reasons: bool = False) -> str: ...
 
     @validated
-    def explain(self, *, format: ExplainFormat = "text") -> str | None:  # noqa: A002
+    def explain(
+        self,
+        *,
+        format: ExplainFormat = "text",  # noqa: A002
+        reasons: bool = False,
+    ) -> str | None:
         """Print the topology, or draw it: its joins, its stages, their shuffles and their state.
 
         Nothing runs. A topology is a table, a stream or a windowed table with all its
@@ -93,6 +98,9 @@ class Planned(Hinted):
             that GitHub and many notebooks draw. ``"svg"`` is an image, and ``"html"`` a page
             with the image and a table of its boxes. These two need
             ``pip install 'dovetail[pictures]'``.
+        reasons : bool, default False
+            True to print why each stage shuffles and stores rows. An image shows it where the
+            pointer rests on a stage, a page in a table.
 
         Returns
         -------
@@ -127,7 +135,7 @@ class Planned(Hinted):
           state    orders: last row per key
                    payments: last row per key
         """
-        return explained((self.plan,), format)
+        return explained((self.plan,), format, reasons=reasons)
 
     @validated
     def preview(

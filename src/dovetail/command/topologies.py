@@ -38,6 +38,9 @@ def explain(
     format: Annotated[  # noqa: A002
         Explained, typer.Option(help="Text, or a picture to redirect to a file.")
     ] = Explained.text,
+    reasons: Annotated[
+        bool, typer.Option("--reasons", help="Say why each stage shuffles and stores rows.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a topology, its stages, their shuffles and their state."""
@@ -47,7 +50,7 @@ def explain(
             graph = asdict(topology_graph(planned.plan))
             print_json({name: graph[name] for name in ("nodes", "edges", "stages")})
         elif format is Explained.text:
-            planned.explain()
+            planned.explain(reasons=reasons)
         else:
             print(planned.explain(format=format.value))
 

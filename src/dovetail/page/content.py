@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dovetail.page.figures import Figures
@@ -37,14 +38,15 @@ def page_html(
     stages: Sequence[str] = (),
     figures: bool = True,
     letters: bool = False,
+    sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """Return the page of a query with this name and these results.
 
     ``stages``: the titles of its stages, which stand in place of the picture if there are no
     results. ``figures``: True if there are figures of its micro-batches. ``letters``: True if its
-    dead letters can be shown.
+    dead letters can be shown. ``sinks``: the targets of results.
     """
-    graph = topology_graph(*results) if results else _EMPTY
+    graph = topology_graph(*results, sinks=sinks) if results else _EMPTY
     picture = svg(graph, rates=figures) if results else _listed(stages)
     setup = {
         "flows": _flows(graph),

@@ -139,7 +139,12 @@ def serve(
     results = query.parts.results
     session = session_of(results[0])
     shown = Shown(
-        page_html(query.name or str(query.id), results, letters=query.parts.letters is not None),
+        page_html(
+            query.name or str(query.id),
+            results,
+            letters=query.parts.letters is not None,
+            sinks=query.parts.sinks,
+        ),
         LiveFigures(query),
         StateSearch(query.checkpoint, session),
         RowReasons(query.checkpoint, session, results),

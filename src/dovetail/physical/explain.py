@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from dovetail.physical.topology_graph import GraphStage, columns_of, topology_graph
 from dovetail.plan.nodes import Derived, Node
 
 
-def explain(*nodes: Node) -> str:
+def explain(
+    *nodes: Node,
+    reasons: bool = False,
+    sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
+) -> str:
     """Return the topology of these nodes as text: each as a tree, then the stages in the order in
     which they run.
 
     For each stage: what is shuffled and by which key, what is stored under which name, and what is
-    looked up. With several results, a stage that computes one also names it. Then come the
-    limitations that were checked for each delta join.
+    looked up. With several results, a stage that computes one also names it. With ``reasons``, why
+    rows are shuffled and stored. Then come the limitations that were checked for each delta join,
+    and at the end the ``sinks``, the targets of results.
 
     A tree of joins on one key is one stage: each input is shuffled once and stored once. A join by
     foreign key is three stages. Parts that several results share are described once.
@@ -22,18 +28,25 @@ def explain(*nodes: Node) -> str:
     shown: set[Node] | None = set() if len(nodes) > 1 else None
     lines = [line for node in nodes for line in ("", "Topology", *_tree(node, "", "", shown))][1:]
     for stage in topology_graph(*nodes).stages:
-        lines += ["", *_stage(stage)]
+        lines += ["", *_stage(stage, reasons=reasons)]
     for part in dict.fromkeys(part for node in nodes for part in node.walk()):
         if part.verdicts:
             lines += ["", *_verdicts(part)]
+    targets = [f"{node.name} → {title}" for node, titles in sinks.items() for title in titles]
+    if targets:
+        lines += ["", "Sinks", *(f"  {line}" for line in targets)]
     return "\n".join(lines)
 
 
-def _stage(stage: GraphStage) -> Iterator[str]:
+def _stage(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
     """Yield the lines of one stage."""
     yield f"Stage {stage.number}"
     yield f"  shuffle  {', '.join(stage.reads)} by {stage.by}"
-    for title, lines in (("state", stage.state or ("none",)), ("lookup", stage.lookups)):
+    for title, lines in (
+        ("reason", stage.reasons if reasons else ()),
+        ("state", stage.state or ("none",)),
+        ("lookup", stage.lookups),
+    ):
         for line_index, line in enumerate(lines):
             yield f"  {'' if line_index else title:<9}{line}"
     if stage.result is not None:

@@ -74,6 +74,14 @@ class Stage:
         return node in self.node.walk_stage() or node in self.within
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """The needs that its shuffle and its stores meet, in words: of each operator, each once."""
+        needs = [law.reason for law in self.fragment.laws]
+        if self.fragment.align_us is not None:
+            needs.append("inputs wait for each other (align=), so what is ahead is stored")
+        return tuple(dict.fromkeys(needs))
+
+    @property
     def argument(self) -> str:
         """The argument of the user's call whose expressions may fail on a row of an input."""
         return "on=" if isinstance(self.node, ForeignKeyJoin) else "window_of="

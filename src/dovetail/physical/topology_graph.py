@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.physical.planner import plan_of
@@ -20,9 +21,10 @@ from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.transforms.unwindow import as_table
 from dovetail.plan.views import View
 
-GraphKind: TypeAlias = Literal["input", "view", "operator", "result"]
+GraphKind: TypeAlias = Literal["input", "view", "operator", "result", "sink"]
 """``"input"``: a source. ``"view"``: a row-by-row step before a shuffle or at the end.
 ``"operator"``: a step of a stage. ``"result"``: a table or a stream that leaves the topology.
+``"sink"``: a target of a query.
 """
 
 
@@ -54,6 +56,8 @@ class GraphStage:
     """The stores: name and content. Empty for a stage without state."""
     lookups: tuple[str, ...]
     """The lookups in external stores."""
+    reasons: tuple[str, ...]
+    """For each of its operators the reason of the shuffle and of the stores."""
     result: str | None
     """The name of the result that the stage computes, if the topology has several results."""
 
@@ -97,10 +101,13 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def topology_graph(*nodes: Node) -> TopologyGraph:
+def topology_graph(
+    *nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})
+) -> TopologyGraph:
     """Return the graph of a topology with these results, planned with changes emitted one by one.
 
-    A stream that nothing reads is an input without a stage.
+    A stream that nothing reads is an input without a stage. ``sinks``: the targets of results and
+    of dead letters, which come from no node.
     """
     builder = _GraphBuilder()
     run = [node for node in nodes if not (node.stream and node in node.origins)]
@@ -119,7 +126,11 @@ def topology_graph(*nodes: Node) -> TopologyGraph:
         builder.add_stage(number, stage, is_result=stage in computing)
     planned = dict(zip(results, plan.results, strict=True))
     for node in tables:
-        builder.add_result(node, planned[node])
+        builder.last_of[node] = builder.add_result(node, planned[node])
+    for node, titles in sinks.items():
+        before = [builder.last_of[node]] if node in builder.last_of else []
+        for title in titles:
+            builder.add("sink", title, () if before else (node.name,), before)
     return builder.graph()
 
 
@@ -145,6 +156,8 @@ class _GraphBuilder:
     """The number of stages of each node."""
     planned: Counter[Node] = field(default_factory=Counter)
     """The number of stages of each node so far."""
+    last_of: dict[Node, str] = field(default_factory=dict)
+    """The id of each result."""
     arriving: dict[Port, str] = field(default_factory=dict)
     """The names of the inputs of the stage that is added, as its figures have them."""
     arrivals: dict[tuple[int, str], EdgeFigure] = field(default_factory=dict)
@@ -259,13 +272,13 @@ class _GraphBuilder:
             self.ids[number, node] = added
         return self.ids[number, node]
 
-    def add_result(self, node: Node, result: Result) -> None:
-        """Add a result behind its stage and its views."""
+    def add_result(self, node: Node, result: Result) -> str:
+        """Add a result behind its stage and its views, and return its id."""
         last = self.last[result.stage]
         if result.views:
             last = self.entry(result.views[-1], result.stage)
         sort = "windowed table" if node in self.hidden else _sort_of(node)
-        self.add("result", node.name, (sort, *columns_of(node)), [last])
+        return self.add("result", node.name, (sort, *columns_of(node)), [last])
 
 
 def _sort_of(node: Node) -> str:
@@ -285,6 +298,7 @@ def _described(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
         by=stage.by,
         state=tuple(f"{name}: {store.holds}" for name, store in stage.fragment.stores.items()),
         lookups=(*_looked_up(stage), *lookups_of_views),
+        reasons=stage.reasons,
         result=stage.node.name if is_result else None,
     )
 

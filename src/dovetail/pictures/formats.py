@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from dovetail.base.text_cells import html_columns, printable
@@ -24,16 +25,32 @@ _PICTURES: Final[Mapping[str, Callable[[TopologyGraph], str]]] = {
 }
 
 
-def explained(nodes: tuple[Node, ...], form: ExplainFormat) -> str | None:
+def explained(
+    nodes: Sequence[Node],
+    form: ExplainFormat,
+    *,
+    reasons: bool = False,
+    sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
+) -> str | None:
     """Print the description of a topology with these results, or return its picture.
 
-    Only ``"text"`` is printed. Raises ``ConfigurationError`` if a picture needs grandalf and it is
-    not installed.
+    Only ``"text"`` is printed, with reasons if asked for. ``sinks``: the targets of results.
+    Raises ``ConfigurationError`` if a picture needs grandalf and it is not installed.
     """
     if form == "text":
-        print("\n".join(map(printable, explain(*nodes).split("\n"))))
+        text = explain(*nodes, reasons=reasons, sinks=sinks)
+        print("\n".join(map(printable, text.split("\n"))))
         return None
-    return _PICTURES[form](topology_graph(*nodes))
+    return _PICTURES[form](topology_graph(*nodes, sinks=sinks))
+
+
+def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})) -> str:
+    """Return the picture of a topology with these results as SVG; an empty text where it cannot be
+    drawn. ``sinks``: the targets of results.
+    """
+    with suppress(Exception):
+        return svg(topology_graph(*nodes, sinks=sinks))
+    return ""
 
 
 def notebook_forms(title: str, node: Node) -> dict[str, str]:

@@ -18,7 +18,8 @@ td { vertical-align: top; }
 
 
 def html(graph: TopologyGraph) -> str:
-    """Return a page that needs no other file: the picture, then a table of all nodes.
+    """Return a page that needs no other file: the picture, a table of all nodes, and one of the
+    stages with their reasons.
 
     Raises ``ConfigurationError`` without grandalf.
     """
@@ -26,12 +27,14 @@ def html(graph: TopologyGraph) -> str:
         (node.kind, node.title, str(node.stage or ""), "\n".join(node.details))
         for node in graph.nodes
     )
+    stages = ((stage.title, "\n".join(stage.reasons)) for stage in graph.stages)
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f"<title>Topology</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
             svg(graph),
             html_table(("kind", "name", "stage", "details"), rows),
+            html_table(("stage", "why rows are shuffled and stored"), stages),
             "</body>\n</html>",
         ]
     )

@@ -15,6 +15,7 @@ _SHAPES: Final[Mapping[GraphKind, tuple[str, str]]] = {
     "view": ("{{", "}}"),
     "operator": ("[", "]"),
     "result": ("([", "])"),
+    "sink": ("[(", ")]"),
 }
 """The brackets around a text, by the kind of its node."""
 

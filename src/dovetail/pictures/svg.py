@@ -30,6 +30,7 @@ _STYLE: Final = """
 .dt-topology .dt-view .dt-shape { fill: #fdf2d3; stroke: #936600; }
 .dt-topology .dt-operator .dt-shape { fill: #ece8fb; stroke: #5b45b8; }
 .dt-topology .dt-result .dt-shape { fill: #def4e4; stroke: #1d7a3e; }
+.dt-topology .dt-sink .dt-shape { fill: #f1f3f5; stroke: #5b6570; }
 @media (prefers-color-scheme: dark) {
 .dt-topology { background: #14181c; color: #eef1f4; }
 .dt-topology text { fill: #eef1f4; }
@@ -42,6 +43,7 @@ _STYLE: Final = """
 .dt-topology .dt-view .dt-shape { fill: #3b2e0a; stroke: #dfae4c; }
 .dt-topology .dt-operator .dt-shape { fill: #2a2350; stroke: #a99bf5; }
 .dt-topology .dt-result .dt-shape { fill: #123821; stroke: #62c983; }
+.dt-topology .dt-sink .dt-shape { fill: #262c33; stroke: #98a3ae; }
 }
 """
 _MARGIN: Final = 16.0
@@ -58,6 +60,8 @@ _LINES_MAX: Final = 3
 _HEADING_MAX: Final = 60
 """The longest title of a stage, in characters."""
 _ARROW: Final = 7.0
+_DRUMS: Final = ("input", "sink")
+"""The kinds that are drawn as drums: what lies outside."""
 _RATE: Final = (84.0, 14.0)
 """The size of the text beside an edge."""
 
@@ -119,7 +123,7 @@ def _width(lines: Sequence[Line]) -> float:
 
 def _cap(kind: GraphKind) -> float:
     """Return the height of the upper end of a shape, above its text."""
-    return 8.0 if kind == "input" else 0.0
+    return 8.0 if kind in _DRUMS else 0.0
 
 
 def _heading(stage: GraphStage) -> Line:
@@ -128,8 +132,9 @@ def _heading(stage: GraphStage) -> Line:
 
 
 def _stage(stage: GraphStage, box: Box) -> str:
-    """Return the frame of a stage, with a title."""
-    return f"<g><title>{escaped(stage.title)}</title>{_rect('dt-stage', box, 8)}</g>"
+    """Return the frame of a stage. Its title has the stage's reasons, too."""
+    hint = escaped("\n".join([stage.title, *stage.reasons]))
+    return f"<g><title>{hint}</title>{_rect('dt-stage', box, 8)}</g>"
 
 
 def _node(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
@@ -162,7 +167,7 @@ def _rect(name: str, box: Box, corner: float) -> str:
 def _shape(kind: GraphKind, box: Box) -> str:
     """Return the outline of a node: a drum, a hexagon, a box or a pill, by its kind."""
     x, y, width, height = box.x, box.y, box.width, box.height
-    if kind == "input":
+    if kind in _DRUMS:
         rim = _cap(kind) / 2
         arc = f"a {width / 2:.1f} {rim:.1f} 0 0"
         outline = (

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.platform import progress_bar as bars
 
 SALES, PRICES = "id long, item string, n long", "item string, price long, n long"
 Rows = list[dict[str, Any]]
@@ -93,14 +94,22 @@ ALL = {"trigger": {"availableNow": True}}
 
 
 @pytest.mark.parametrize("load", ["first", None])
-def test_records_meet_the_whole_table(world: World, load: Any) -> None:
-    """Though they are older. The table is read file by file, and afterwards side by side."""
+def test_records_meet_the_whole_table(
+    world: World, load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though they are older. The table is read file by file, and afterwards side by side. A
+    progress bar says so meanwhile.
+    """
+    monkeypatch.setenv(bars.ASKED, "1")
+    monkeypatch.setattr(bars, "_draws_itself", lambda session: True)
     world.write("sales", [sale(1, "pen", 1)], [sale(2, "ink", 2)])
     world.write("prices", *([price("pen", n, 10 + n)] for n in range(3)), [price("ink", 9, 30)])
     joined = world.sales().join(world.prices(), on="item", how="left", load=load)
     rows: list[Row] = []
     query = world.start(joined, rows, **ALL)
     query.awaitTermination()
+    bar = "dovetail: left join of sales and prices: tables are loaded\n"
+    assert capsys.readouterr().err.count(bar) == (1 if load else 0)
     assert pairs(rows) == ([(1, 2), (2, 9)] if load else [(1, None), (2, None)])
     read = [
         {
@@ -117,6 +126,7 @@ def test_records_meet_the_whole_table(world: World, load: Any) -> None:
     world.write("prices", [price("pen", 50, 50)])
     world.write("sales", [sale(3, "pen", 40)])
     world.start(joined, rows, **ALL).awaitTermination()
+    assert bar not in capsys.readouterr().err
     assert pairs(rows[2:]) == [(3, 2)]
 
 

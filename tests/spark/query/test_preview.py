@@ -178,7 +178,9 @@ def test_a_broker_out_of_reach_is_named(spark: SparkSession) -> None:
     assert str(caught.value).startswith("preview: table orders gave no row within 3 s. ")
 
 
-def test_what_a_query_has_written_is_shown(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_a_query_has_written_is_shown(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame = live(spark, tmp_path, [(1, "ann", 40), (1, "ann", 41)], [(1, "ann", -1)])
     query = table(frame, deleted="gone").write_stream(
         dt.to_memory("looked_at"), checkpoint=tmp_path / "checkpoint", buckets=1
@@ -191,6 +193,11 @@ def test_what_a_query_has_written_is_shown(spark: SparkSession, tmp_path: Path) 
     assert query._repr_html_().startswith(  # type: ignore[attr-defined]
         f"<strong>Query[orders; ended]</strong>\n<div>id {query.id}</div>"
     )
+    assert query._repr_html_().count('<g class="dt-node dt-sink">') == 1  # type: ignore[attr-defined]
+    dt.explain(query)
+    assert capsys.readouterr().out.endswith("\nSinks\n  orders → to_memory('looked_at')\n")
+    with pytest.raises(dt.errors.PlanError, match="a query is given with other arguments"):
+        dt.explain(query, table(frame))
     assert repr(dt.preview(spark.table("looked_at"), 2)) == (
         "time                 | id | customer | amount | change\n"
         "2024-05-01T10:00:01Z | 1  | ann      | 40     | upsert\n"

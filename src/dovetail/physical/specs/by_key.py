@@ -27,11 +27,19 @@ from dovetail.plan.types.spans import written
 class TableJoinLaw(Law):
     """A tree of joins of tables by key. Records of every table produce results."""
 
+    REASON: ClassVar[str] = "a change of any table needs the rows that the others have at its key"
+
     tree: Tree
     distinct: bool = False
     """True if, of a single table, only changes of its rows are emitted."""
 
     nets: ClassVar[bool] = True
+
+    @property
+    def reason(self) -> str:
+        """The need that the shuffle and the stores meet; another one for a single table."""
+        lone = len({*self.leaves}) == 1
+        return "a change needs the row that it replaces" if lone else self.REASON
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -51,6 +59,8 @@ class TableJoinLaw(Law):
 @dataclass(frozen=True)
 class StreamTableJoinLaw(Law):
     """A stream, the first leaf, joined with tables. Only the stream's records produce results."""
+
+    REASON: ClassVar[str] = "a record needs the row that each table has at its key"
 
     tree: Tree
     grace_us: int | None = None
@@ -113,6 +123,8 @@ class StreamTableJoinLaw(Law):
 @dataclass(frozen=True)
 class StreamJoinLaw(Law):
     """Two streams, or one with itself, joined if ``L.ts - before <= R.ts <= L.ts + after``."""
+
+    REASON: ClassVar[str] = "records of one key meet for as long as their window is open"
 
     sides: tuple[int, int]
     """The sources of the left and the right side."""
@@ -221,6 +233,8 @@ def marks(side: int) -> str:
 class HistoryJoinLaw(Law):
     """Two versioned tables joined over all of their history."""
 
+    REASON: ClassVar[str] = "a late row changes results that came after it, so histories are kept"
+
     sides: tuple[int, int]
     """The sources of the left and the right side."""
     how: How
@@ -242,6 +256,8 @@ class Subscribe(Law):
     Each record becomes messages to its former and its present foreign key. The store has the
     foreign key of each row.
     """
+
+    REASON: ClassVar[str] = "a row may change its foreign key, so the one that it had is needed"
 
     how: How
 
@@ -266,6 +282,8 @@ class Subscribe(Law):
 @dataclass(frozen=True)
 class ForeignKeyJoinLaw(Law):
     """Subscriptions by foreign key, joined with the table that they refer to."""
+
+    REASON: ClassVar[str] = "a change of a right row needs all left rows that refer to it"
 
     primary: int
     """The number of primary key columns, with which the subscriptions' values begin."""
@@ -339,6 +357,8 @@ class ForeignKeyJoinLaw(Law):
 class InOrder(Law):
     """The results of a foreign-key join, with those of each primary key in order."""
 
+    REASON: ClassVar[str] = "changes of a key come from several right rows, and leave in one order"
+
     keys: tuple[pa.Field, ...]
     """The key columns of the results."""
     types: tuple[tuple[pa.DataType, ...], tuple[pa.DataType, ...]]
@@ -366,6 +386,8 @@ class InOrder(Law):
 class UnionLaw(Law):
     """Streams or tables with the same columns, read as one. Each row is emitted as it comes."""
 
+    REASON: ClassVar[str] = "rows of one key from several inputs leave in one order"
+
     valueless: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
@@ -380,6 +402,8 @@ class Deduplicate(Law):
     A record is dropped if a record of its key, no further than ``within_us`` from it, was emitted
     before. The store has the keys and times of emitted records.
     """
+
+    REASON: ClassVar[str] = "a record is new only if its key has not come before"
 
     within_us: int
 
@@ -403,6 +427,8 @@ class Deduplicate(Law):
 @dataclass(frozen=True)
 class Expire(Law):
     """A table whose rows stay until stream time is more than ``after_us`` past their time."""
+
+    REASON: ClassVar[str] = "a row leaves when stream time is past it, so its time is needed"
 
     after_us: int
 
@@ -431,6 +457,8 @@ class Expire(Law):
 class ToChangesLaw(Law):
     """The rows before and after each change of a table."""
 
+    REASON: ClassVar[str] = "a change has the row before it, which is stored"
+
     kinds: tuple[str, ...]
     """The names of the kinds of change, one of which each row has as an additional value."""
 
@@ -448,6 +476,10 @@ class ToChangesLaw(Law):
 @dataclass(frozen=True)
 class Explode(Law):
     """A table that has a row for each element of an array."""
+
+    REASON: ClassVar[str] = (
+        "elements that an array no longer has must be deleted, so the former is needed"
+    )
 
     column: int
     """The number of the array among the value columns."""
@@ -511,6 +543,8 @@ class Fill(WithoutColumn):
     The column lists the names of values that were not sent. Without it, nulls were not sent.
     """
 
+    REASON: ClassVar[str] = "a value that a record does not send is that of the former row"
+
     name: str
     """The name of the operator in errors."""
     names: tuple[str, ...]
@@ -533,6 +567,8 @@ class Transact(WithoutColumn):
 
     The column says what an event does in its transaction.
     """
+
+    REASON: ClassVar[str] = "each of a key's rows counts once in its transaction"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the store of the last transaction of each key."""

@@ -48,6 +48,8 @@ class Settle(Law):
     It comes before a delta join whose left rows may change their join key.
     """
 
+    REASON: ClassVar[str] = "only a key's last change looks rows up"
+
     primary: tuple[int, ...]
     """The primary key's columns, by their numbers among the user columns."""
     columns: tuple[str, ...]
@@ -59,6 +61,8 @@ class Settle(Law):
 @dataclass(frozen=True)
 class DeltaJoinLaw(Law):
     """A join that looks each side up in a store."""
+
+    REASON: ClassVar[str] = "rows of one key are looked up once"
 
     name: str
     """The name that its metric begins with."""

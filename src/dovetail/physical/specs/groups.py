@@ -36,6 +36,8 @@ class Retract(Law):
     Each record becomes two rows: the old row leaves its group, and the new row enters its own.
     """
 
+    REASON: ClassVar[str] = "a change takes the former row out of its group, so that row is needed"
+
     names: tuple[str, ...]
     """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
@@ -75,6 +77,8 @@ class Column:
 @dataclass(frozen=True)
 class AggregationLaw(Law):
     """Rows aggregated by key and, if there are ``windows``, by window."""
+
+    REASON: ClassVar[str] = "rows of one group meet in its accumulators"
 
     name: str
     """The name of the aggregation in errors."""
@@ -170,6 +174,8 @@ class AggregationLaw(Law):
 @dataclass(frozen=True)
 class Final(Law):
     """The last row of each window, emitted once stream time is ``wait_us`` past its end."""
+
+    REASON: ClassVar[str] = "a window leaves once, when it has closed, so its last row waits"
 
     wait_us: int
     after: bool

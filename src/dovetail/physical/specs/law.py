@@ -186,6 +186,13 @@ class Law:
     """True if its output has the columns of its node, not those of its inputs."""
     waits: ClassVar[bool] = False
     """True if results wait for stream time."""
+    REASON: ClassVar[str]
+    """The need that its shuffle and its stores meet, in words."""
+
+    @property
+    def reason(self) -> str:
+        """The need that the shuffle and the stores meet."""
+        return self.REASON
 
     @property
     def whole_keys(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -19,6 +20,8 @@ class StarSubscribe(Law):
 
     The values of its input are, for each dimension, the hash of the foreign key and its columns.
     """
+
+    REASON: ClassVar[str] = "a row may change its foreign keys, so those that it had are needed"
 
     widths: tuple[int, ...]
     """The number of columns of each foreign key."""
@@ -38,6 +41,8 @@ class StarLookup(Law):
 
     Source 0 has the messages, source n the rows of dimension n.
     """
+
+    REASON: ClassVar[str] = "a change of a dimension's row needs all rows that refer to it"
 
     widths: tuple[int, ...]
     """The number of columns of each foreign key."""
@@ -69,6 +74,8 @@ class StarJoin(Law):
 
     Source 0 has the rows of the fact, source 1 the answers of the dimensions.
     """
+
+    REASON: ClassVar[str] = "an answer of one dimension needs those that the others gave"
 
     hows: tuple[How, ...]
     """The kind of each join."""

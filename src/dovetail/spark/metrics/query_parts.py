@@ -51,6 +51,14 @@ class QueryParts:
     """The name of its results in errors."""
 
     @property
+    def sinks(self) -> dict[Node, list[str]]:
+        """The titles of the sinks of each result, and of the dead letters."""
+        return {
+            outcome.node: [getattr(sink, "title", type(sink).__name__) for sink in outcome.sinks]
+            for outcome in self.outcomes
+        }
+
+    @property
     def letters(self) -> str | None:
         """The folder of Parquet files with its dead letters, if they are written to one."""
         outcomes = (o for o in self.outcomes if isinstance(o.node, DeadLetters))

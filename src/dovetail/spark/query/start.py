@@ -236,7 +236,13 @@ def _loading(
     query_log.started(run, query, f"{begins}; {first_load.held_in_words(run.nodes)}")
     follow = [begin, *asked.closing(run)]
     return TopologyQuery.of(
-        query, run.title, parts, run.checkpoint, follow, closes=asked.close_at_end
+        query,
+        run.title,
+        parts,
+        run.checkpoint,
+        follow,
+        closes=asked.close_at_end,
+        loads=True,
     )
 
 

@@ -18,7 +18,9 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery as ClassicQuery
 
 from dovetail.base.text_cells import escaped, printable
+from dovetail.pictures.formats import picture_of
 from dovetail.platform.jvm import has_read_all, newest_reports
+from dovetail.platform.progress_bar import progress_bar
 from dovetail.provenance.explanation import RowExplanation
 from dovetail.spark.checkpoints.row_explanations import explained as explained_row
 from dovetail.spark.execution.frames import session_of
@@ -56,6 +58,8 @@ class TopologyQuery(_SparkQuery):
     """Set once the last query has started, or once none will."""
     _closes: bool
     """True if the last query only closes the end of the input."""
+    _loads: bool
+    """True if the first query only loads tables."""
     _failure: BaseException | None = None
     """What this thread has failed with."""
     _stopped = False
@@ -71,6 +75,7 @@ class TopologyQuery(_SparkQuery):
         follow: Sequence[Follow] = (),
         *,
         closes: bool = False,
+        loads: bool = False,
     ) -> StreamingQuery:
         """Return a query as one whose failures begin with their cause.
 
@@ -78,10 +83,11 @@ class TopologyQuery(_SparkQuery):
         progress has figures for. ``checkpoint``: its folder. Each of ``follow`` starts another
         query at the regular end of the one before, or returns None. A query that fails or is
         stopped is not followed. ``closes``: the last one only closes the end of the input.
+        ``loads``: the first one only loads tables, which a progress bar shows.
         """
         spark_class: Any = type(query)
         class_ = _class_for(spark_class)
-        return class_(query, title, parts, checkpoint, follow, closes=closes)  # type: ignore[no-any-return]
+        return class_(query, title, parts, checkpoint, follow, closes=closes, loads=loads)  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -92,11 +98,12 @@ class TopologyQuery(_SparkQuery):
         follow: Sequence[Follow],
         *,
         closes: bool,
+        loads: bool,
     ) -> None:
         # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
         self.parts, self.checkpoint = parts, checkpoint
-        self._closes, self._last_begun = closes, Event()
+        self._closes, self._loads, self._last_begun = closes, loads, Event()
         self._take(query)
         if follow:
             self._thread = Thread(
@@ -112,7 +119,8 @@ class TopologyQuery(_SparkQuery):
         """Wait for each query, and start the next if it has read all. Keep any failure."""
         try:
             for start in follow:
-                self._await_last()
+                with self._loading():
+                    self._await_last()
                 with self._starting:
                     follower = None
                     if not self._stopped and has_read_all(self._queries[-1]):
@@ -126,6 +134,16 @@ class TopologyQuery(_SparkQuery):
             self._failure = error
         finally:
             self._last_begun.set()
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """Show a progress bar in the block if tables are loaded meanwhile."""
+        if not self._loads or len(self._queries) > 1:
+            yield
+            return
+        session = session_of(self.parts.results[0])
+        with progress_bar(session, f"{self._title}: tables are loaded"):
+            yield
 
     def _await_last(self, timeout: int | None = None) -> bool | None:
         """Wait for the end of the last started query."""
@@ -212,7 +230,10 @@ class TopologyQuery(_SparkQuery):
     def _repr_html_(self) -> str:
         state, lines = self._described()
         title = f"<strong>{escaped(f'Query[{self._title}; {state}]')}</strong>"
-        return "\n".join([title, *(f"<div>{escaped(line)}</div>" for line in lines)])
+        parts = [title, *(f"<div>{escaped(line)}</div>" for line in lines)]
+        if self.parts.results:
+            parts.append(picture_of(*self.parts.results, sinks=self.parts.sinks))
+        return "\n".join(parts)
 
     def _described(self) -> tuple[str, list[str]]:
         """Return the state in a word, and lines on the query: its id, and its last micro-batch or
