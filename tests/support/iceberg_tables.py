@@ -28,7 +28,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
-from pyiceberg.typedef import EMPTY_DICT, Record
+from pyiceberg.typedef import EMPTY_DICT, Record, TableVersion
 from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap64
 from pyspark.sql.types import StructType
@@ -72,6 +72,15 @@ class _DeleteManifest(ManifestWriterV2):
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        """Numbers of columns as integers, as the format demands, not as longs."""
+        entry = super()._with_partition(format_version)
+        schema = json.loads(entry.model_dump_json())
+        (file,) = (field for field in schema["fields"] if field["name"] == "data_file")
+        (ids,) = (f for f in file["type"]["fields"] if f["name"] == "equality_ids")
+        ids["type"]["element"] = "int"
+        return Schema.model_validate(schema)
 
 
 class _RowDelta(_FastAppendFiles):
@@ -120,22 +129,34 @@ def row_delta(
         producer.commit()
 
 
-def rewrite(table: Table, rows: pa.Table | None = None) -> None:
+def rewrite(table: Table, rows: pa.Table | None = None, *, same: bool = False) -> None:
     """Put rows in place of all that are live, in one snapshot: by default the same rows, as
-    compaction does.
+    compaction does. ``same``: the given rows are those that are live.
     """
-    changes = rows is not None
+    changes = not (rows is None or same)
     rows = table.scan().to_arrow() if rows is None else rows
-    files = [task.file for task in table.scan().plan_files()]
     with table.transaction() as transaction:
         producer = (_OverwriteFiles if changes else _Replacing)(
             Operation.OVERWRITE, transaction, table.io
         )
-        for file in files:
+        for file in data_files(table):
             producer.delete_data_file(file)
         for file in written(table, rows):
             producer.append_data_file(file)
         producer.commit()
+
+
+def data_files(table: Table) -> list[DataFile]:
+    """The data files of the present snapshot, those that were added last at the end."""
+    snapshot = table.current_snapshot()
+    entries = [
+        entry
+        for manifest in (snapshot.manifests(table.io) if snapshot else ())
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.data_file.content == DataFileContent.DATA
+    ]
+    entries.sort(key=lambda e: (e.sequence_number or 0, e.snapshot_id or 0))
+    return [entry.data_file for entry in entries]
 
 
 def positions(table: Table, by_file: Mapping[str, Sequence[int]], like: DataFile) -> DataFile:
@@ -185,7 +206,7 @@ def vectors(table: Table, by_file: Mapping[str, Sequence[int]], like: DataFile) 
 
 def written(table: Table, rows: pa.Table) -> list[DataFile]:
     """Write rows as data files that no snapshot has yet."""
-    files = list(_dataframe_to_data_files(table.metadata, rows, table.io))
+    files = list(_dataframe_to_data_files(table.metadata, rows, table.io)) if len(rows) else []
     for file in files:
         file.spec_id = table.metadata.default_spec_id
     return files
