@@ -15,8 +15,10 @@ from chromium import browser  # noqa: F401 -- a fixture
 from golden_checkpoints import golden  # noqa: F401 -- a fixture
 from kafka_broker import BROKER, free_port
 from mariadb_server import mariadb, mariadb_socket  # noqa: F401 -- fixtures
+from mongodb_server import mongodb_database, mongodb_server  # noqa: F401 -- fixtures
 from postgres_server import database, pooled, postgres_server  # noqa: F401 -- fixtures
 from pyspark.sql import SparkSession
+from redis_server import redis_client, redis_socket  # noqa: F401 -- fixtures
 
 MAVEN_MISSING = 3
 _TEARDOWNS = itertools.count()

@@ -4,6 +4,8 @@ from dovetail.lookup_sources.dbapi import dbapi
 from dovetail.lookup_sources.delta_files import delta_files
 from dovetail.lookup_sources.iceberg_tables import iceberg
 from dovetail.lookup_sources.postgres import postgres
+from dovetail.lookup_sources.schemaless.mongodb import mongodb
+from dovetail.lookup_sources.schemaless.redis import redis
 from dovetail.lookup_sources.source import Index, LookupSource, index
 from dovetail.lookup_sources.sqlite import sqlite
 from dovetail.plan.joins.lookup import cache
@@ -16,7 +18,9 @@ __all__ = [
     "delta_files",
     "iceberg",
     "index",
+    "mongodb",
     "postgres",
+    "redis",
     "sqlite",
 ]
 

@@ -1075,6 +1075,21 @@ CALLS: dict[str, Call] = {
         path=line("text", "column", "span", "path"),
         lines={n: LOOKED_UP[n] for n in ("key", "indexes", "where", "retries")},
     ),
+    "mongodb": call(
+        lambda _: partial(
+            dt.lookups.mongodb, uri="mongodb://db", collection="shop.orders", key="id"
+        ),
+        uri=line(wrong=("db:27017",)),
+        collection=line(wrong=("orders", "shop.")),
+        lines={n: LOOKED_UP[n] for n in ("key", "indexes", "where", "timeout_s", "retries")},
+    ),
+    "redis": call(
+        lambda _: partial(dt.lookups.redis, url="redis://cache", pattern="t:{id}"),
+        url=line(wrong=("cache:6379",)),
+        pattern=line(wrong=("t", "{a}{b}")),
+        form=line(wrong=("text",)),
+        lines={n: LOOKED_UP[n] for n in ("timeout_s", "retries")},
+    ),
     "iceberg": call(
         lambda _: partial(dt.lookups.iceberg, table="shop.orders", key="id"),
         table=line("text", "column", "span"),

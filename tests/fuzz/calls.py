@@ -150,7 +150,7 @@ UNDRAWN: dict[str, str] = {
                 "dt.formats.registry",
             ),
             *("dt.formats.canal", "dt.formats.maxwell"),
-            "dt.lookups.iceberg",
+            *("dt.lookups.iceberg", "dt.lookups.mongodb", "dt.lookups.redis"),
             *("dt.lookups.dbapi", "dt.lookups.postgres", "dt.lookups.delta_files"),
             "dt.to_iceberg",
             *("dt.to_delta", "dt.to_postgres", "dt.to_topic", "dt.to_parquet"),

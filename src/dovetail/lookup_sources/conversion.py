@@ -5,6 +5,7 @@ guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,21 @@ def fitted(
         for v, field in zip(columns, schema, strict=True)
     ]
     return without_null_keys(title, pa.table(arrays, schema=schema), key)
+
+
+def parsed(title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Schema) -> pa.Table:
+    """Return rows of a store that only has bytes as a table of ``schema``.
+
+    ``columns``: the values of each column; no columns without rows. Raises ``DataError`` if a value
+    is not the text of a value of its column's type.
+    """
+    if not columns:
+        columns = [()] * len(schema)
+    arrays = [
+        _fitting(title, field, lambda v=v, t=field.type: _parsed(list(v), t))  # type: ignore[misc]
+        for v, field in zip(columns, schema, strict=True)
+    ]
+    return pa.table(arrays, schema=schema)
 
 
 def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -90,6 +106,16 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
         ) from error
 
 
+def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
+    """Return the values that bytes are the texts of. Raises an Arrow exception if they are not."""
+    array = pa.array(values, pa.binary())
+    if _is_binary(declared):
+        return array.cast(declared)
+    if declared.num_fields:
+        raise pa.ArrowInvalid("the store only has texts")
+    return array.cast(pa.string()).cast(declared)
+
+
 def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
     """Return Python values as an array of the declared type. ``typeless``, ``counted``: as in
     ``fitted``.
@@ -97,6 +123,8 @@ def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted:
     Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
     not fit.
     """
+    if pa.types.is_decimal(declared) or pa.types.is_floating(declared):
+        values = _of_one_type(values)
     array = pa.array(values)
     if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
         if not pc.all(pc.is_in(array.drop_null(), pa.array([0, 1]))).as_py():
@@ -109,6 +137,15 @@ def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted:
         if any(kind(declared) for kind in written):
             return array.cast(declared)
     return _cast(array, declared, narrows=True)
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Return the values with whole numbers as decimals, if there are decimals: Arrow takes only one
+    of both.
+    """
+    if not any(isinstance(value, Decimal) for value in values):
+        return values
+    return [Decimal(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
 
 
 def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:

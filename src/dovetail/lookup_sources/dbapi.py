@@ -16,7 +16,7 @@ from dovetail.base.validation import ColumnNames, Natural, Positive, Text, valid
 from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed, fitted, is_text
-from dovetail.lookup_sources.keys import numbered
+from dovetail.lookup_sources.keys import numbered, refuse_types
 from dovetail.lookup_sources.retry import first_line, persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
@@ -82,8 +82,14 @@ class DbapiReader:
         loosely.
         """
         source = self._source
-        for name, column in zip(by, keys.columns, strict=True):
-            _refuse_type(source.title, name, column.type)
+        kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
+        refuse_types(
+            source.title,
+            by,
+            keys,
+            (*kinds, pa.types.is_decimal, pa.types.is_binary),
+            "Join by whole numbers, decimals, texts, bytes, booleans or dates",
+        )
         rows = persistently(
             source.title,
             lambda: self._attempt(by, keys),
@@ -247,19 +253,6 @@ def _driver(title: str, name: str) -> Any:
             f"Name a module with {', '.join(_NEEDED)}",
         )
     return module
-
-
-def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
-    """Raise ``DataError`` for a key column of a type that databases do not compare exactly, or not
-    all alike.
-    """
-    kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
-    if not any(kind(type_) for kind in (*kinds, pa.types.is_decimal, pa.types.is_binary)):
-        raise DataError(
-            title,
-            f"column {name!r} of type {type_} cannot be looked up",
-            "Join by whole numbers, decimals, texts, bytes, booleans or dates",
-        )
 
 
 @validated

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,10 @@ from dovetail.arrays.timeline import Ints, Mask
 from dovetail.errors import DataError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import is_text
+
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylist()
+"""The first and the last day that Python's dates have, in days since 1970."""
 
 
 def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
@@ -71,6 +76,13 @@ def within(keys: pa.Array, low: int, high: int) -> Mask:
     return (numbers >= low) & (numbers <= high)  # type: ignore[no-any-return]
 
 
+def in_calendar(keys: pa.Array) -> Mask:
+    """Find the dates or timestamps in microseconds within the years 1 to 9999: bool[n]."""
+    if pa.types.is_timestamp(keys.type):
+        return within(keys.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
+    return within(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+
+
 def too_large(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
     """Find the keys with a whole number that is too large for its column in the store: bool[n].
 
@@ -82,6 +94,25 @@ def too_large(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
             bound = 2 ** (stored.field(name).type.bit_width - 1)
             large |= ~within(column, -bound, bound - 1)
     return large
+
+
+def refuse_types(
+    title: str,
+    by: Sequence[str],
+    keys: pa.Table,
+    kinds: Sequence[Callable[[pa.DataType], bool]],
+    remedy: str,
+) -> None:
+    """Raise ``DataError`` for keys of a type that a store does not compare exactly.
+
+    ``by``: the columns of ``keys``. ``kinds``: the types that it does compare exactly. ``remedy``:
+    these types, in words.
+    """
+    for name, column in zip(by, keys.columns, strict=True):
+        if not any(kind(column.type) for kind in kinds):
+            raise DataError(
+                title, f"column {name!r} of type {column.type} cannot be looked up", remedy
+            )
 
 
 def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> None:

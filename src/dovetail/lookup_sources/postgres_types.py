@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
 from dovetail.errors import DataError
-from dovetail.lookup_sources.keys import mask_of, within
+from dovetail.lookup_sources.keys import in_calendar, mask_of, within
 
 # A column of a domain is resolved to the domain's base type, recursively.
 COLUMNS = """
@@ -42,9 +41,6 @@ _INTEGERS = {"int2": 16, "int4": 32, "int8": 64}
 _TEXTS = ("text", "varchar", "bpchar", "name", "citext", "uuid", "enum")
 _TIMES = ("timestamp", "timestamptz")
 _UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
-_DAY_US = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylist()
-"""The first and the last day that Python's dates have, in days since 1970."""
 _HEADER = 4
 """The number that PostgreSQL adds to the length or precision in a type modifier."""
 
@@ -155,7 +151,6 @@ def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
     ``encoding``: the store's encoding, by Python's name.
     """
-    types = pa.types
     if column.type in _INTEGERS:
         bound = 2 ** (_INTEGERS[column.type] - 1)
         return within(keys, -bound, bound - 1)
@@ -163,10 +158,8 @@ def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
         return _fits_numeric(column, keys)
     if column.type in _TEXTS:
         return _fits_text(column, keys, encoding)
-    if types.is_timestamp(keys.type):
-        return within(keys.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
-    if types.is_date(keys.type):
-        return within(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+    if pa.types.is_timestamp(keys.type) or pa.types.is_date(keys.type):
+        return in_calendar(keys)
     return np.ones(len(keys), np.bool_)
 
 

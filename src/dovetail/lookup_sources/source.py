@@ -176,9 +176,9 @@ class Reader(Protocol):
 class LookupSource(Protocol):
     """The declaration of a store that holds a table's rows: the interface of all lookup sources.
 
-    ``postgres``, ``sqlite``, ``dbapi`` and ``delta_files`` make one. A class of your own
-    serves as well, if it has these members. It must be plain, hashable data that pickles,
-    because it travels to the workers.
+    ``postgres``, ``redis``, ``mongodb``, ``sqlite``, ``dbapi``, ``delta_files`` and
+    ``iceberg`` make one. A class of your own serves as well, if it has these members. It must
+    be plain, hashable data that pickles, because it travels to the workers.
 
     See Also
     --------

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.validation import ColumnNames, Natural, Path, Seconds, Text, validated
-from dovetail.errors import DataError
 from dovetail.lookup_sources.conversion import changed, fitted
+from dovetail.lookup_sources.keys import refuse_types
 from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
@@ -59,8 +59,8 @@ class SqliteReader:
         Each query has as many keys as SQLite takes parameters.
         """
         title = self._source.title
-        for name, column in zip(by, keys.columns, strict=True):
-            _refuse_type(title, name, column.type)
+        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
+        refuse_types(title, by, keys, kinds, "Join by whole numbers, texts or bytes")
         rows = persistently(
             title,
             lambda: self._query(by, keys),
@@ -176,17 +176,6 @@ def _no_numbers(keys: pa.Table) -> Mask:
         if pa.types.is_floating(column.type):
             nan |= np.isnan(column.to_numpy())
     return nan
-
-
-def _refuse_type(title: str, name: str, type_: pa.DataType) -> None:
-    """Raise ``DataError`` for a key column of a type that SQLite does not have."""
-    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
-    if not any(kind(type_) for kind in kinds):
-        raise DataError(
-            title,
-            f"column {name!r} of type {type_} cannot be looked up, SQLite has no such type",
-            "Join by whole numbers, texts or bytes",
-        )
 
 
 @validated

@@ -1,0 +1,370 @@
+"""Lookups in MongoDB: the fields of a collection's documents are the columns."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal, DecimalException
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
+from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup_sources.conversion import changed, fitted, is_text
+from dovetail.lookup_sources.keys import grouped, in_calendar, numbered, refuse_types
+from dovetail.lookup_sources.retry import first_line, persistently
+from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+
+_KEYS_MAX = 10_000
+_PAIRS_MAX = 1_000
+"""The number of keys in a query at most: of one column, and of several."""
+_BYTES_MAX = 4 << 20
+"""The size of the keys in a query at most. MongoDB takes queries of 16 MiB."""
+_DECIMAL_DIGITS = 34
+"""The number of digits that MongoDB's decimals have."""
+_OBJECT_ID = re.compile("[0-9a-f]{24}")
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MongodbLookup(Declared):
+    """A MongoDB collection as a lookup source."""
+
+    uri: str = field(repr=False)
+    """The connection string. It may have a password, so ``repr`` omits it."""
+    collection: str
+    """The names of the database and the collection, with a dot between them."""
+
+    @property
+    def title(self) -> str:
+        """The store and the collection, without the connection's secrets."""
+        return f"mongodb {self.collection}"
+
+    def open(self, schema: pa.Schema) -> MongodbReader:
+        """Return a reader, which connects at its first lookup."""
+        return MongodbReader(self, schema)
+
+
+class MongodbReader:
+    """A reader with one client, made at the first lookup and again after a failed query."""
+
+    def __init__(self, source: MongodbLookup, schema: pa.Schema) -> None:
+        _refuse_fields(source.title, schema.names)
+        self._source = source
+        self._schema = schema
+        self._pymongo = _pymongo(source.title)
+        self._client: Any = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does.
+
+        The documents found are compared with the keys again, since a collection may have a
+        collation of its own.
+        """
+        source = self._source
+        kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_decimal)
+        refuse_types(
+            source.title,
+            by,
+            keys,
+            (*kinds, pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp),
+            "Join by whole numbers, decimals, texts, bytes, booleans, dates or timestamps",
+        )
+        fit = np.logical_and.reduce([_fits(column.combine_chunks()) for column in keys.columns])
+        asked = keys.filter(pa.array(fit))
+        table = persistently(
+            source.title,
+            lambda: self._attempt(by, asked),
+            passing=(OSError,),
+            retries=source.retries,
+            wait_s=source.wait_s,
+        )
+        key = numbered(keys, table.select(list(by)))
+        has_key = key != NO_GROUP
+        return Found(table.filter(pa.array(has_key)), key[has_key], ~fit)
+
+    def close(self) -> None:
+        """Close the client's connections, if there are any."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _attempt(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+        """Return the documents of the keys as rows. Raises ``OSError`` if another attempt may help.
+
+        The errors raised have none of pymongo's in their chain, which may show the connection
+        string.
+        """
+        import bson.errors
+
+        source, pymongo = self._source, self._pymongo
+        try:
+            with pymongo.timeout(source.timeout_s):
+                documents = list(self._find(by, keys))
+        except (pymongo.errors.PyMongoError, bson.errors.BSONError) as error:
+            self.close()
+            raise self._failure(error) from None
+        rows = [_row(document, self._schema) for document in documents]
+        table = fitted(source.title, rows, self._schema, source.key)
+        if grouped([table.select(list(source.key))])[1] < table.num_rows:
+            raise OSError("two documents have one key, or one changed while they were read")
+        return table
+
+    def _failure(self, error: Exception) -> Exception:
+        """Return the error to raise for one of pymongo's: ``OSError`` if another attempt may help,
+        else ``DataError``.
+        """
+        passing = isinstance(error, self._pymongo.errors.ConnectionFailure)
+        if passing or getattr(error, "timeout", False):
+            return OSError(first_line(error))
+        return DataError(
+            self._source.title,
+            f"its documents cannot be read: {first_line(error)}",
+            "See that the lookup's user can read the collection, and that its values are valid",
+        )
+
+    def _find(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
+        """Yield the documents of the keys, by as many queries as it takes. Without keys none is
+        sent, but the collection must exist.
+        """
+        collection = self._open()
+        names = self._schema.names
+        projection = {"_id": 0} | dict.fromkeys(names, 1)
+        bounds = (
+            _KEYS_MAX if len(by) == 1 else _PAIRS_MAX,
+            keys.num_rows * _BYTES_MAX // max(1, keys.nbytes),
+        )
+        step = max(1, min(bounds))
+        for start in range(0, keys.num_rows, step):
+            conditions = [_one_of(by, keys.slice(start, step)), *self._restrictions()]
+            yield from collection.find({"$and": conditions}, projection)
+
+    def _open(self) -> Any:
+        """Return the collection, connecting if need be. Raises ``DataError`` if there is none."""
+        database, _, name = self._source.collection.partition(".")
+        if self._client is None:
+            wait_ms = max(1, int(self._source.timeout_s * 1000))
+            self._client = self._pymongo.MongoClient(
+                self._source.uri, serverSelectionTimeoutMS=wait_ms, connectTimeoutMS=wait_ms
+            )
+            there = self._client[database].list_collection_names(filter={"name": name})
+            if name not in there:
+                raise changed(self._source.title, f"there is no collection {name!r}")
+        return self._client[database].get_collection(name, codec_options=_codec_options())
+
+    def _restrictions(self) -> Iterator[dict[str, Any]]:
+        """Yield a condition for each of the source's filters: its field has one of the constants;
+        for null it may be missing.
+        """
+        for name, constants in self._source.filters:
+            # An array would meet a constant that is one of its elements.
+            yield {name: {"$in": list(constants), "$not": {"$type": "array"}}}
+
+
+def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
+    """Return the values of a document in the order of the schema, with moments at midnight as dates
+    where dates are declared.
+    """
+    for name, type_ in zip(schema.names, schema.types, strict=True):
+        value = document.get(name)
+        if pa.types.is_date(type_) and isinstance(value, datetime) and value.time() == time.min:
+            document[name] = value.date()
+    return tuple(map(document.get, schema.names))
+
+
+def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
+    """Return the condition that a document has one of the keys, in a form that uses indexes."""
+    columns = [[_stored(value) for value in column.to_pylist()] for column in keys.columns]
+    if len(columns) == 1:
+        return {by[0]: {"$in": [value for values in columns[0] for value in values]}}
+    return {
+        "$or": [
+            {name: {"$in": values} for name, values in zip(by, row, strict=True)}
+            for row in zip(*columns, strict=True)
+        ]
+    }
+
+
+def _stored(value: Any) -> list[Any]:
+    """Return the values that a document may have for a key, as pymongo writes them.
+
+    A text also stands for the object id or the UUID that is read as this text.
+    """
+    import bson
+
+    if isinstance(value, str) and _OBJECT_ID.fullmatch(value):
+        return [value, bson.ObjectId(value)]
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return [value, bson.Binary.from_uuid(uuid.UUID(value))]
+    if isinstance(value, Decimal):
+        return [bson.Decimal128(value)]
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return [datetime(value.year, value.month, value.day)]  # noqa: DTZ001 -- UTC by itself
+    return [value]
+
+
+def _fits(keys: pa.Array) -> Mask:
+    """Find the keys, none of them null, that a field could have: bool[n]."""
+    if pa.types.is_timestamp(keys.type):
+        moments_us = keys.cast(pa.int64()).to_numpy()
+        return in_calendar(keys) & (moments_us % 1000 == 0)  # type: ignore[no-any-return]
+    if pa.types.is_date(keys.type):
+        return in_calendar(keys)
+    if pa.types.is_decimal(keys.type) and keys.type.precision > _DECIMAL_DIGITS:
+        return np.array([_is_decimal128(key) for key in keys.to_pylist()], np.bool_)
+    return np.ones(len(keys), np.bool_)
+
+
+def _is_decimal128(key: Decimal) -> bool:
+    """Return True if MongoDB's decimals have the number."""
+    import bson
+
+    try:
+        bson.Decimal128(key)
+    except DecimalException:
+        return False
+    return True
+
+
+def _codec_options() -> Any:
+    """Return how documents are read: moments in UTC, and values of BSON's own types as Python's."""
+    import bson
+    from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
+
+    def decoder(type_: type, read: Any) -> Any:
+        members = {"bson_type": type_, "transform_bson": lambda _, value: read(value)}
+        return type("Decoder", (TypeDecoder,), members)()
+
+    read = {bson.ObjectId: str, uuid.UUID: str, bson.Decimal128: bson.Decimal128.to_decimal}
+    return CodecOptions(
+        tz_aware=True,
+        uuid_representation=bson.binary.UuidRepresentation.STANDARD,
+        type_registry=TypeRegistry([decoder(type_, function) for type_, function in read.items()]),
+    )
+
+
+def _refuse_fields(title: str, names: Iterable[str]) -> None:
+    """Raise ``PlanError`` for a name that is a path or an operator in MongoDB's queries."""
+    for name in names:
+        if "." in name or name.startswith("$"):
+            raise PlanError(
+                title,
+                f"column {name!r} is no field of a document",
+                "Name fields at the top of the documents, without dots; a view may lift others",
+            )
+
+
+def _pymongo(title: str) -> Any:
+    """Return the package ``pymongo``. Raises ``ConfigurationError`` if it is not installed."""
+    try:
+        import pymongo
+        import pymongo.errors
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            "pymongo is not installed where it is needed",
+            "Install dovetail[mongodb] for the driver and the workers",
+        ) from error
+    return pymongo
+
+
+@validated
+def mongodb(
+    uri: Text,
+    collection: Text,
+    *,
+    key: ColumnNames,
+    indexes: Indexes = (),
+    where: Where | None = None,
+    timeout_s: Seconds = 10.0,
+    retries: Natural = 5,
+) -> MongodbLookup:
+    """Declare a MongoDB collection or view in which delta joins and ``lookup`` find rows.
+
+    A document is a row, and its fields are the columns. It needs the package pymongo on the
+    driver and the workers: ``pip install 'dovetail[mongodb]'``.
+
+    Parameters
+    ----------
+    uri : str
+        A connection string, ``"mongodb://…"`` or ``"mongodb+srv://…"``. No error and no plan
+        shows it.
+    collection : str
+        The names of the database and the collection: ``"shop.orders"``.
+    key : str or list of str
+        The fields of its primary key, which are never null: ``"_id"``.
+    indexes : list of Index, default ()
+        The other fields by which it finds rows, such as ``[dt.lookups.index("customer")]``.
+    where : mapping, optional
+        Fields with their constants: a text, a number, a boolean, None for null, or a list
+        of these. Only documents with these constants belong to the table. By default all
+        documents do.
+    timeout_s : float, default 10.0
+        The limit in seconds for a lookup, connecting included.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. Nothing connects yet.
+
+    Raises
+    ------
+    PlanError
+        If ``uri`` is no connection string, ``collection`` lacks the database, ``key`` names
+        no field, or a field has a dot or begins with ``$``.
+    ConfigurationError
+        If pymongo is missing. A query fails with it if the server does not answer after all
+        attempts.
+    DataError
+        In a query, for a value that does not fit the declared type, a null in the key, or a
+        collection that does not exist.
+
+    See Also
+    --------
+    index : Declare an index.
+    Stream.lookup : Join each record with the rows of a source.
+    redis : The same for hashes or JSON values in Redis.
+    postgres : The same for a PostgreSQL table.
+
+    Notes
+    -----
+    A field that a document lacks is null. Object ids and UUIDs are texts of hexadecimal
+    digits in lower case, and dates are moments at midnight, UTC. Whole numbers must be
+    stored as such: a double is refused, even if it has no fraction.
+
+    Rows are looked up by whole numbers, decimals, texts, bytes, booleans, dates and
+    timestamps. Texts match to the letter, whatever the collection's collation. Source:
+    FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> by_customer = dt.lookups.index("customer")
+    >>> uri = "mongodb://app:secret@db/"
+    >>> orders = dt.lookups.mongodb(uri, "shop.orders", key="_id", indexes=[by_customer])
+    >>> orders.title, orders.key
+    ('mongodb shop.orders', ('_id',))
+    """
+    title = f"mongodb {collection}"
+    _pymongo(title)
+    if not uri.startswith(("mongodb://", "mongodb+srv://")):
+        raise PlanError(title, "uri= is no connection string", "Begin it with mongodb://")
+    if not all(collection.partition(".")):
+        raise PlanError(title, "collection= names no database", "Name it first: 'shop.orders'")
+    options = declared(
+        title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
+    )
+    source = MongodbLookup(uri=uri, collection=collection, **options)
+    indexed = (name for index in source.indexes for name in index.columns)
+    _refuse_fields(title, (*source.key, *indexed, *(name for name, _ in source.filters)))
+    return source

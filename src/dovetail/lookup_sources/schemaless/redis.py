@@ -1,0 +1,341 @@
+"""Lookups in Redis: a row is a hash or a JSON text under a key that names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import pairwise
+from string import Formatter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.arrays.timeline import Mask
+from dovetail.base.validation import Natural, Seconds, Text, validated
+from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.laws.joins.delta_join import NO_GROUP
+from dovetail.lookup_sources.conversion import fitted, is_text, parsed
+from dovetail.lookup_sources.keys import numbered, refuse_types
+from dovetail.lookup_sources.retry import first_line, persistently
+from dovetail.lookup_sources.source import Declared, Found, declared
+
+Form: TypeAlias = Literal["hash", "json"]
+"""The form of a row: a hash with a field for each column, or a JSON object as a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisLookup(Declared):
+    """The rows of one table in Redis as a lookup source."""
+
+    url: str = field(repr=False)
+    """The server's URL. It may have a password, so ``repr`` omits it."""
+    pattern: str
+    """The key of a row, with the columns of its primary key in braces."""
+    form: Form = "hash"
+    """The form of a row."""
+
+    @property
+    def title(self) -> str:
+        """The store and the pattern of its keys, without the connection's secrets."""
+        return f"redis {self.pattern}"
+
+    def open(self, schema: pa.Schema) -> RedisReader:
+        """Return a reader, which connects at its first lookup."""
+        return RedisReader(self, schema)
+
+
+class RedisReader:
+    """A reader with one client, made at the first lookup and again after a failed one."""
+
+    def __init__(self, source: RedisLookup, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._values = pa.schema([column for column in schema if column.name not in source.key])
+        """The columns that are read: those of the primary key are known from the keys."""
+        self._redis = _redis(source.title)
+        self._client: Any = None
+
+    def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
+        """Return the rows as ``Reader.rows`` does, by one transaction."""
+        source = self._source
+        keys = keys.rename_columns(list(by))
+        primary = keys.select(list(source.key)).group_by(list(source.key)).aggregate([])
+        primary = primary.select(list(source.key))
+        refuse_types(
+            source.title,
+            source.key,
+            primary,
+            (pa.types.is_integer, is_text),
+            "Join by whole numbers or texts",
+        )
+        primary = primary.filter(pa.array(_one_key_each(source, primary)))
+        names = _named(source.pattern, primary)
+        replies = persistently(
+            source.title,
+            lambda: self._attempt(names),
+            passing=(OSError,),
+            retries=source.retries,
+            wait_s=source.wait_s,
+        )
+        is_there = pa.array([reply is not None for reply in replies], pa.bool_())
+        values = self._table([reply for reply in replies if reply is not None])
+        stored = primary.filter(is_there)
+        columns = {name: stored[name] for name in source.key}
+        columns |= dict(zip(values.schema.names, values.columns, strict=True))
+        rows = pa.table([columns[column.name] for column in self._schema], schema=self._schema)
+        key = numbered(keys, rows.select(list(by)))
+        has_key = key != NO_GROUP
+        fit = _one_key_each(source, keys)
+        return Found(rows.filter(pa.array(has_key)), key[has_key], ~fit)
+
+    def close(self) -> None:
+        """Close the client's connection, if there is one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _attempt(self, names: Sequence[bytes]) -> list[Any]:
+        """Return the reply for each of Redis' keys, or None if it is not there. Raises ``OSError``
+        if another attempt may help.
+
+        The errors raised have none of the client's in their chain, which may show the URL.
+        """
+        errors = self._redis.exceptions
+        try:
+            if self._client is None:
+                self._client = self._connected()
+            return self._replies(names)
+        except errors.RedisError as error:
+            self.close()
+            if isinstance(error, (errors.ConnectionError, errors.TimeoutError)):
+                raise OSError(first_line(error)) from None
+            raise DataError(
+                self._source.title,
+                f"its rows cannot be read: {first_line(error)}",
+                f"See that they have the form {self._source.form!r} and can be read by its user",
+            ) from None
+
+    def _connected(self) -> Any:
+        """Return a client. It connects at its first command."""
+        wait_s = self._source.timeout_s
+        client = self._redis.Redis.from_url(
+            self._source.url,
+            socket_timeout=wait_s,
+            socket_connect_timeout=wait_s,
+            retry=self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0),
+        )
+        client.connection_pool.connection_kwargs["decode_responses"] = False
+        return client
+
+    def _replies(self, names: Sequence[bytes]) -> list[Any]:
+        """Return as ``_attempt`` does: a list of values for a hash, bytes for a JSON text."""
+        if not names:
+            self._client.ping()
+            return []
+        # A transaction sees one moment.
+        pipeline = self._client.pipeline(transaction=True)
+        fields = self._values.names
+        for name in names:
+            if self._source.form == "json":
+                # Unlike MGET, GET fails for a key of another type.
+                pipeline.get(name)
+                continue
+            # A hash that has none of the fields still is a row.
+            pipeline.exists(name)
+            if fields:
+                pipeline.hmget(name, fields)
+        replies = pipeline.execute()
+        if self._source.form == "json":
+            return list(replies)
+        if not fields:
+            return [[] if there else None for there in replies]
+        return [
+            values if there else None
+            for there, values in zip(replies[::2], replies[1::2], strict=True)
+        ]
+
+    def _table(self, replies: Sequence[Any]) -> pa.Table:
+        """Return the replies as rows of the columns that are read."""
+        title, schema = self._source.title, self._values
+        if self._source.form == "hash":
+            return parsed(title, list(zip(*replies, strict=True)), schema)
+        has_decimal = any(pa.types.is_decimal(type_) for type_ in schema.types)
+        decoder = json.JSONDecoder(parse_float=Decimal if has_decimal else float)
+        rows = [tuple(map(_object(title, decoder, text).get, schema.names)) for text in replies]
+        return fitted(title, rows, schema, (), typeless=True)
+
+
+def _object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:
+    """Return a JSON object. Raises ``DataError`` for anything else."""
+    try:
+        value = decoder.decode(text.decode())
+    except ValueError as error:
+        raise DataError(title, f"a value is no JSON text: {error}", "Store JSON objects") from error
+    if not isinstance(value, dict):
+        raise DataError(title, f"a value is no JSON object: {value!r}", "Store JSON objects")
+    return value
+
+
+def _named(pattern: str, primary: pa.Table) -> list[bytes]:
+    """Return the key in Redis of each primary key. ``primary``: its columns by their names."""
+    parts: list[Any] = []
+    for literal, name, *_ in Formatter().parse(pattern):
+        parts.append(pa.scalar(literal))
+        if name is not None:
+            parts.append(primary[name].cast(pa.string()))
+    names = pc.binary_join_element_wise(*parts, "")
+    return [name.encode() for name in names.to_pylist()]
+
+
+def _one_key_each(source: RedisLookup, keys: pa.Table) -> Mask:
+    """Find the keys that no other primary key shares its key in Redis with: bool[n].
+
+    A text followed by another column must not contain the first letter of the text between them.
+    With the pattern ``{a}:{b}`` both ``("x:y", "z")`` and ``("x", "y:z")`` would be ``x:y:z``.
+    """
+    fit = np.ones(keys.num_rows, np.bool_)
+    for name, separator in _separators(source.pattern):
+        if is_text(keys.schema.field(name).type):
+            fit &= ~pc.match_substring(keys[name], separator[0]).to_numpy()
+    return fit
+
+
+def _separators(pattern: str) -> list[tuple[str, str]]:
+    """Return each column of a pattern but the last, with the text between it and the next."""
+    parts = [part for part in Formatter().parse(pattern) if part[1] is not None]
+    return [(str(part[1]), after[0]) for part, after in pairwise(parts)]
+
+
+def _columns(title: str, pattern: str) -> list[str]:
+    """Return the columns that a pattern names. Raises ``PlanError`` if it names none, or if two
+    rows could have one key.
+    """
+    try:
+        parts = list(Formatter().parse(pattern))
+    except ValueError as error:
+        raise PlanError(
+            title, f"the pattern cannot be read: {error}", "Write it as 'orders:{id}'"
+        ) from None
+    named = [part for part in parts if part[1] is not None]
+    names = [str(part[1]) for part in named]
+    plain = all(
+        name and not part[2] and not part[3] for name, part in zip(names, named, strict=True)
+    )
+    if not names or not plain or len({*names}) < len(names):
+        raise PlanError(
+            title,
+            "the pattern does not name columns, each once",
+            "Write the columns of the primary key in braces: 'orders:{id}'",
+        )
+    for name, separator in _separators(pattern):
+        if not separator or separator[0].isalnum() or separator[0] in "+-.":
+            raise PlanError(
+                title,
+                f"the end of column {name!r} cannot be told in a key of this pattern",
+                "Part the columns by a sign: '{a}:{b}'",
+            )
+    return names
+
+
+def _redis(title: str) -> Any:
+    """Return the package ``redis``. Raises ``ConfigurationError`` if it is not installed."""
+    try:
+        import redis
+        import redis.backoff
+        import redis.exceptions
+        import redis.retry
+    except ImportError as error:
+        raise ConfigurationError(
+            title,
+            "redis is not installed where it is needed",
+            "Install dovetail[redis] for the driver and the workers",
+        ) from error
+    return redis
+
+
+@validated
+def redis(
+    url: Text,
+    pattern: Text,
+    *,
+    form: Form = "hash",
+    timeout_s: Seconds = 10.0,
+    retries: Natural = 5,
+) -> RedisLookup:
+    """Declare a table in Redis or Valkey in which delta joins and ``lookup`` find rows.
+
+    Each row lies under a key of its own, which names its primary key. It needs the package
+    redis on the driver and the workers: ``pip install 'dovetail[redis]'``.
+
+    Parameters
+    ----------
+    url : str
+        The server's URL, ``"redis://…"``, ``"rediss://…"`` or ``"unix://…"``. No error and no
+        plan shows it.
+    pattern : str
+        The key of a row, with the columns of the table's primary key in braces:
+        ``"orders:{id}"``. They are whole numbers or texts.
+    form : {"hash", "json"}, default "hash"
+        The form of a row: a hash with a field for each other column, or a text with a JSON
+        object.
+    timeout_s : float, default 10.0
+        The limit in seconds for connecting and for each reply.
+    retries : int, default 5
+        The number of further attempts after a failure. The wait before the first one is 0.1
+        s. Waits double, up to 5 s.
+
+    Returns
+    -------
+    LookupSource
+        The source, for ``Table.with_lookup`` and ``Stream.lookup``. Nothing connects yet.
+
+    Raises
+    ------
+    PlanError
+        If ``url`` is no URL of Redis, ``pattern`` names no column, or nothing parts two
+        columns in it.
+    ConfigurationError
+        If the package redis is missing. A query fails with it if the server does not answer
+        after all attempts.
+    DataError
+        In a query, for a value that does not fit the declared type, or a key of another
+        form.
+
+    See Also
+    --------
+    Stream.lookup : Join each record with the rows of a source.
+    Table.with_lookup : Declare that a source holds the table's rows.
+    mongodb : The same for a MongoDB collection.
+    postgres : The same for a PostgreSQL table.
+
+    Notes
+    -----
+    Rows are found by the primary key alone. A column that a row lacks is null. The values of
+    a hash are texts and read by rule: a timestamp with a zone is ``2024-05-01T10:00:00Z``,
+    a date ``2024-05-01``, a boolean ``true`` or ``false``.
+
+    A lookup is one transaction, which sees one moment. Source: FLIP-486, "Public Interfaces".
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> rates = dt.lookups.redis("redis://:secret@cache/0", "rates:{currency}:{day}")
+    >>> rates.title, rates.key
+    ('redis rates:{currency}:{day}', ('currency', 'day'))
+    """
+    title = f"redis {pattern}"
+    client = _redis(title)
+    columns = _columns(title, pattern)
+    try:
+        client.connection.parse_url(url)
+    except ValueError:
+        problem = "url= is no URL of Redis"
+        raise PlanError(title, problem, "Begin it with redis://, rediss:// or unix://") from None
+    options = declared(
+        title, key=columns, indexes=(), where=None, timeout_s=timeout_s, retries=retries
+    )
+    return RedisLookup(url=url, pattern=pattern, form=form, **options)
