@@ -47,6 +47,7 @@ def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace)
     joined = topology(spark, directory)
     sinks: dict[str, Callable[[], Any]] = {
         "to_delta": lambda: dt.to_delta(directory / "to_delta"),
+        "deltalake": lambda: dt.to_delta(directory / "deltalake", engine="deltalake"),
         "merge": lambda: dt.to_foreach_batch(merging(spark, directory / "merge")),
         "nowhere": harness.Nowhere,
     }
@@ -72,8 +73,12 @@ def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace)
         figures["merge_over_to_delta"] = round(
             median(show["merge"][1]) / median(show["to_delta"][1]), 2
         )
-        figures["tables_are_equal"] = alike(
-            spark, str(directory / "merge"), str(directory / "to_delta")
+        figures["merge_over_deltalake"] = round(
+            median(show["merge"][1]) / median(show["deltalake"][1]), 2
+        )
+        figures["tables_are_equal"] = all(
+            alike(spark, str(directory / "merge"), str(directory / name))
+            for name in ("to_delta", "deltalake")
         )
     return figures
 

@@ -892,6 +892,7 @@ CALLS: dict[str, Call] = {
         history=FLAG,
         track=line("None"),
         deletes=line(wrong=("drop",)),
+        engine=line(wrong=("rust",)),
     ),
     "to_iceberg": call(
         lambda _: partial(dt.to_iceberg, table="shop.orders"),

@@ -8,6 +8,7 @@ from functools import reduce
 from operator import and_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -161,6 +162,16 @@ def details(session: SparkSession, table: str) -> Row:
 def location(session: SparkSession, table: str) -> str:
     """Return the path of a table."""
     return str(details(session, table)["location"])
+
+
+def local_path(location: str) -> str | None:
+    """Return the path of a location on this machine's disks, None for any other.
+
+    >>> local_path("file:/data/my%20orders"), local_path("s3a://shop/orders")
+    ('/data/my orders', None)
+    """
+    parts = urlsplit(location)
+    return unquote(parts.path) if parts.scheme == "file" and not parts.netloc else None
 
 
 def named(path: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -43,8 +44,9 @@ def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
     yield from with_delta(spark, {LOG_PARTITIONS: "1"})
 
 
+@pytest.mark.parametrize("engine", ["spark", "deltalake"])
 def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
-    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Any
 ) -> None:
     """The second batch is merged, then the query dies before it can commit it: each merge is a
     version of the table, and the versions show it merged twice. The first two are the table that is
@@ -65,10 +67,14 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     merge = delta_merge.merge_changes
     monkeypatch.setattr(delta_merge, "merge_changes", fails_once)
     with pytest.raises(StreamingQueryException, match="killed before the commit"):
-        run(delta_spark, tmp_path, table)
-    run(delta_spark, tmp_path, table)
+        run(delta_spark, tmp_path, table, engine)
+    run(delta_spark, tmp_path, table, engine)
 
     assert len(merges) == FILES + 1
+    commits = deltalake.DeltaTable(table).history(FILES + 1)
+    assert {"delta-rs" in str(commit["engineInfo"]) for commit in commits} == {
+        engine == "deltalake"
+    }
     expected = list(contents(batches))
     assert len({str(content) for content in expected}) == FILES
     versions = [stored(delta_spark, table, version) for version in range(FILES + 3)]
@@ -229,7 +235,7 @@ def write(batch: Sequence[Record], number: int, directory: Path) -> None:
         os.utime(path, (1_700_000_000 + number,) * 2)
 
 
-def run(spark: SparkSession, directory: Path, table: str) -> None:
+def run(spark: SparkSession, directory: Path, table: str, engine: Any) -> None:
     """Joins what there is, a file of each side per micro-batch."""
     a, b = (
         dt.Table.from_changelog(
@@ -249,7 +255,9 @@ def run(spark: SparkSession, directory: Path, table: str) -> None:
         for name in ("a", "b")
     )
     a.join(b, how="outer").write_stream(
-        dt.to_delta(table), checkpoint=str(directory / "checkpoint"), trigger={"availableNow": True}
+        dt.to_delta(table, engine=engine),
+        checkpoint=str(directory / "checkpoint"),
+        trigger={"availableNow": True},
     ).awaitTermination()
 
 

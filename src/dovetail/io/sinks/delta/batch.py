@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.io.sinks.delta import merge, tables, tombstones, versions
 from dovetail.io.sinks.delta.conflicts import conflicts_named
+from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
 from dovetail.io.sinks.ownership import Owner
 from dovetail.platform import delta_tables, delta_upsert
@@ -71,6 +72,8 @@ class DeltaMerger:
     marks: bool
     """Keep deleted rows, marked."""
     compact_every: int | None
+    rewriter: Rewriter | None = None
+    """What merges few rows in place of Spark; None to leave all to it."""
     _session: SparkSession | None = field(default=None, init=False)
     _taken: bool = field(default=False, init=False)
     """True once this start of the query has taken the table."""
@@ -89,7 +92,10 @@ class DeltaMerger:
             once = delta_tables.once(f"dovetail-{query}", batch_id) if self.history else {}
 
             if self._taken:
-                details = target.taken_by(session, query)
+                if self.rewriter is None:
+                    details = target.taken_by(session, query)
+                else:
+                    self.rewriter.refuse_taken(query)
             else:
                 relation = target.relation(session, query, begun=batch_id > 0)
                 if relation == "replaced":
@@ -117,9 +123,23 @@ class DeltaMerger:
                         session, batch, table, target.schema, keys, nulls=nulls, details=details
                     )
                 else:
-                    merge.merge_changes(session, batch, table, keys, nulls=nulls, details=details)
+                    rewriter = self.rewriter
+                    merge.merge_changes(
+                        session,
+                        batch,
+                        table,
+                        keys,
+                        nulls=nulls,
+                        details=details,
+                        rewrite=None if rewriter is None else rewriter.merge,
+                    )
 
-            if self.compact_every is not None and (batch_id + 1) % self.compact_every == 0:
+            compacts = self.compact_every and (batch_id + 1) % self.compact_every == 0
+            if self.rewriter is not None:
+                if compacts:
+                    self.rewriter.compact()
+                return
+            if compacts:
                 with delta_upsert.for_many(session):
                     tables.compact(session, table)
                 details = details or delta_tables.details(session, table)

@@ -27,13 +27,18 @@ def conflicts_named(title: str) -> Iterator[None]:
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):
             raise
-        raise TargetError(
-            title,
-            "another writer changes the table at the same time, also when the micro-batch is "
-            f"tried again: {reason(error)}",
-            "Start the query again, which loses and doubles nothing, and let other writers of the "
-            "table wait, or leave it to this query",
-        ) from error
+        raise conflict(title, reason(error)) from error
+
+
+def conflict(title: str, problem: str) -> TargetError:
+    """Return the error of a commit that has conflicted twice. ``problem``: what Delta says."""
+    return TargetError(
+        title,
+        "another writer changes the table at the same time, also when the micro-batch is "
+        f"tried again: {problem}",
+        "Start the query again, which loses and doubles nothing, and let other writers of the "
+        "table wait, or leave it to this query",
+    )
 
 
 def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:

@@ -5,8 +5,9 @@ Few changes come into this process, where their last ones are found. Many change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
@@ -33,12 +34,14 @@ def merge_changes(
     *,
     nulls: bool = False,
     details: Row | None = None,
+    rewrite: Callable[[pa.Table], bool] | None = None,
 ) -> None:
     """Bring a table to the state after ``changes``, in one commit, or none without changes. Merging
     them again changes nothing.
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
-    nulls in them. ``details``: the table's details if just read.
+    nulls in them. ``details``: the table's details if just read. ``rewrite``: merges few rows, or
+    returns False if they are left to Spark.
     """
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
@@ -49,6 +52,8 @@ def merge_changes(
             schema = StructType([f for f in stored_changes.schema if f.name in rows.column_names])
             schema = schema.add(DELETED, BooleanType())
             rows = rows.select(schema.names)
+            if rewrite is not None and rewrite(rows):
+                return
             upsert = delta_upsert.upsert
             twice(upsert, session, table, rows, schema, keys, nulls=nulls, details=details)
             return

@@ -16,6 +16,7 @@ from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import tables, tombstones, versions
 from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger
 from dovetail.io.sinks.delta.columns import refuse_unstorable
+from dovetail.io.sinks.delta.rewrite import Rewriter, path_on_disk
 from dovetail.io.sinks.delta.tables import DeltaTarget
 from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing
 from dovetail.io.sinks.spark_sinks import WriteBatch
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Deletes: TypeAlias = Literal["remove", "mark"]
 """The effect of a delete on the row of its key."""
+Engine: TypeAlias = Literal["spark", "deltalake"]
+"""What merges a few rows into a table."""
 _UNUSABLE = ("it cannot be used", "Give a Delta table's path or its name")
 
 
@@ -52,6 +55,7 @@ class DeltaSink:
     history: bool = False
     track: tuple[str, ...] = ()
     marks: bool = False
+    engine: Engine = "spark"
 
     @property
     def dataset(self) -> datasets.Dataset:
@@ -124,6 +128,10 @@ class DeltaSink:
             target.prepare_appending(session)
             return DeltaAppender(self.title, delta_tables.location(session, table), owner)
         target.prepare(session, *progress(session, checkpoint))
+        rewriter = None
+        if self.engine == "deltalake":
+            path = path_on_disk(self.title, session, delta_tables.location(session, table))
+            rewriter = Rewriter(self.title, path, node.key.names)
         return DeltaMerger(
             target,
             owner,
@@ -133,6 +141,7 @@ class DeltaSink:
             track=self.track,
             marks=self.marks,
             compact_every=self.compact_every,
+            rewriter=rewriter,
         )
 
     def _schema(self, changes: StructType, node: Node) -> StructType:
@@ -186,6 +195,7 @@ def to_delta(
     history: bool = False,
     track: ColumnNames | None = None,
     deletes: Deletes = "remove",
+    engine: Engine = "spark",
 ) -> DeltaSink:
     """Write a Delta table that equals the query's table after each micro-batch.
 
@@ -229,6 +239,10 @@ def to_delta(
         The effect of a delete. ``"remove"`` removes the row. ``"mark"`` keeps it with its
         last values, with true in the column ``_deleted`` and the time of the delete in
         ``_timestamp``.
+    engine : {"spark", "deltalake"}, default "spark"
+        What merges a micro-batch of up to 10,000 changed keys. ``"deltalake"`` is for small
+        tables on this machine's disks. The package of that name commits without a job of
+        Spark's.
 
     Returns
     -------
@@ -243,12 +257,15 @@ def to_delta(
         time, or ``log_retention`` is shorter than ``retention``. The start of a query
         raises it for names and types of columns that Delta does not store. With ``history``
         it also refuses columns with the names of the three that are added. Tracked columns
-        must be values that can be compared.
+        must be values that can be compared. ``engine="deltalake"`` is refused with
+        ``history`` and with ``deletes="mark"``.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit.
     ConfigurationError
-        At the start of a query, if the session lacks Delta Lake.
+        At the start of a query, if the session lacks Delta Lake. With
+        ``engine="deltalake"`` also if the package is not installed, on Spark Connect, and
+        for a table that lies elsewhere.
 
     See Also
     --------
@@ -287,6 +304,12 @@ def to_delta(
     *Marked rows.* An upsert of a deleted key takes the mark away. A row that was upserted
     and deleted since the last micro-batch is there, too. A delete of a key that never had a
     row leaves none.
+
+    *Engine.* Spark writes the new rows alone, and marks the old ones as deleted. ``"deltalake"``
+    writes each file anew that has one of the keys. So it is for tables of some megabytes, and
+    their ``retention`` should be short. What it could write otherwise than Spark is left to
+    Spark, with a warning: partitions, a change feed, nested columns, times before 1678 or
+    after 2261.
 
     *Streams.* A stream's records, and the points of a history (``late="history"``), have no
     current rows. They are appended with all columns of the changelog, exactly once.
@@ -332,6 +355,12 @@ def to_delta(
             "history=True and deletes='mark' are both given",
             "Leave deletes= out: the last version of a deleted row says when it ended",
         )
+    if engine == "deltalake" and (history or deletes == "mark"):
+        raise PlanError(
+            "to_delta",
+            "engine='deltalake' is given with history=True or deletes='mark'",
+            "Leave it out: it merges current rows alone",
+        )
     folder = None if path is None else fspath(path)
     tracked = (track,) if isinstance(track, str) else tuple(track or ())
     parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
@@ -347,4 +376,5 @@ def to_delta(
         history=history,
         track=tracked,
         marks=deletes == "mark",
+        engine=engine,
     )

@@ -1,0 +1,225 @@
+"""Merges of few rows into a small table by the package deltalake: one commit, no job of Spark's.
+
+The driver writes the files that the rows touch anew. Spark writes the new rows alone, with deletion
+vectors, but each of its commits runs several jobs. Both find the table as the other left it.
+
+A table is Spark's wherever the result could differ:
+
+| what it has                                      | why                                           |
+|--------------------------------------------------|-----------------------------------------------|
+| partitions, a change feed, appended rows alone   | deltalake writes them by rules of its own     |
+| any further feature of a writer                  | deltalake may not keep to it                  |
+| structs, arrays, maps, times without a zone      | not examined                                  |
+| times before 1678 or after 2261, or not bounded  | deltalake wraps those that Spark has written  |
+| a null in a key                                  | nulls are equal here, and not to deltalake    |
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.base.columns import DELETED
+from dovetail.errors import ConfigurationError, DovetailWarning
+from dovetail.io.sinks.delta.conflicts import conflict
+from dovetail.io.sinks.delta.tables import QUERY
+from dovetail.io.sinks.ownership import refuse_taken
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import is_remote
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+_FEATURES: Final = {"appendOnly", "invariants", "deletionVectors"}
+"""The features of writers that a table may have."""
+_PLAIN_WRITER: Final = 2
+"""The version of writers that has ``appendOnly`` and ``invariants`` without naming them."""
+_NAMED_WRITER: Final = 7
+"""The version of writers that names its features."""
+_TIME: Final = "timestamp"
+_TYPES: Final = {
+    *("byte", "short", "integer", "long", "float", "double", "decimal"),
+    *("string", "binary", "boolean", "date", _TIME),
+}
+"""The types of columns whose values deltalake writes as Spark does."""
+_FIRST = datetime(1678, 1, 1, tzinfo=timezone.utc)
+_LAST = datetime(2262, 1, 1, tzinfo=timezone.utc)
+"""The times that nanoseconds from 1970 on have in 64 bits, in whole years. Spark writes times as
+nanoseconds by default, and deltalake reads them so."""
+
+
+@dataclass
+class Rewriter:
+    """The merges of one query into a table on a local disk."""
+
+    title: str
+    """The sink's call as written, for errors."""
+    path: str
+    keys: Sequence[str]
+    _said: str = field(default="", init=False)
+    """The reason of the last warning."""
+
+    def refuse_taken(self, query: str) -> None:
+        """Raise ``TargetError`` if the query has lost the table."""
+        if _opened(self.path).metadata().configuration.get(QUERY) != query:
+            refuse_taken(self.title)
+
+    def merge(self, rows: pa.Table) -> bool:
+        """Put rows in place of those of the same keys, in one commit. Return False, and change
+        nothing, if this is Spark's to do.
+
+        ``rows``: one per key: the table's columns and ``_deleted``, true for a key without a row.
+        Raises ``TargetError`` if another writer conflicts twice.
+        """
+        if any(rows[name].null_count for name in self.keys):
+            return False
+        from deltalake.exceptions import CommitFailedError
+
+        rows = _in_utc(rows)
+        for last in (False, True):
+            table = _opened(self.path)
+            reason = unfit(table)
+            if reason is not None:
+                self._warn(reason)
+                return False
+            try:
+                _merge(table, rows, self.keys)
+                break
+            except CommitFailedError as error:
+                if last:
+                    raise conflict(self.title, str(error)) from error
+        return True
+
+    def compact(self) -> None:
+        """Put small files together; if another writer is faster, they stay as they are."""
+        from deltalake.exceptions import CommitFailedError
+
+        table = _opened(self.path)
+        if unfit(table) is None:
+            try:
+                table.optimize.compact()
+            except CommitFailedError:
+                return
+
+    def _warn(self, reason: str) -> None:
+        """Warn that Spark merges, once for each reason."""
+        if reason != self._said:
+            self._said = reason
+            warnings.warn(
+                f"{self.title}: engine='deltalake' leaves the table to Spark, because {reason}",
+                DovetailWarning,
+                stacklevel=2,
+            )
+
+
+def path_on_disk(title: str, session: SparkSession, location: str) -> str:
+    """Return the path of a table on this machine's disks. Raises ``ConfigurationError`` for another
+    one, on Spark Connect, or if deltalake is not installed.
+    """
+    if find_spec("deltalake") is None:
+        raise ConfigurationError(
+            title, "deltalake is not installed", "Install dovetail[deltalake] for the driver"
+        )
+    path = None if is_remote(session) else delta_tables.local_path(location)
+    if path is None:
+        raise ConfigurationError(
+            title,
+            f"engine='deltalake' is for tables on this machine's disks, and {location} is not",
+            "Leave engine= out",
+        )
+    return path
+
+
+def unfit(table: DeltaTable) -> str | None:
+    """Return why a table is Spark's, in words; None if deltalake may merge into it."""
+    return next(chain(_unfit_rules(table), _unfit_columns(table)), None)
+
+
+def _unfit_rules(table: DeltaTable) -> Iterator[str]:
+    """Yield the rules of a table that deltalake may not keep, in words."""
+    protocol, metadata = table.protocol(), table.metadata()
+    version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
+    if version > _PLAIN_WRITER and version != _NAMED_WRITER:
+        yield f"it has version {version} of Delta's protocol"
+    if features - _FEATURES:
+        yield f"it has the features {', '.join(sorted(features - _FEATURES))}"
+    if metadata.partition_columns:
+        yield "it has partitions"
+    if metadata.configuration.get(delta_tables.APPEND_ONLY, "").lower() == "true":
+        yield "rows can only be appended"
+    if delta_tables.records_changes(metadata.configuration):
+        yield "it has a change feed"
+
+
+def _unfit_columns(table: DeltaTable) -> Iterator[str]:
+    """Yield the columns whose values deltalake may write otherwise than Spark, in words."""
+    fields = table.schema().fields
+    kinds = {column.name: column.type.type for column in fields}
+    for column in fields:
+        if column.metadata or kinds[column.name].partition("(")[0] not in _TYPES:
+            yield f"the column {column.name} has rules or is of a type that is not examined"
+    times = [name for name, kind in kinds.items() if kind == _TIME]
+    wrapped = _unfit_times(pa.table(table.get_add_actions(flatten=True)), times)
+    if wrapped is not None:
+        yield wrapped
+
+
+def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
+    """Return which column has times that deltalake would wrap, in words; None for none.
+
+    ``files``: the statistics of all files, a row each.
+    """
+    for name in times:
+        columns = [f"{part}.{name}" for part in ("null_count", "min", "max")]
+        if not {*columns} <= {*files.column_names}:
+            if len(files):
+                return f"the times of {name} have no bounds"
+            continue
+        nulls, low, high = (files[column] for column in columns)
+        bounded = pc.and_(pc.greater_equal(low, _FIRST), pc.less(high, _LAST))
+        empty = pc.equal(nulls, files["num_records"])
+        if not pc.all(pc.or_kleene(empty, bounded).fill_null(False), min_count=0).as_py():
+            return f"times of {name} are, or may be, before 1678 or after 2261"
+    return None
+
+
+def _opened(path: str) -> DeltaTable:
+    """Return the latest version of a table."""
+    import deltalake
+
+    return deltalake.DeltaTable(path)
+
+
+def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
+    """Make the commit."""
+    names = {name: f'"{name.replace(chr(34), 2 * chr(34))}"' for name in rows.column_names}
+    gone = f"made.{names[DELETED]}"
+    values = {quoted: f"made.{quoted}" for name, quoted in names.items() if name != DELETED}
+    (
+        table.merge(
+            rows,
+            " AND ".join(f"stored.{names[key]} = made.{names[key]}" for key in keys),
+            source_alias="made",
+            target_alias="stored",
+        )
+        .when_matched_delete(gone)
+        .when_matched_update(values)
+        .when_not_matched_insert(values, predicate=f"NOT {gone}")
+        .execute()
+    )
+
+
+def _in_utc(rows: pa.Table) -> pa.Table:
+    """Return rows whose times name UTC as their zone, as those of a table do."""
+    utc = pa.timestamp("us", "UTC")
+    fields = [f.with_type(utc) if pa.types.is_timestamp(f.type) else f for f in rows.schema]
+    return rows.cast(pa.schema(fields))

@@ -1,0 +1,248 @@
+"""Merges by deltalake leave what Spark's leave, and whatever could differ is left to Spark."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from bench.parameters import slow_after
+from pyspark.sql import SparkSession
+from small_session import with_delta
+
+import dovetail as dt
+from dovetail.errors import DovetailWarning, TargetError
+from dovetail.io.sinks.delta import merge, rewrite
+from dovetail.io.sinks.delta.rewrite import Rewriter, unfit
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import apart
+
+NAN = float("nan")
+VALUES: dict[str, tuple[str, list[Any]]] = {
+    "a.b": ("tinyint", [-128, 127, 0]),
+    "Short": ("smallint", [-(2**15), 5]),
+    "select": ("int", [2**31 - 1, -1]),
+    "whole": ("bigint", [-(2**63), 2**63 - 1, 2**53 + 1]),
+    "single": ("float", [NAN, -0.0, 1.5]),
+    "Double": ("double", [NAN, float("-inf"), -0.0, 0.1]),
+    "exact": ("decimal(38,10)", [Decimal("1234567890123456789012345678.0123456789"), Decimal(0)]),
+    "text": ("string", ["", 'it\'s "ü" \\ 雪', "x" * 300]),
+    "bytes": ("binary", [b"", b"\x00\xff"]),
+    "flag": ("boolean", [True, False]),
+    "day": ("date", [date(1, 1, 1), date(9999, 12, 31)]),
+    "at": (
+        "timestamp",
+        [
+            datetime(1680, 1, 1, tzinfo=timezone.utc),
+            datetime(2026, 1, 1, 1, 2, 3, 4, tzinfo=timezone.utc),
+        ],
+    ),
+}
+KEYS = {
+    "k": ("bigint", [1, 2, -3, 2**60, 9, 10]),
+    "Key.2": ("string", ["a", "A", "", "a ", "雪"]),
+    "on": ("date", [date(1, 1, 1), date(2026, 5, 1)]),
+    "price": ("decimal(9,2)", [Decimal("1.10"), Decimal("-2.00")]),
+}
+CHANGES = "_timestamp timestamp, _change string, _position long"
+
+
+@pytest.fixture(scope="module")
+def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    yield from with_delta(spark, {"spark.databricks.delta.snapshotPartitions": "1"})
+
+
+def columns(of: dict[str, tuple[str, list[Any]]]) -> str:
+    return ", ".join(f"`{name}` {kind}" for name, (kind, _) in of.items())
+
+
+def content(spark: SparkSession, path: str) -> list[str]:
+    """The rows as texts, in which NaN equals NaN and -0.0 is not 0.0."""
+    rows = spark.read.format("delta").load(path).toArrow()
+    return sorted(map(repr, rows.to_pylist()))
+
+
+def engines(path: str) -> list[bool]:
+    """Whether deltalake made each commit, the first one first."""
+    commits = deltalake.DeltaTable(path).history()
+    return ["delta-rs" in str(commit["engineInfo"]) for commit in commits][::-1]
+
+
+def merged(
+    spark: SparkSession, path: str, rows: Sequence[tuple[Any, ...]], schema: str, keys: list[str]
+) -> None:
+    """Merge changes by deltalake into a table, and by Spark into its twin."""
+    own = apart(spark)
+    delta_tables.tune(own)
+    frame = spark.createDataFrame(list(rows), schema).coalesce(1)
+    for name, rewriter in ((path, Rewriter("to_delta('t')", path, keys)), (f"{path}-twin", None)):
+        merge.merge_changes(
+            own,
+            frame,
+            delta_tables.named(name),
+            keys,
+            nulls=True,
+            rewrite=None if rewriter is None else rewriter.merge,
+        )
+
+
+def created(spark: SparkSession, path: str, schema: str, *options: str) -> None:
+    """Make an empty table and its twin, as ``to_delta`` does."""
+    for name in (path, f"{path}-twin"):
+        spark.sql(
+            f"CREATE TABLE delta.`{name}` ({schema}, _timestamp timestamp) USING delta "
+            f"{' '.join(options)} "
+            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        )
+
+
+def test_random_changes_leave_what_spark_leaves(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """Of all types, by keys of several columns. Spark's commits come between those of deltalake."""
+    rng, path = random.Random(3), str(tmp_path / "a table")
+    schema = f"{columns(KEYS)}, {columns(VALUES)}"
+    created(delta_spark, path, schema)
+    for batch in range(5):
+        rows = [
+            (
+                *(rng.choice(values) for _, values in KEYS.values()),
+                *(rng.choice([None, *values]) for _, values in VALUES.values()),
+                datetime(2026, 1, 1, 0, 0, batch, tzinfo=timezone.utc),
+                rng.choice(["upsert", "upsert", "delete"]),
+                position,
+            )
+            for position in range(60)
+        ]
+        merged(delta_spark, path, rows, f"{schema}, {CHANGES}", list(KEYS))
+        if batch == 2:
+            for name in (path, f"{path}-twin"):
+                delta_spark.sql(f"DELETE FROM delta.`{name}` WHERE k = 2")
+        stored = content(delta_spark, path)
+        assert stored == content(delta_spark, f"{path}-twin")
+        assert len(stored) > 20
+    assert engines(path) == [False, True, True, True, False, True, True]
+    Rewriter("to_delta('t')", path, list(KEYS)).compact()
+    assert content(delta_spark, path) == stored
+
+
+FAR = datetime(9999, 12, 31, tzinfo=timezone.utc)
+NEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
+PLAIN = "k bigint, v bigint"
+UNFIT = {
+    "far times": (PLAIN, "", [(1, 1, FAR)], "times of _timestamp are, or may be, before 1678"),
+    "partitions": (PLAIN, "PARTITIONED BY (v)", [(1, 1, NEAR)], "it has partitions"),
+    "a check": (PLAIN, "check", [(1, 1, NEAR)], "it has the features checkConstraints"),
+    "a feed": (PLAIN, "feed", [(1, 1, NEAR)], "it has"),
+    "an array": ("k bigint, v array<int>", "", [(1, [1], NEAR)], "the column v has rules or is"),
+    "no zone": (
+        "k bigint, v timestamp_ntz",
+        "",
+        [(1, NEAR.replace(tzinfo=None), NEAR)],
+        "it has the",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", slow_after(1, [*UNFIT]))
+def test_what_could_differ_is_left_to_spark(
+    delta_spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    schema, option, rows, reason = UNFIT[what]
+    path = str(tmp_path / "table")
+    created(delta_spark, path, schema, *([option] if option.startswith("P") else []))
+    changes = {
+        "check": "ADD CONSTRAINT positive CHECK (v > 0)",
+        "feed": "SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+    }
+    if option in changes:
+        delta_spark.sql(f"ALTER TABLE delta.`{path}` {changes[option]}")
+    frame = delta_spark.createDataFrame(rows, f"{schema}, _timestamp timestamp")
+    for name in (path, f"{path}-twin"):
+        frame.write.format("delta").mode("append").save(name)
+    before = engines(path)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", DovetailWarning)
+        new = [(2, *rows[0][1:], "upsert", 0), (1, *rows[0][1:], "upsert", 1)]
+        merged(delta_spark, path, new, f"{schema}, {CHANGES}", ["k"])
+    texts = [str(one.message) for one in said if one.category is DovetailWarning]
+    if what != "an array":  # Spark merges what is not plain anyway
+        assert len(texts) == 1
+        assert texts[0].startswith(
+            f"to_delta('t'): engine='deltalake' leaves the table to Spark, because {reason}"
+        )
+    assert engines(path) == [*before, False]
+    assert content(delta_spark, path) == content(delta_spark, f"{path}-twin")
+    assert len(content(delta_spark, path)) == 2
+    assert unfit(deltalake.DeltaTable(path)) is not None
+
+
+def test_far_times_are_why_spark_keeps_them(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """deltalake wraps times that Spark has written, when it copies their rows. If this fails, a
+    newer deltalake does not, and the rule may go.
+    """
+    path = str(tmp_path / "table")
+    frame = delta_spark.createDataFrame([(1, FAR), (2, NEAR)], "k long, at timestamp").coalesce(1)
+    frame.write.format("delta").save(path)
+    rows = pa.table({"k": [2], "at": [NEAR], "_deleted": [False]})
+    rewrite._merge(deltalake.DeltaTable(path), rows, ["k"])
+    years = {
+        row["k"]: row["at"].year for row in delta_spark.read.format("delta").load(path).collect()
+    }
+    assert years == {1: 1816, 2: 2026}
+
+
+def test_a_null_in_a_key_is_left_to_spark(delta_spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    created(delta_spark, path, PLAIN)
+    for value in (1, 2):
+        rows = [(None, value, NEAR, "upsert", 0), (1, value, NEAR, "upsert", 1)]
+        merged(delta_spark, path, rows, f"{PLAIN}, {CHANGES}", ["k"])
+    assert engines(path) == [False, False, False]
+    assert len(content(delta_spark, path)) == 2
+
+
+def test_a_faster_writer_is_waited_for_once(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    created(delta_spark, path, PLAIN)
+    merged(delta_spark, path, [(1, 1, NEAR, "upsert", 0)], f"{PLAIN}, {CHANGES}", ["k"])
+    opened, late = rewrite._opened, [1]
+
+    def slow(at: str) -> Any:
+        """The table, which another writer changes before it is used."""
+        table = opened(at)
+        if late[0]:
+            late[0] -= 1
+            deltalake.DeltaTable(at).update({"v": "v + 10"})
+        return table
+
+    monkeypatch.setattr(rewrite, "_opened", slow)
+    rewriter = Rewriter("to_delta('t')", path, ["k"])
+    rows = pa.table({"k": [1], "v": [7], "_timestamp": [NEAR], "_deleted": [False]})
+    assert rewriter.merge(rows)
+    stored = delta_spark.read.format("delta").load(path).select("k", "v")
+    assert [tuple(row) for row in stored.collect()] == [(1, 7)]
+    late[0] = 2
+    with pytest.raises(TargetError, match="another writer changes the table"):
+        rewriter.merge(rows)
+
+
+def test_it_is_for_current_rows_on_this_machine(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for others in ({"history": True}, {"deletes": "mark"}):
+        with pytest.raises(dt.errors.PlanError, match="engine='deltalake' is given with"):
+            dt.to_delta("out", engine="deltalake", **others)  # type: ignore[arg-type]
+    assert rewrite.path_on_disk("t", delta_spark, "file:/a/b%20c") == "/a/b c"
+    with pytest.raises(dt.errors.ConfigurationError, match="machine's disks, and s3a://b"):
+        rewrite.path_on_disk("t", delta_spark, "s3a://bucket/table")
+    monkeypatch.setattr(rewrite, "find_spec", lambda name: None)
+    with pytest.raises(dt.errors.ConfigurationError, match="deltalake is not installed"):
+        rewrite.path_on_disk("t", delta_spark, "file:/a")
