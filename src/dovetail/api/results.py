@@ -299,8 +299,7 @@ def explain(
     format: ExplainFormat = "text",  # noqa: A002
     reasons: bool = False,
 ) -> str | None:
-    """Print or draw the topology of a query or of several results: their joins, stages, shuffles
-    and state.
+    """Print or draw the topology of results or of a query: joins, stages, shuffles and state.
 
     A stage is a step of the query with a shuffle before it. Results share the stages that
     they have in common, and each stage shows the results that leave it. A part that several

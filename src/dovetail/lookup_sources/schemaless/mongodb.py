@@ -320,8 +320,8 @@ def mongodb(
     Raises
     ------
     PlanError
-        If ``uri`` is no connection string, ``collection`` lacks the database, ``key`` names
-        no field, or a field has a dot or begins with ``$``.
+        If ``uri`` is no connection string, ``collection`` lacks the database, or ``key``
+        names no field. Also if a field has a dot or begins with ``$``.
     ConfigurationError
         If pymongo is missing. A query fails with it if the server does not answer after all
         attempts.
