@@ -227,7 +227,7 @@ def test_a_driver_of_adbc_is_one(tmp_path: Path) -> None:
         store.source("nowhere").open(SCHEMA).rows(["id"], pa.table({"id": [1]}))
 
 
-@pytest.mark.parametrize("style", ["qmark", "numeric", "named", "format"])
+@pytest.mark.parametrize("style", ["qmark", "numeric", "named", "format", "pyformat"])
 def test_parameters_are_written_as_the_driver_reads_them(
     style: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -243,16 +243,97 @@ def test_parameters_are_written_as_the_driver_reads_them(
         "numeric": [":1", ":2", ":3", ":4", ":5"],
         "named": [":p1", ":p2", ":p3", ":p4", ":p5"],
         "format": ["%s"] * 5,
+        "pyformat": ["%(p1)s", "%(p2)s", "%(p3)s", "%(p4)s", "%(p5)s"],
     }[style]
-    b = '"b%%"' if style == "format" else '"b%"'
+    b = '"b%%"' if style in ("format", "pyformat") else '"b%"'
     assert query == (
         'SELECT "a", {b} FROM "s"."t" WHERE (("a" = {} AND {b} = {}) OR ("a" = {} AND {b} = {})) '
         'AND ("c" IS NULL OR "c" IN ({}))'
     ).format(*marks, b=b)
-    values = [1, 3, 2, 4, 1]
-    assert parameters == (
-        {f"p{n}": v for n, v in enumerate(values, 1)} if style == "named" else values
+    values = (1, 3, 2, 4, 1)
+    has_names = style in ("named", "pyformat")
+    assert parameters == ({f"p{n}": v for n, v in enumerate(values, 1)} if has_names else values)
+
+
+CITIES = pa.table(
+    {
+        "city": ["ann's", "bob", "ann's", "%s", "é"],
+        "n": pa.array([1, 1, 2, 3, 4], pa.int64()),
+        "o]d": pa.array(["x", None, "x", None, "y"]),
+    }
+)
+
+
+def written(driver: str, query: str, parameters: Any) -> tuple[str, Any]:
+    """The query as the driver sends it, and the parameters that it sends beside."""
+    if driver == "pymssql":
+        from pymssql import _mssql
+
+        return _mssql.substitute_params(query, parameters).decode(), None
+    if driver == "mssql_python":
+        from mssql_python.parameter_helper import detect_and_convert_parameters
+
+        return detect_and_convert_parameters(query, parameters)  # type: ignore[no-any-return]
+    return query, parameters
+
+
+@pytest.mark.parametrize(
+    ("driver", "dialect", "quote"),
+    [("pymssql", "tsql", "["), ("mssql_python", "tsql", "["), ("oracledb", "oracle", '"')],
+)
+def test_the_sql_for_other_databases_means_what_it_should(
+    driver: str, dialect: str, quote: Any
+) -> None:
+    """By the driver's own way with parameters, by a parser of the database's SQL, and by what
+    DuckDB makes of it: there is no server.
+    """
+    pytest.importorskip(driver, exc_type=ImportError)
+    sqlglot, duckdb = pytest.importorskip("sqlglot"), pytest.importorskip("duckdb")
+    source = dt.lookups.dbapi(
+        driver,
+        "main.cities",
+        connect={},
+        key=["city", "n"],
+        quote=quote,
+        where={"o]d": ["x", None]},
     )
+    reader = source.open(CITIES.schema)
+    cases = {
+        ("city",): (
+            {"city": ["ann's", "%s", "é", "ANN'S"]},
+            [("ann's", 1), ("ann's", 2), ("%s", 3)],
+        ),
+        ("city", "n"): ({"city": ["bob", "ann's"], "n": [1, 2]}, [("bob", 1), ("ann's", 2)]),
+        ("n",): ({"n": pa.array([], pa.int64())}, []),
+    }
+    with duckdb.connect() as database:
+        database.register("arrow", CITIES)
+        database.execute("CREATE TABLE cities AS FROM arrow")
+        for by, (keys, found) in cases.items():
+            query, parameters = written(driver, *reader._statement(by, pa.table(keys)))
+            (sql,) = sqlglot.transpile(query, read=dialect, write="duckdb")
+            rows = database.execute(sql, parameters).fetchall()
+            assert sorted(row[:2] for row in rows) == sorted(found)
+
+
+@pytest.mark.parametrize(("keys_max", "queries"), [(1, 3), (3, 3), (4, 2), (10_000, 1)])
+def test_no_query_has_more_parameters_for_keys_than_it_may(
+    shop: Store, monkeypatch: pytest.MonkeyPatch, keys_max: int, queries: int
+) -> None:
+    counts = []
+    statement = DbapiReader._statement
+
+    def counted(self: Any, *given: Any) -> Any:
+        query, parameters = statement(self, *given)
+        counts.append(len(parameters))
+        return query, parameters
+
+    monkeypatch.setattr(DbapiReader, "_statement", counted)
+    keys = pa.table({"customer": ["ann", "ann", "bob"], "amount": [5, 6, 6]})
+    with closing(shop.source(keys_max=keys_max).open(SCHEMA)) as reader:
+        assert sorted(reader.rows(["customer", "amount"], keys).rows["id"].to_pylist()) == [1, 2]
+    assert len(counts) == queries
+    assert max(counts) <= max(2, keys_max)
 
 
 def test_what_cannot_serve_is_refused_when_the_source_is_made() -> None:

@@ -30,9 +30,13 @@ _MARKS: Mapping[str, Callable[[int], str]] = {
     "numeric": lambda position: f":{position}",
     "named": lambda position: f":p{position}",
     "format": lambda _: "%s",
-    "pyformat": lambda _: "%s",
+    "pyformat": lambda position: f"%(p{position})s",
 }
 """The placeholder of a parameter, given its number from 1, for each ``paramstyle``."""
+_NAMED = ("named", "pyformat")
+"""The styles in which a driver takes parameters as a mapping."""
+_PERCENT = ("format", "pyformat")
+"""The styles in which ``%`` begins a placeholder."""
 _NEEDED = ("connect", "paramstyle", "Error", "OperationalError", "ProgrammingError")
 """The names that a driver's module must have."""
 
@@ -50,7 +54,7 @@ class DbapiLookup(Declared):
     quote: Quote = '"'
     """The character before a quoted name."""
     keys_max: int = 10_000
-    """The number of keys in a query at most."""
+    """The number of keys in a query at most; a key of several columns counts once for each."""
     keep_open: bool = True
     """True if the connection stays open between lookups."""
 
@@ -164,10 +168,10 @@ class DbapiReader:
         )
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the rows of all keys, by a query for each ``keys_max`` of them. Without keys one
+        """Return the rows of all keys, by as many queries as ``keys_max`` takes. Without keys one
         query still checks that the columns exist.
         """
-        step = max(1, self._source.keys_max)
+        step = max(1, self._source.keys_max // max(1, len(by)))
         rows: list[Sequence[Any]] = []
         with closing(self._connection.cursor()) as cursor:
             # Query even without keys, to check that the table and its columns exist.
@@ -178,8 +182,8 @@ class DbapiReader:
         return rows
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
-        """Return a query for the rows of some keys, and its parameters: a mapping for the style
-        ``named``, else a list.
+        """Return a query for the rows of some keys, and its parameters: a mapping for styles with
+        names, else a tuple.
         """
         parameters: list[Any] = []
 
@@ -191,9 +195,9 @@ class DbapiReader:
         table = ".".join(map(self._quoted, self._source.table.split(".")))
         conditions = [self._equal(by, keys, bound), *self._restrictions(bound)]
         query = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)}"  # noqa: S608
-        if self._driver.paramstyle == "named":
+        if self._driver.paramstyle in _NAMED:
             return query, {f"p{n}": value for n, value in enumerate(parameters, start=1)}
-        return query, parameters
+        return query, tuple(parameters)
 
     def _equal(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
         """Return the condition that a row has one of the keys, in a form that uses indexes; a false
@@ -225,10 +229,10 @@ class DbapiReader:
             yield f"({' OR '.join(parts)})"
 
     def _quoted(self, name: str) -> str:
-        """Return a quoted name, with ``%`` doubled if parameters are written ``%s``."""
+        """Return a quoted name, with ``%`` doubled if parameters begin with it."""
         end = {"[": "]"}.get(self._source.quote, self._source.quote)
         written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
-        return written.replace("%", "%%") if self._mark(1) == "%s" else written
+        return written.replace("%", "%%") if self._driver.paramstyle in _PERCENT else written
 
 
 def _driver(title: str, name: str) -> Any:
@@ -272,7 +276,8 @@ def dbapi(
     """Declare a table or view of any database with a PEP 249 driver, in which rows are looked up.
 
     PEP 249 is Python's interface of database drivers. DuckDB and MariaDB are tested. For
-    PostgreSQL use ``postgres``.
+    SQL Server and Oracle, the SQL is tested without a server. For PostgreSQL use
+    ``postgres``.
 
     Parameters
     ----------
@@ -295,10 +300,11 @@ def dbapi(
         do.
     quote : {'"', "`", "["}, default '"'
         The character before a name in the database's SQL. MySQL and MariaDB have the
-        backtick.
+        backtick, and SQL Server takes the bracket.
     keys_max : int, default 10000
-        The largest number of keys in a query. Several queries of one lookup see one moment
-        if the database's transactions do.
+        The largest number of keys in a query. A key of several columns counts once for each.
+        Several queries of one lookup see one moment if the database's transactions do.
+        Give 2,000 for SQL Server, and 1,000 for Oracle before 23ai.
     keep_open : bool, default True
         True if a worker process keeps its connection between lookups. A DuckDB file is
         locked against writers meanwhile.
