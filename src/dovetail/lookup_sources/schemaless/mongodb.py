@@ -327,7 +327,7 @@ def mongodb(
         attempts.
     DataError
         In a query, for a value that does not fit the declared type, a null in the key, or a
-        collection that does not exist.
+        missing collection.
 
     See Also
     --------
