@@ -19,6 +19,7 @@ from mongodb_server import mongodb_database, mongodb_server  # noqa: F401 -- fix
 from postgres_server import database, pooled, postgres_server  # noqa: F401 -- fixtures
 from pyspark.sql import SparkSession
 from redis_server import redis_client, redis_socket  # noqa: F401 -- fixtures
+from shops import shop  # noqa: F401 -- a fixture
 
 MAVEN_MISSING = 3
 _TEARDOWNS = itertools.count()

@@ -63,7 +63,7 @@ app = typer.Typer(
 
 @app.callback()
 def _all() -> None:
-    """Look into checkpoints and topologies; change a checkpoint that stands still."""
+    """Look into checkpoints and topologies; change a checkpoint, or make one of another."""
 
 
 def main() -> None:

@@ -1018,6 +1018,8 @@ CALLS: dict[str, Call] = {
         topology=line("table", "stream"),
         buckets=BUCKETS,
         partitions=BUCKETS,
+        running=FLAG,
+        dry_run=FLAG,
     ),
     "rewind": call(
         lambda w: partial(dt.checkpoints.rewind, spark=w.spark, checkpoint=w.folder, batch=0),

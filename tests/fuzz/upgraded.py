@@ -18,6 +18,7 @@ import dovetail as dt
 from fuzz import spark, topologies
 from fuzz.case import Case
 from fuzz.runs import Change, inputs
+from fuzz.sessions import session
 from fuzz.topologies import Node
 
 CHANGES = ("same", "buckets", "how", "part")
@@ -120,6 +121,46 @@ def difference(before: Case, case: Case) -> str | None:
     if same:
         return None
     return f"{before.to_json()}\n{case.to_json()}\nwhole: {expected}\nupgraded: {found}"
+
+
+def followed_difference(before: Case, case: Case, times: int) -> str | None:
+    """What a query emits otherwise that follows the one before for some micro-batches, and then
+    takes over: in ``times`` calls, at the start and so on. None for nothing; ``refused`` where it
+    is.
+    """
+    tables = inputs(case)
+    with tempfile.TemporaryDirectory(prefix="dovetail-followed-") as folder:
+        root = Path(folder)
+        for number in tables:
+            (root / f"s{number}").mkdir()
+        expected: list[list[Change]] = []
+        start = 0
+        for number, length in enumerate(case.batches):
+            spark._write(tables, root, range(start, start + length), number, 1)
+            start += length
+            emitted = _answers(case, case, tables, root, "whole")
+            if number == len(case.batches) - 1:
+                expected += emitted
+                break
+            _answers(before, case, tables, root, "before")
+            if number < times:
+                try:
+                    dt.checkpoints.upgrade(
+                        session(),
+                        root / "before",
+                        root / "after",
+                        spark._over(case, tables, root, 1),
+                        buckets=case.buckets,
+                        running=True,
+                    )
+                except dt.errors.CheckpointError as error:
+                    return f"refused: {error.problem.partition('/before ')[2]}"
+        found = _answers(case, case, tables, root, "after")
+    timed = not any(node["op"] == "group" for node in case.topology)
+    whole, after = ([_by_key(batch, timed=timed) for batch in part] for part in (expected, found))
+    if whole == after:
+        return None
+    return f"{before.to_json()}\n{case.to_json()}\nwhole: {expected}\nfollowed: {found}"
 
 
 def _answers(

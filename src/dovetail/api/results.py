@@ -15,9 +15,9 @@ from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_one_order
-from dovetail.spark.checkpoints.checkpoint import BEGINNING
+from dovetail.spark.checkpoints.checkpoint import BEGINNING, FOLLOWS
 from dovetail.spark.metrics.progress import AQuery
-from dovetail.spark.query import first_batch, start
+from dovetail.spark.query import first_batch, start, succession
 from dovetail.spark.query.options import QueryOptions
 from dovetail.spark.query.results import BatchSink, Outcome
 from dovetail.spark.query.start import A_SINK
@@ -193,20 +193,23 @@ def upgrade(
     *,
     buckets: Buckets | None = None,
     partitions: Buckets | None = None,
+    running: bool = False,
+    dry_run: bool = False,
 ) -> DataFrame:
     """Turn a checkpoint into another one, for another topology or other buckets.
 
-    The query of ``old`` must be stopped, and ``old`` stays as it is. Nothing is written to
-    sinks.
+    The query of ``old`` must be stopped, or may go on with ``running``. ``old`` stays as it
+    is. Nothing is written to sinks.
 
     Parameters
     ----------
     spark : SparkSession
         The session that copies the state.
     old : str or path
-        The checkpoint of a stopped query.
+        The checkpoint of a query.
     new : str or path
-        The checkpoint to make. It must not have begun.
+        The checkpoint to make. It must not have begun, except by an earlier call with
+        ``running``.
     topology : Table, Stream or list of these
         The table or stream whose ``write_stream`` will be called with ``new``, or all
         results of ``run``.
@@ -215,18 +218,27 @@ def upgrade(
     partitions : int, optional
         The number of tasks over which buckets are spread; 2 by default, and at most the
         number of buckets.
+    running : bool, default False
+        True if the query of ``old`` runs, here or in another application. The state is
+        built beside it, and follows it as far as it has come. The query of ``new`` takes
+        over where the old one has stopped.
+    dry_run : bool, default False
+        True to return what would happen, and change nothing. The query of ``old`` may run.
 
     Returns
     -------
     DataFrame
         A row for each stage, with the columns ``stage`` (its number in ``explain``),
-        ``computes`` and ``begins``: ``carried over`` or ``with the rows of ...``.
+        ``computes`` and ``begins``: ``carried over`` or ``with the rows of ...``. With
+        ``dry_run`` there are two more. ``rows`` is the number of stored rows to read or to
+        take over, and ``seconds`` roughly the time of that.
 
     Raises
     ------
     CheckpointError
         If a stage needs rows that ``old`` does not have, or if ``new`` has begun. Also if a
-        query writes either of them.
+        query writes either of them, or if one that runs cannot be followed: some of its rows
+        wait by ``align`` or ``idle``, or its source removes files that it has read.
     ConfigurationError
         On Spark Connect.
     PlanError
@@ -248,6 +260,10 @@ def upgrade(
     ``write_stream(initial=old, emit_initial=True)`` does the same and writes the present
     rows to its sink. A call that is killed may be repeated. Source: docs/upgrades.md, which
     lists the possible changes.
+
+    With ``running``, repeat the call to come nearer to the old query. Then stop that one and
+    start the query of ``new``. It processes the rest without its sinks, then goes on with
+    them. In one application, ``write_stream(initial=query)`` does all of this.
 
     Examples
     --------
@@ -274,12 +290,24 @@ def upgrade(
     start.streaming_session(*nodes)
     run = StartRequest("upgrade", nodes, (), fspath(new), "change", buckets, partitions)
     bound = run.file.read("upgrade")
-    if bound is not None and BEGINNING not in bound:
+    follows = running and bound is not None and FOLLOWS in bound
+    if bound is not None and BEGINNING not in bound and not follows:
         raise CheckpointError("upgrade", f"{new} has begun", "Name a folder that is not there yet")
-    if bound is None:
+    if dry_run:
+        forecast = (succession if running else first_batch).forecast_of(run, fspath(old))
+        return spark.createDataFrame(
+            forecast, "stage int, computes string, begins string, rows long, seconds double"
+        )
+    if bound is None and running:
+        bound = succession.begun(run, fspath(old), emits=False)
+    elif bound is None:
         bound = first_batch.prepared(run, old, emits=False)
     steps = first_batch.steps(run, bound)
-    first_batch.finished(run, bound)
+    if BEGINNING in bound:
+        bound = first_batch.finished(run, bound)
+    if FOLLOWS in bound:
+        succession.refuse_another(run, bound, fspath(old))
+        succession.follow(run, bound)
     return spark.createDataFrame(steps, "stage int, computes string, begins string")
 
 

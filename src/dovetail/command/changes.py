@@ -1,19 +1,23 @@
-"""The commands that change a checkpoint that stands still."""
+"""The commands that change a checkpoint, or make one of another."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 from dovetail.api.results import upgrade as goes_on
 from dovetail.api.topology import Topology
 from dovetail.command.options import AsJson, Checkpoint
-from dovetail.command.output import as_text, print_json, print_table
+from dovetail.command.output import as_text, at_terminal, print_json, print_table
 from dovetail.command.sessions import session
 from dovetail.command.topologies import loaded
 from dovetail.spark.migration import repartition as dealing
 from dovetail.spark.migration import rewind as going_back
+
+_START_S: Final = 3.0
+"""The time of an upgrade of no rows."""
 
 
 def rewind(
@@ -38,17 +42,57 @@ def upgrade(
     *,
     buckets: Annotated[int | None, typer.Option(help="Other buckets than it has.")] = None,
     partitions: Annotated[int | None, typer.Option(help="Tasks of each stage with state.")] = None,
+    running: Annotated[
+        bool, typer.Option("--running", help="Its query runs; follow it. May be repeated.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask, as is done at a terminal.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make of a checkpoint that of another topology, which goes on where the first one stands."""
     with session() as spark:
         results = [loaded(name, Topology) for name in topology]
-        steps = goes_on(spark, old, new, results, buckets=buckets, partitions=partitions)
-        rows = [row.asDict() for row in steps.collect()]
+
+        def steps(*, dry_run: bool) -> list[dict[str, Any]]:
+            frame = goes_on(
+                spark,
+                old,
+                new,
+                results,
+                buckets=buckets,
+                partitions=partitions,
+                running=running,
+                dry_run=dry_run,
+            )
+            return [row.asDict() for row in frame.collect()]
+
+        asks = at_terminal() and not (yes or as_json)
+        if dry_run or asks:
+            forecast = steps(dry_run=True)
+            seconds = _START_S + sum(step["seconds"] for step in forecast)
+            if as_json:
+                print_json({"checkpoint": new, "stages": forecast, "seconds": seconds})
+            else:
+                _print_steps(forecast)
+                print(f"It takes about {seconds:.0f} s. {old} stays as it is.")
+            if dry_run or not typer.confirm("Go on?"):
+                raise typer.Exit(0 if dry_run else 1)
+        rows = steps(dry_run=False)
     if as_json:
         print_json({"checkpoint": new, "stages": rows})
-    else:
-        print_table(steps.columns, [[*row.values()] for row in rows])
+    elif not asks:
+        _print_steps(rows)
+    if running and not as_json:
+        print(f"{new} follows {old}. Stop the query of {old}, then start that of {new}.")
+
+
+def _print_steps(steps: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of the ways in which stages begin."""
+    print_table([*steps[0]] if steps else [], [[*step.values()] for step in steps])
 
 
 def repartition(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timezone
 from typing import Any
@@ -23,6 +24,11 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     if not console.is_terminal:
         console = Console(width=max(Console(width=10**6).measure(grid).maximum, 1))
     console.print(grid)
+
+
+def at_terminal() -> bool:
+    """Say whether somebody can be asked: standard input and output are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def print_json(value: Any) -> None:

@@ -52,6 +52,10 @@ class Files(ABC):
         """Say whether there is such a file or folder."""
 
     @abstractmethod
+    def is_folder(self, path: str) -> bool:
+        """Say whether there is such a folder."""
+
+    @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
         """Say whether a name in a folder begins with ``prefix``."""
 
@@ -95,9 +99,9 @@ class Files(ABC):
         """Delete all files in a folder."""
 
     @abstractmethod
-    def copy(self, folder: str, to: str) -> None:
-        """Copy a folder with its content to ``to``, which is created; do nothing if there is no
-        folder.
+    def copy(self, path: str, to: str) -> None:
+        """Copy a file, or a folder with its content, to ``to``, which is created; do nothing if
+        there is none.
         """
 
     @abstractmethod
@@ -150,6 +154,10 @@ class _OfHadoop(Files):
     def exists(self, path: str) -> bool:
         hadoop_path, files = self._hadoop.located(path)
         return bool(files.exists(hadoop_path))
+
+    def is_folder(self, path: str) -> bool:
+        hadoop_path, files = self._hadoop.located(path)
+        return bool(files.exists(hadoop_path) and files.getFileStatus(hadoop_path).isDirectory())
 
     def has_named(self, folder: str, prefix: str) -> bool:
         return any(name.startswith(prefix) for name in self.names(folder))
@@ -204,12 +212,12 @@ class _OfHadoop(Files):
         path, files = self._hadoop.located(folder)
         files.delete(path, True)
 
-    def copy(self, folder: str, to: str) -> None:
-        path, files = self._hadoop.located(folder)
+    def copy(self, path: str, to: str) -> None:
+        source, files = self._hadoop.located(path)
         target, there = self._hadoop.located(to)
-        if files.exists(path):
+        if files.exists(source):
             there.mkdirs(target.getParent())
-            self._hadoop.copy(files, path, there, target)
+            self._hadoop.copy(files, source, there, target)
 
     def make_folder(self, folder: str) -> bool:
         path, files = self._hadoop.located(folder)
@@ -266,6 +274,9 @@ class _OfServer(Files):
             return bool(self._session.read.format("binaryFile").load(_plain(path)).schema)
         return False
 
+    def is_folder(self, path: str) -> bool:
+        raise _lacking("tells a folder from a file")
+
     def has_named(self, folder: str, prefix: str) -> bool:
         return self._has(f"{_plain(folder)}/{prefix}*")
 
@@ -285,7 +296,7 @@ class _OfServer(Files):
     def remove(self, path: str) -> None:
         raise _lacking("deletes a file")
 
-    def copy(self, folder: str, to: str) -> None:
+    def copy(self, path: str, to: str) -> None:
         raise _lacking("copies a folder")
 
     def text(self, path: str) -> str | None:

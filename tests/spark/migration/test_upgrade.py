@@ -6,7 +6,6 @@ import json
 import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from fuzz import upgraded
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
+from shops import CUSTOMERS, ORDERS, KilledError, Shop
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -27,9 +27,6 @@ from dovetail.spark.query import first_batch
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
 SEED = int(os.environ.get("DOVETAIL_SEED", "78"))
 
-ORDERS = "id long, customer string, amount int, at timestamp"
-CUSTOMERS = "name string, city string, at timestamp"
-
 
 @pytest.mark.parametrize("number", slow_after(1, range(DRAWN)))
 def test_an_upgraded_query_goes_on_as_one_that_ran_from_the_beginning(
@@ -38,74 +35,6 @@ def test_an_upgraded_query_goes_on_as_one_that_ran_from_the_beginning(
     """``DOVETAIL_CASES`` says how many, ``DOVETAIL_SEED`` draws others."""
     difference = upgraded.difference(*upgraded.drawn(SEED, number))
     assert difference is None or difference.startswith("refused: has not what"), difference
-
-
-class Shop:
-    """Orders and customers in a folder, and what queries over them have emitted."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder, self.files = spark, folder, 0
-        for name in ("orders", "customers"):
-            (folder / name).mkdir()
-
-    def write(self, name: str, *rows: dict[str, Any]) -> None:
-        self.files += 1
-        at = f"2024-05-01T10:00:{self.files:02}Z"
-        path = self.folder / name / f"{self.files:03}.json"
-        path.write_text("".join(f"{json.dumps({'at': at} | row)}\n" for row in rows))
-        os.utime(path, (self.files, self.files))
-
-    def read(self, name: str, columns: str) -> DataFrame:
-        return self.spark.readStream.schema(columns).json(str(self.folder / name))
-
-    def orders(self, columns: str = ORDERS, **options: Any) -> dt.Table:
-        return dt.Table.from_changelog(
-            self.read("orders", columns), key="id", timestamp="at", name="orders", **options
-        )
-
-    def customers(self, columns: str = CUSTOMERS, **options: Any) -> dt.Table:
-        return dt.Table.from_changelog(
-            self.read("customers", columns), key="name", timestamp="at", name="customers", **options
-        )
-
-    def payments(self) -> dt.Stream:
-        return dt.Stream.from_changelog(
-            self.read("orders", ORDERS), key="id", timestamp="at", name="payments"
-        )
-
-    def joined(self, **options: Any) -> dt.Table:
-        return self.orders().join(
-            self.customers(), on="customer", select=["amount", "city"], **{"how": "left", **options}
-        )
-
-    def run(self, table: Any, checkpoint: str, **options: Any) -> list[tuple[Any, ...]]:
-        """The changes of a run, without their times and positions, in the order of keys."""
-        emitted: list[tuple[Any, ...]] = []
-
-        def collect(changes: DataFrame, number: int) -> None:
-            rows = changes.drop("_timestamp", "_position").collect()
-            emitted.extend(sorted(map(tuple, rows), key=str))
-
-        query = table.write_stream(
-            dt.to_foreach_batch(collect),
-            checkpoint=self.folder / checkpoint,
-            trigger={"availableNow": True},
-            **{"buckets": 2, "emit": "batch", **options},
-        )
-        query.awaitTermination()
-        return emitted
-
-    def files_of(self, name: str) -> dict[str, bytes]:
-        root = self.folder / name
-        return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Shop:
-    made = Shop(spark, tmp_path)
-    made.write("orders", *({"id": n, "customer": "abc"[n % 3], "amount": n} for n in range(1, 6)))
-    made.write("customers", {"name": "a", "city": "Oslo"}, {"name": "b", "city": "Rome"})
-    return made
 
 
 @pytest.mark.slow
@@ -310,10 +239,6 @@ def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
     after = run("new")
     assert len(after) == 2
     assert min(after) > max(before)
-
-
-class KilledError(Exception):
-    """What ends a call in its middle."""
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ from pyspark.sql import DataFrame
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.spark.query.empty_batches import plan_batch
 from dovetail.spark.query.end_of_input import MARK, refuse_ended
+from dovetail.spark.query.planned_batches import plan_batch
 
 
 @pytest.mark.parametrize("seed", slow_after(3, range(6)))

@@ -174,6 +174,12 @@ class ParquetSink:
             writer = writer.option("retention", f"{self.retention_ms}ms")
         return writer.option("path", self.path)
 
+    def refuse_others(self, session: SparkSession) -> None:
+        """Raise ``TargetError`` if the folder has another query's changes."""
+        files = files_of(session)
+        if files.has_files(f"{self.path}/{_LIST}") or files.has_named(self.path, f"{_BATCH}="):
+            self._refuse("the folder has the changes of a query with another checkpoint")
+
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
         """Add empty entries to Spark's list for micro-batches that wrote nothing here.
 

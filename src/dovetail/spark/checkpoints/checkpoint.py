@@ -39,6 +39,12 @@ LOADING = "loading"
 """Key of a binding: tables are read to their end before streams flow.
 
 See ``spark.migration.first_load``."""
+FOLLOWS = "follows"
+"""Key of a binding: the query from which this one is to take over.
+
+See ``spark.query.succession``."""
+SUCCESSOR = "successor"
+"""Key of a binding: the checkpoint whose query has taken over from this one."""
 TIMED = "timed"
 """Key of a binding: all stages have timers."""
 RUNS = "runs"
@@ -160,6 +166,18 @@ def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
         )
 
 
+def refuse_following(binding: Mapping[str, Any], checkpoint: str, title: str) -> None:
+    """Raise ``CheckpointError`` for a checkpoint that follows another query and has not taken
+    over.
+    """
+    if FOLLOWS in binding:
+        raise CheckpointError(
+            title,
+            f"{checkpoint} follows the query of {binding[FOLLOWS]['from']}, and has not taken over",
+            "Start its own query first, or name the checkpoint that it follows",
+        )
+
+
 class CheckpointFile:
     """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
 
@@ -245,14 +263,33 @@ class CheckpointFile:
         Raises ``CheckpointError`` for a folder without a query, and for a query that runs in this
         session.
         """
+        binding = self.begun(title)
+        if self.is_running():
+            raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
+        return binding
+
+    def begun(self, title: str) -> dict[str, Any]:
+        """Return the binding of a query that has begun. Raises ``CheckpointError`` for a folder
+        without a query.
+        """
         binding = self.read(title)
         if binding is None:
             raise CheckpointError(
                 title, f"{self._root} has no micro-batch", "Name a query's checkpoint="
             )
-        if self.is_running():
-            raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
         return binding
+
+    def refuse_succeeded(self, binding: Mapping[str, Any], title: str) -> None:
+        """Raise ``CheckpointError`` for a query from which another one has taken over, as long as
+        the checkpoint of that one is there.
+        """
+        successor = binding.get(SUCCESSOR)
+        if successor is not None and self._files.exists(f"{successor}/{NAME}"):
+            raise CheckpointError(
+                title,
+                f"the query of {successor} has taken over from that of {self._root}",
+                "Start that one. To go back to this one, remove that folder",
+            )
 
     def is_running(self) -> bool:
         """Return True if the query runs in this application, on Spark Connect in this session;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -97,10 +97,19 @@ class CheckpointStores:
         stored: Mapping[StatefulOperator, ManifestBlobs] = {}
         if after is not None:
             stored = files.manifests(caller, operators, after, bound["buckets"])
+        return replace(cls.bare(caller, files, bound, after), operators=stored)
+
+    @classmethod
+    def bare(
+        cls, caller: str, files: StateFiles, bound: Mapping[str, Any], batch: int | None
+    ) -> CheckpointStores:
+        """Return the description of the stores after a micro-batch, without any state. ``bound``:
+        the binding of the checkpoint.
+        """
         return cls(
             caller=caller,
             files=files,
-            batch=after,
+            batch=batch,
             topology=(bound["topology"], bound["plan"]),
             buckets=bound["buckets"],
             stages={stage.topology: stage for stage in layout(bound["stages"])},
@@ -108,7 +117,6 @@ class CheckpointStores:
                 (source_identity, leaves, *(folders or [None]))
                 for source_identity, leaves, *folders in bound.get("reads", ())
             ],
-            operators=stored,
         )
 
     @property

@@ -77,7 +77,7 @@ def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[No
     if stored is None:
         leaves, _ = reads_of(plan.reads)
         return CarriedOver([None] * sum(count or 0 for count in leaves), [])
-    offsets, sources = _offsets(stored, plan, nodes)
+    offsets, sources = positions(stored, plan, nodes)
     stages = [index for index, stage in enumerate(plan.stages) if _is_same(stored, plan, stage)]
     return CarriedOver(offsets, sources, stored.checkpoint, stored.batch, stages)
 
@@ -88,7 +88,7 @@ def _is_same(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
     return plan.buckets == stored.buckets and bool(topology) and topology in stored.stages
 
 
-def _offsets(
+def positions(
     stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
     """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new

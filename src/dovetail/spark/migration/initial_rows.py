@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeAlias
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import TimestampType
 
 from dovetail.base.columns import TIMESTAMP, quoted
@@ -33,8 +34,8 @@ from dovetail.spark.migration.carried_over import CarriedOver
 from dovetail.spark.migration.stored_inputs import rows_of_tables
 
 Initial: TypeAlias = Annotated[
-    Mapping[str, Annotated[DataFrame, Rule("a DataFrame")]] | str | PathLike[str],
-    Rule("a mapping of tables' names to frames, or the path of a checkpoint", bool),
+    Mapping[str, Annotated[DataFrame, Rule("a DataFrame")]] | str | PathLike[str] | StreamingQuery,
+    Rule("a mapping of tables' names to frames, the path of a checkpoint, or a query", bool),
 ]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from datetime import datetime
 from os import fspath
 from uuid import uuid4
@@ -12,12 +10,9 @@ from uuid import uuid4
 from dovetail.base.validation import Natural, Path, validated
 from dovetail.errors import CheckpointError
 from dovetail.plan.changelog_source import Session
-from dovetail.platform.files import Files, files_of
+from dovetail.platform.files import files_of
 from dovetail.spark.checkpoints.checkpoint import CLOSING, CheckpointFile
-
-_OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
-"""The name of a file of a partition's state; the first group is the number of micro-batches before
-it."""
+from dovetail.spark.migration.state_versions import descriptions, partitions, versions
 
 
 @validated
@@ -93,58 +88,27 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         raise CheckpointError(
             "rewind", f"{root} has no micro-batch {batch}", f"Spark has kept {available}"
         )
-    partitions = {folder: _versions(files, folder) for folder in _partitions(files, root)}
-    for folder, versions in partitions.items():
-        if batch + 1 not in versions:
+    names_by_version = {folder: versions(files, folder) for folder in partitions(files, root)}
+    for folder, stored in names_by_version.items():
+        if batch + 1 not in stored:
             problem = f"{folder} has no state after micro-batch {batch}"
             raise CheckpointError("rewind", problem, "Name a later one")
     committed = files.modified(f"{root}/commits/{batch}")
     # Delete the last state first: without it the query cannot start until the rest is done.
     doomed = [
         (version, f"{folder}/{name}")
-        for folder, versions in partitions.items()
-        for version, names in versions.items()
+        for folder, stored in names_by_version.items()
+        for version, names in stored.items()
         for name in names
         if version > batch + 1
     ]
     for _, path in sorted(doomed, reverse=True):
         files.remove(path)
     files.put(f"{root}/metadata", json.dumps({"id": str(uuid4())}))
-    for folder in (*_descriptions(files, root), f"{root}/commits", f"{root}/offsets"):
+    for folder in (*descriptions(files, root), f"{root}/commits", f"{root}/offsets"):
         for batch_id in sorted(files.numbers(folder), reverse=True):
             if batch_id > batch:
                 files.remove(f"{folder}/{batch_id}")
     if CLOSING in bound:
         file.write({name: value for name, value in bound.items() if name != CLOSING})
     return committed
-
-
-def _operators(files: Files, root: str) -> Iterator[str]:
-    """Yield the folder of each stage's state."""
-    for operator_id in files.numbers(f"{root}/state"):
-        yield f"{root}/state/{operator_id}"
-
-
-def _partitions(files: Files, root: str) -> Iterator[str]:
-    """Yield the folder of each partition of each stage's state."""
-    for operator in _operators(files, root):
-        for partition in files.numbers(operator):
-            yield f"{operator}/{partition}"
-
-
-def _descriptions(files: Files, root: str) -> Iterator[str]:
-    """Yield the folders with Spark's description of each stage's state, by micro-batch."""
-    for operator in _operators(files, root):
-        yield f"{operator}/_metadata/v2"
-
-
-def _versions(files: Files, folder: str) -> dict[int, list[str]]:
-    """Return the names of the files of a partition's state, by the number of micro-batches before
-    them. Other files are left out.
-    """
-    names_by_version: dict[int, list[str]] = {}
-    for name in files.names(folder):
-        matched = _OF_VERSION.fullmatch(name)
-        if matched is not None:
-            names_by_version.setdefault(int(matched[1]), []).append(name)
-    return names_by_version

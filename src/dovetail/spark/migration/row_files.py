@@ -2,7 +2,8 @@
 
 They are in the folder ``initial`` of the query's checkpoint. ``rows`` has the rows. ``checkpoint``
 belongs to a query of these rows alone, unless the real query reads them itself
-(``spark.query.first_batch``). The folder is removed when its rows are stored.
+(``spark.query.first_batch``). ``former`` is the copy of a running query's checkpoint, if the rows
+are those of one. The folder is removed when its rows are stored.
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ def folder_of(checkpoint: str) -> str:
     return f"{checkpoint.rstrip('/')}/{FOLDER}/checkpoint"
 
 
+def copy_of(checkpoint: str) -> str:
+    """Return the folder of the copy of another checkpoint within a query's checkpoint."""
+    return f"{checkpoint.rstrip('/')}/{FOLDER}/former"
+
+
 def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
     """Write rows to a folder each, named by their number, in place of former files.
 
     Rows have ``_timestamp``, by which they are ordered, and ``_change`` if some are deletes.
     """
-    remove(session, checkpoint)
+    for folder in (f"{checkpoint.rstrip('/')}/{FOLDER}/rows", folder_of(checkpoint)):
+        files_of(session).clear(folder)
     for frame_index, frame in enumerate(rows):
         changes = frame if CHANGE in frame.columns else frame.withColumn(CHANGE, F.lit(UPSERT))
         changes = changes.orderBy(TIMESTAMP).withColumns(

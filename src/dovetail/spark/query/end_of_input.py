@@ -1,7 +1,7 @@
 """The end of a query's input (``close_at_end=True``): a last micro-batch in which all inputs have
 ended, so nothing waits any longer.
 
-The micro-batch has no rows, so it is planned in the checkpoint (``empty_batches``), with a mark.
+The micro-batch has no rows, so it is planned in the checkpoint (``planned_batches``), with a mark.
 By the mark every later start knows that the input ends here, or has ended. The query that runs the
 micro-batch tells every stage that its inputs have ended (``execution.frames.Streaming``).
 """
@@ -16,7 +16,7 @@ from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.checkpoint import CLOSING
-from dovetail.spark.query.empty_batches import plan_batch
+from dovetail.spark.query.planned_batches import plan_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,6 +47,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -59,26 +60,31 @@ from dovetail.plan.nodes import Node
 from dovetail.platform import delta_tables
 from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
-from dovetail.platform.sessions import is_remote
+from dovetail.platform.sessions import cores, is_remote
 from dovetail.platform.spark_errors import reaching, refused
 from dovetail.spark.checkpoints.checkpoint import (
     BEGINNING,
+    FOLLOWS,
     SEEDED,
     TIMED,
     CheckpointFile,
     binding_of,
+    refuse_following,
     refuse_other_stages,
     refuse_repartitioning,
     refuse_unfit,
 )
 from dovetail.spark.checkpoints.spark_files import refuse_unreadable
 from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.execution.frames import Streaming
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import first_load, initial_rows, row_files
 from dovetail.spark.migration.carried_over import CarriedOver, carried_over
 from dovetail.spark.migration.first_stages import FirstStages
+from dovetail.spark.migration.forecast import Step, forecast
 from dovetail.spark.migration.initial_rows import InitialRows, RowFrames
 from dovetail.spark.query.end_of_input import refuse_ended
+from dovetail.spark.query.options import ALL
 from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
     STARTING,
@@ -114,12 +120,16 @@ class FirstBatch:
 
 
 def prepared(
-    run: StartRequest, initial: Mapping[str, DataFrame] | str | PathLike[str] | None, *, emits: bool
+    run: StartRequest,
+    initial: Mapping[str, DataFrame] | str | PathLike[str] | None,
+    *,
+    emits: bool,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the binding of a checkpoint that has not begun, with all initial rows stored.
 
     ``emits``: whether the sinks get the results of the initial rows. Those of static tables alone
-    always reach the sinks if they give rows.
+    always reach the sinks if they give rows. ``more``: further entries of the binding.
 
     Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
     on from that cannot be used. Both are raised before anything is written.
@@ -142,9 +152,24 @@ def prepared(
     # The state of another checkpoint has the tables.
     loading = first_load.entry(run.nodes) if stored is None else {}
     if not separate:
-        return _bind(run, plan, partitions, {BEGINNING: first.as_json(), **loading})
+        return _bind(run, plan, partitions, {BEGINNING: first.as_json(), **loading, **more})
     _run_separately(run, plan, partitions, first)
     return _bind(run, plan, partitions, {SEEDED: True, **loading})
+
+
+def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
+    """Return the way in which each stage would begin with the state of another query, which may be
+    running. Nothing is written. ``emits``: as in ``prepared``.
+
+    Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used.
+    """
+    stored = _stored(run, checkpoint, CheckpointFile(run.session, checkpoint).begun(run.operator))
+    buckets, _ = run.numbers(stored.buckets)
+    plan = run.plan(buckets)
+    carried = carried_over(stored, plan, run.nodes)
+    frames = initial_rows.of_stores(stored, plan, run.nodes, carried, results=emits)
+    assert frames.begins is not None
+    return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
 
 
 def _says_by_itself(node: Node) -> bool:
@@ -177,7 +202,7 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
         stages = _stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
-        _complete(run, plan, stages)
+        completed(run, plan, stages, row_files.SETTINGS)
     _going_on(run.session, run.checkpoint, first.carried)
     binding = {name: value for name, value in bound.items() if name != BEGINNING}
     run.file.write(binding)
@@ -189,7 +214,7 @@ def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, s
     begins.
     """
     stages = run.plan(bound["buckets"]).stages
-    begins = zip(stages, bound[BEGINNING]["begins"], strict=True)
+    begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
     return [
         (stage_number, stage.node.name, how)
         for stage_number, (stage, how) in enumerate(begins, start=1)
@@ -238,7 +263,16 @@ def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
     """
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
+    return _stored(run, checkpoint, bound)
+
+
+def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> CheckpointStores:
+    """Return the stored state of a query, whose binding is ``bound``.
+
+    Raises ``CheckpointError`` for one that has ended, has not begun or is partly repartitioned.
+    """
     refuse_repartitioning(bound, run.title)
+    refuse_following(bound, checkpoint, run.title)
     first_load.refuse_loading(bound, checkpoint, run.title)
     refuse_ended(run.session, checkpoint, bound, run.title)
     stored = CheckpointStores.of(run.operator, run.session, checkpoint, None)
@@ -275,7 +309,7 @@ def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: First
     separate_run = replace(run, outcomes=(), checkpoint=folder)
     stages = _stages(run, plan, partitions, first, timed=False)
     separate_run.file.write(binding_of(run.nodes, plan, partitions=partitions))
-    _complete(separate_run, plan, stages)
+    completed(separate_run, plan, stages, row_files.SETTINGS)
 
 
 def _stages(
@@ -301,16 +335,25 @@ def _stages(
     )
 
 
-def _complete(run: StartRequest, plan: Plan, stages: FirstStages) -> None:
-    """Run the query of the initial rows to its end. Raises its failure."""
-    used = settings(stages.partitions) | run.file.settings() | row_files.SETTINGS
+def completed(
+    run: StartRequest,
+    plan: Plan,
+    stages: Streaming,
+    used: Mapping[str, str],
+    trigger: Mapping[str, Any] = ALL,
+    doing: str = "initial rows are joined",
+) -> None:
+    """Run a query of the stages to its end. Raises its failure. ``used``: further settings.
+    ``doing``: what it does, in words.
+    """
+    used = {**settings(stages.partitions), **run.file.settings(), **used}
     used |= TO_END if has_timers(plan, timed=stages.timed) else {}
     with STARTING, delta_tables.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
-            query = writer.trigger(availableNow=True).start()
+            query = writer.trigger(**trigger).start()
     parts = parts_of(plan, stages, run.nodes, run.outcomes, run.title)
-    with progress_bar(run.session, f"{run.title}: initial rows are joined"):
+    with progress_bar(run.session, f"{run.title}: {doing}"):
         TopologyQuery.of(query, run.title, parts, run.checkpoint).awaitTermination()
 
 

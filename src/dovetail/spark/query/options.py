@@ -84,14 +84,16 @@ class QueryOptions(TypedDict, total=False):
         number of buckets. The checkpoint fixes it until ``repartition``.
     query_name : str, optional
         The name of the query in Spark, as by ``DataStreamWriter.queryName``.
-    initial : mapping of str to DataFrame, str or path, optional
+    initial : mapping of str to DataFrame, str, path or StreamingQuery, optional
         The rows with which tables begin, a static frame by each table's name. A frame has
         one row a key, the columns of key and values, and ``_timestamp`` or the columns that
         ``timestamp=`` of the reader reads. Or the checkpoint of a stopped query, whose state
-        and sources this query goes on with, as in ``upgrade``. Ignored if ``checkpoint`` has
-        begun.
+        and sources this query goes on with, as in ``upgrade``. Or a running query of this
+        application: its state is built beside it, then it is stopped after a micro-batch, and
+        this query takes over. Ignored if ``checkpoint`` has begun.
     emit_initial : bool, default False
-        True to write the results of the initial rows to the sinks, as a first micro-batch.
+        True to write the results of the initial rows to the sinks, as a first micro-batch. A
+        running query given as ``initial`` then goes on: the sinks must be others.
         Ignored if ``checkpoint`` has begun.
     close_at_end : bool, default False
         True to end all waiting once all input is read: windows close, and grace periods are

@@ -28,7 +28,7 @@ from dovetail.base.text_cells import printable
 from dovetail.plan.fingerprint import origins_of
 from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
-from dovetail.spark.checkpoints.checkpoint import BEGINNING
+from dovetail.spark.checkpoints.checkpoint import BEGINNING, FOLLOWS
 from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.migration.carried_over import CarriedOver
 from dovetail.spark.query.writer import StartRequest
@@ -106,12 +106,14 @@ def beginning(bound: Mapping[str, Any] | None) -> str:
     if bound is None:
         return "it begins anew"
     if BEGINNING not in bound:
-        return "it goes on where it stopped"
+        follows = f"it takes over from {bound[FOLLOWS]['from']}" if FOLLOWS in bound else ""
+        return follows or "it goes on where it stopped"
     carried = CarriedOver.of_json(bound[BEGINNING])
     if carried.checkpoint is None:
         return "it begins with initial rows"
     stages = ", ".join(str(index + 1) for index in carried.stages) or "none"
-    after = f"{carried.checkpoint} after micro-batch {carried.batch}"
+    other = bound[FOLLOWS]["from"] if FOLLOWS in bound else carried.checkpoint
+    after = f"{other} after micro-batch {carried.batch}"
     return f"it goes on from {after}, with the state of stages: {stages}"
 
 

@@ -30,6 +30,7 @@ from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
     AT,
     BEGINNING,
+    FOLLOWS,
     LOADING,
     RUNS,
     SEEDED,
@@ -46,8 +47,7 @@ from dovetail.spark.execution.static_frames import changelog as static_changelog
 from dovetail.spark.log_lines import quieten
 from dovetail.spark.metrics.query_parts import QueryParts, parts_of
 from dovetail.spark.migration import first_load, row_files
-from dovetail.spark.query import end_of_input, first_batch, folders, query_log
-from dovetail.spark.query.empty_batches import wake
+from dovetail.spark.query import end_of_input, first_batch, folders, query_log, succession
 from dovetail.spark.query.options import (
     ALL,
     BUCKETS_DEFAULT,
@@ -56,6 +56,7 @@ from dovetail.spark.query.options import (
     trigger_arguments,
     with_defaults,
 )
+from dovetail.spark.query.planned_batches import is_planned, wake
 from dovetail.spark.query.results import Outcome, Sink
 from dovetail.spark.query.topology_query import Follow, TopologyQuery
 from dovetail.spark.query.writer import (
@@ -126,6 +127,8 @@ def at_rest(node: Node) -> bool:
 # | new                    | others                 |                             | as given       |
 # | new                    | ``initial=``           | ``prepared``, ``finished``  | as given       |
 # | new                    | a table that is static | ``prepared``, ``finished``  | as given       |
+# | new                    | a running query        | ``begun``, ``caught_up``    | as given       |
+# | following              | any                    | ``caught_up``               | as given       |
 # | prepared, not finished | any                    | ``_as_began``, ``finished`` | as given       |
 # | begun                  | others                 | ``_as_began``               | as given       |
 # | new                    | ``load="first"``       |                             | ALL, as given  |
@@ -153,6 +156,7 @@ def start(
     _refuse_ends(operator, trigger, close_at_end, idle)
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
+    former, initial = succession.running(operator, initial)
     outcomes = _in_one_order(outcomes)
     nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     session = streaming_session(*nodes)
@@ -172,19 +176,20 @@ def start(
     )
     with reaching(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
+    if bound is not None:
+        run.file.refuse_succeeded(bound, run.title)
     _refuse_twice(run)
     folders.refuse_overlaps(run)
     folders.warn_of_old_files(run)
     if bound is not None:
         run = _as_began(run, bound)
-        nodes = [*run.nodes]
-    static = any(source.static for source in origins_of(nodes))
-    if bound is None and (static or initial is not None):
-        bound = first_batch.prepared(run, initial, emits=emit_initial)
+    if former is not None:
+        succession.refuse_taken_over(run, bound, former, emits=emit_initial)
+    if bound is None:
+        bound = succession.prepared(run, former, initial, emits=emit_initial)
     begins = query_log.beginning(bound)
-    if bound is not None and BEGINNING in bound:
-        run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
-        bound = first_batch.finished(run, bound)
+    if bound is not None:
+        run, bound = _begun(run, bound, former)
     asked = _Asked(trigger, name, close_at_end)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
         query, parts = _started(run, bound, ONCE, name, closes=True)
@@ -196,8 +201,31 @@ def start(
     query, parts = _started(run, bound, trigger, name)
     query_log.started(run, query, begins)
     return TopologyQuery.of(
-        query, run.title, parts, run.checkpoint, asked.closing(run), closes=close_at_end
+        query,
+        run.title,
+        parts,
+        run.checkpoint,
+        asked.closing(run),
+        closes=close_at_end,
+        rest=asked.rest(run),
     )
+
+
+def _begun(
+    run: StartRequest, bound: dict[str, Any], former: TopologyQuery | None
+) -> tuple[StartRequest, dict[str, Any]]:
+    """Run the first micro-batch of a prepared checkpoint, and let one that follows another query
+    catch up with it. Return the run and the binding for what comes next.
+    """
+    follows = FOLLOWS in bound
+    if BEGINNING in bound:
+        run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
+        bound = first_batch.finished(replace(run, outcomes=()) if follows else run, bound)
+    if follows:
+        if former is not None:
+            succession.refuse_another(run, bound, former.checkpoint)
+        succession.caught_up(run, bound, former)
+    return run, bound
 
 
 class _Asked(NamedTuple):
@@ -219,6 +247,17 @@ class _Asked(NamedTuple):
             return last
 
         return [close] if self.close_at_end else []
+
+    def rest(self, run: StartRequest) -> Follow:
+        """Return what completes the micro-batch that the query was stopped within."""
+
+        def complete() -> StreamingQuery | None:
+            if not is_planned(run.session, run.checkpoint):
+                return None
+            query, _ = _started(run, run.file.read(run.title), ONCE, self.name)
+            return query
+
+        return complete
 
 
 def _loading(
@@ -348,6 +387,8 @@ def _started(
         writer = writer_of(run.outcomes, plan, streaming, run.checkpoint).trigger(**trigger)
         if name is not None:
             writer = writer.queryName(name)
+        if bound is not None and FOLLOWS in bound:
+            succession.take_over(run, {**bound, **entries})
         if bound is None:
             # Before Spark writes anything there, so that no state is ever unbound.
             with reaching(run.operator, "checkpoint=", run.checkpoint):

@@ -64,6 +64,9 @@ class TopologyQuery(_SparkQuery):
     """What this thread has failed with."""
     _stopped = False
     """True once the user has stopped the query, so that no other starts."""
+    _rest: Follow | None = None
+    """A function that starts a query of the micro-batch that was stopped within, if there is
+    one."""
 
     @classmethod
     def of(
@@ -76,6 +79,7 @@ class TopologyQuery(_SparkQuery):
         *,
         closes: bool = False,
         loads: bool = False,
+        rest: Follow | None = None,
     ) -> StreamingQuery:
         """Return a query as one whose failures begin with their cause.
 
@@ -83,11 +87,14 @@ class TopologyQuery(_SparkQuery):
         progress has figures for. ``checkpoint``: its folder. Each of ``follow`` starts another
         query at the regular end of the one before, or returns None. A query that fails or is
         stopped is not followed. ``closes``: the last one only closes the end of the input.
-        ``loads``: the first one only loads tables, which a progress bar shows.
+        ``loads``: the first one only loads tables, which a progress bar shows. ``rest``: starts a
+        query of the micro-batch that a stopped one has not completed, if any.
         """
         spark_class: Any = type(query)
         class_ = _class_for(spark_class)
-        return class_(query, title, parts, checkpoint, follow, closes=closes, loads=loads)  # type: ignore[no-any-return]
+        made = class_(query, title, parts, checkpoint, follow, closes=closes, loads=loads)
+        made._rest = rest  # noqa: SLF001 -- its own class
+        return made  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -215,6 +222,16 @@ class TopologyQuery(_SparkQuery):
             self._stopped = True
             super().stop()
         self._thread.join()
+
+    def stop_after_batch(self) -> None:
+        """Stop the query, and complete the micro-batch that it was stopped within. Raises the
+        failure of that micro-batch.
+        """
+        self.stop()
+        rest = None if self._rest is None else self._rest()
+        if rest is not None:
+            with self._explained():
+                rest.awaitTermination()
 
     def exception(self) -> Any:
         """Return the failure of either query, None if there is none."""

@@ -1,13 +1,14 @@
-"""Micro-batches without rows, which Spark would not run.
+"""Micro-batches that Spark would not run, or not in this way.
 
-They are planned in a checkpoint as if Spark had done so and then been stopped. Their offsets are
-those of the micro-batch before.
+They are planned in a checkpoint as if Spark had done so and then been stopped. By default their
+offsets are those of the micro-batch before, so they have no rows.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dovetail.platform.files import files_of
@@ -19,9 +20,21 @@ if TYPE_CHECKING:
     from dovetail.spark.query.writer import StartRequest
 
 
-def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
-    """Plan a micro-batch that reads nothing new, with marks in its settings, and return True.
-    Return False and do nothing if no micro-batch was begun, or if the last one is not complete.
+def is_planned(session: SparkSession, checkpoint: str) -> bool:
+    """Say whether a micro-batch is planned and not complete."""
+    files, root = files_of(session), checkpoint.rstrip("/")
+    last = max(files.numbers(f"{root}/offsets"), default=None)
+    return last is not None and last not in files.numbers(f"{root}/commits")
+
+
+def plan_batch(
+    session: SparkSession, checkpoint: str, *marks: str, to: Sequence[str | None] | None = None
+) -> bool:
+    """Plan a micro-batch, with marks in its settings, and return True. Return False and do nothing
+    if no micro-batch was begun, or if the last one is not complete, or if it ends at ``to``.
+
+    ``to``: the offset of each of Spark's sources up to which the micro-batch reads, None for a
+    source that has brought nothing; without it, it reads nothing new.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)
@@ -30,6 +43,10 @@ def plan_batch(session: SparkSession, checkpoint: str, *marks: str) -> bool:
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
     version, metadata_text, *offsets = text.splitlines()
+    if to is not None:
+        before, offsets = offsets, [offset or "-" for offset in to]
+        if offsets == before:
+            return False
     metadata = json.loads(metadata_text)
     metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], time.time_ns() // 1_000_000)
     metadata["conf"] = {**metadata["conf"], **dict.fromkeys(marks, "true")}

@@ -1,0 +1,125 @@
+"""A copy of a running query's checkpoint, as it was after one micro-batch.
+
+A query never writes a file of its checkpoint twice. It only removes the files of old micro-batches.
+So the files of the last micro-batch are copied one by one while the query goes on:
+
+::
+
+    state/0/1   10.zip  11.changelog  12.changelog │ 13.changelog   the query goes on
+                └──── copied after micro-batch 11 ──┘
+
+If the query has kept that micro-batch meanwhile, it has kept all these files, and the copy is
+whole. Otherwise it is made again, of a later micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dovetail.errors import CheckpointError
+from dovetail.platform.files import Files, files_of
+from dovetail.spark.checkpoints.stage_layout import NAME
+from dovetail.spark.migration.state_versions import WHOLE, operators, partitions, versions
+
+TRIES = 5
+
+
+def freeze(operator: str, session: SparkSession, checkpoint: str, to: str) -> None:
+    """Copy the checkpoint of a running query, as it is after its last micro-batch, to a folder.
+
+    ``operator``: the call, for errors. Raises ``CheckpointError`` if the query removes
+    micro-batches before they are copied.
+    """
+    files, root = files_of(session), checkpoint.rstrip("/")
+    for _ in range(TRIES):
+        files.clear(to)
+        batch = max(files.numbers(f"{root}/commits"))
+        for path in _paths(files, root, batch):
+            _copy(files, f"{root}/{path}", f"{to}/{path}")
+        if files.exists(f"{root}/commits/{batch}"):
+            # Another id, so the copy is not taken for the query that runs.
+            files.put(f"{to}/metadata", json.dumps({"id": str(uuid4())}))
+            return
+    raise CheckpointError(
+        operator,
+        f"the query of {root} removes its micro-batches before they are copied",
+        "Start it with a larger spark.sql.streaming.minBatchesToRetain, or stop it first",
+    )
+
+
+def copy_sources(
+    operator: str,
+    session: SparkSession,
+    checkpoint: str,
+    to: str,
+    pairs: Sequence[tuple[int, int]],
+) -> None:
+    """Copy what a running query has noted of its sources to the checkpoint ``to``, in place of what
+    is there.
+
+    ``pairs``: the numbers of a source's folder in both. Raises ``CheckpointError`` if the query
+    removes files before they are copied.
+    """
+    files, root, target = files_of(session), checkpoint.rstrip("/"), to.rstrip("/")
+    for _ in range(TRIES):
+        files.clear(f"{target}/sources")
+        copied = list[str]()
+        for before, now in pairs:
+            folder = f"sources/{before}"
+            for path in _below(files, root, folder):
+                _copy(files, f"{root}/{path}", f"{target}/sources/{now}{path.removeprefix(folder)}")
+                copied.append(path)
+        if all(files.exists(f"{root}/{path}") for path in copied):
+            return
+    raise CheckpointError(
+        operator,
+        f"the query of {root} removes what it has noted of its sources before it is copied",
+        "Stop it first",
+    )
+
+
+def _paths(files: Files, root: str, batch: int) -> Iterator[str]:
+    """Yield the paths of the files that say all of a query after a micro-batch."""
+    yield from (NAME, f"offsets/{batch}", f"commits/{batch}")
+    yield from _below(files, root, "sources")
+    for operator in operators(files, root):
+        for folder in ("_metadata", "_stateSchema"):
+            yield from _below(files, root, f"{operator.removeprefix(f'{root}/')}/{folder}")
+    for partition in partitions(files, root):
+        folder = partition.removeprefix(f"{root}/")
+        named = versions(files, partition)
+        whole = (v for v, names in named.items() if any(n.endswith(WHOLE) for n in names))
+        first = max((version for version in whole if version <= batch + 1), default=0)
+        for version, names in named.items():
+            if first <= version <= batch + 1:
+                yield from (f"{folder}/{name}" for name in names)
+        yield from _below(files, root, f"{folder}/SSTs")
+
+
+def _below(files: Files, root: str, folder: str) -> Iterator[str]:
+    """Yield the paths of all files in a folder, at any depth, but for those that are not yet
+    complete.
+    """
+    for name in files.names(f"{root}/{folder}"):
+        if name.startswith("."):
+            continue
+        path = f"{folder}/{name}"
+        if files.is_folder(f"{root}/{path}"):
+            yield from _below(files, root, path)
+        else:
+            yield path
+
+
+def _copy(files: Files, path: str, to: str) -> None:
+    """Copy a file, unless it is removed meanwhile."""
+    try:
+        files.copy(path, to)
+    except (Py4JError, PySparkException):
+        if files.exists(path):
+            raise

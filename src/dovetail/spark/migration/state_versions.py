@@ -1,0 +1,46 @@
+"""The files of a checkpoint's state, by the micro-batches that they are of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.platform.files import Files
+
+_OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
+"""The name of a file of a partition's state; the first group is the number of micro-batches before
+it."""
+WHOLE = (".zip", ".snapshot")
+"""The endings of files with all of a partition's state. Other files have what a micro-batch has
+changed."""
+
+
+def operators(files: Files, root: str) -> Iterator[str]:
+    """Yield the folder of each stage's state."""
+    for operator_id in files.numbers(f"{root}/state"):
+        yield f"{root}/state/{operator_id}"
+
+
+def partitions(files: Files, root: str) -> Iterator[str]:
+    """Yield the folder of each partition of each stage's state."""
+    for operator in operators(files, root):
+        for partition in files.numbers(operator):
+            yield f"{operator}/{partition}"
+
+
+def descriptions(files: Files, root: str) -> Iterator[str]:
+    """Yield the folders with Spark's description of each stage's state, by micro-batch."""
+    for operator in operators(files, root):
+        yield f"{operator}/_metadata/v2"
+
+
+def versions(files: Files, folder: str) -> dict[int, list[str]]:
+    """Return the names of the files of a partition's state, by the number of micro-batches before
+    them. Other files are left out.
+    """
+    names_by_version: dict[int, list[str]] = {}
+    for name in files.names(folder):
+        matched = _OF_VERSION.fullmatch(name)
+        if matched is not None:
+            names_by_version.setdefault(int(matched[1]), []).append(name)
+    return names_by_version

@@ -1,0 +1,333 @@
+"""A query that takes over from another one, which goes on running until then.
+
+Its state is built beside that query, from a copy of the checkpoint (``migration.frozen_copy``).
+Then it *follows*: it processes what the other query has processed since, in micro-batches of its
+own that end where one of the other query has ended. These have no sinks.
+
+::
+
+    other query  ─▶ n ─▶ … ─▶ n+20 ─▶ … ─▶ n+23 ─▶ stopped
+                    └─▶ 0       └─▶ 1        └─▶ 2 ─▶ 3 ─▶ …
+
+The entry ``FOLLOWS`` in ``dovetail.json`` says which query is the true one. Each step can be
+repeated, by the same call or by the start of the query.
+
+| step                     | on disk afterwards                | a restart there            |
+|--------------------------|-----------------------------------|----------------------------|
+| copy the checkpoint      | initial/former                    | removes it, begins anew    |
+| bind, run micro-batch 0  | dovetail.json: "follows", …       | as in ``first_batch``      |
+| copy what sources note   | sources/ of the other query       | copies it again            |
+| plan a micro-batch       | offsets/1 of the other query      | runs it                    |
+| run it                   | state/, commits/1                 | follows further            |
+| stop the other query     | its last micro-batch is complete  | follows up to it           |
+| take over                | "successor" in the other one's    | follows, and takes over    |
+|                          | no "follows" in this one's        | goes on like any query     |
+
+From the entry ``SUCCESSOR`` on, the other query does not start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from dovetail.arrays.bucket_labels import bucket_labels
+from dovetail.errors import CheckpointError, ConfigurationError, PlanError
+from dovetail.physical.routing import Plan
+from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.spark_sources import all_leaves
+from dovetail.platform.files import files_of
+from dovetail.platform.progress_bar import progress_bar
+from dovetail.platform.sessions import is_remote
+from dovetail.platform.spark_errors import reaching
+from dovetail.spark import time_zone
+from dovetail.spark.checkpoints.checkpoint import (
+    BEGINNING,
+    FOLLOWS,
+    SUCCESSOR,
+    TIMED,
+    TIMEZONE,
+    CheckpointFile,
+    refuse_other_stages,
+    refuse_unfit,
+)
+from dovetail.spark.checkpoints.spark_files import SparkFiles
+from dovetail.spark.checkpoints.stores import CheckpointStores
+from dovetail.spark.execution.frames import Streaming
+from dovetail.spark.migration import row_files
+from dovetail.spark.migration.carried_over import positions
+from dovetail.spark.migration.forecast import Step
+from dovetail.spark.migration.frozen_copy import copy_sources, freeze
+from dovetail.spark.query import first_batch
+from dovetail.spark.query.end_of_input import refuse_ended
+from dovetail.spark.query.options import ONCE
+from dovetail.spark.query.planned_batches import is_planned, plan_batch
+from dovetail.spark.query.topology_query import TopologyQuery
+
+if TYPE_CHECKING:
+    from dovetail.spark.query.writer import StartRequest
+
+ROUNDS: Final = 10
+"""The number of times at most that a query follows another one that runs."""
+_STOP: Final = "Stop it first, and upgrade as it stands still"
+
+
+def running(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
+    """Return the running query that ``initial=`` is, or None; and ``initial=`` without one. A query
+    that has ended counts as its checkpoint.
+
+    Raises ``PlanError`` for a query that is not one of a topology.
+    """
+    if not isinstance(initial, StreamingQuery):
+        return None, initial
+    if not isinstance(initial, TopologyQuery):
+        raise PlanError(
+            operator,
+            "initial= is a query that write_stream or dt.run has not started",
+            "Give one of theirs, or the path of a checkpoint",
+        )
+    return (initial, None) if initial.isActive else (None, initial.checkpoint)
+
+
+def refuse_taken_over(
+    run: StartRequest, bound: Mapping[str, Any] | None, former: TopologyQuery, *, emits: bool
+) -> None:
+    """Raise ``CheckpointError`` for a query that runs again after this one has taken over. Both
+    would write the same changes.
+    """
+    if bound is not None and FOLLOWS not in bound and BEGINNING not in bound and not emits:
+        raise CheckpointError(
+            run.title,
+            f"the query of {run.checkpoint} has begun, and that of {former.checkpoint}, given as "
+            "initial=, runs beside it",
+            "Stop the former one, and start this one without initial=",
+        )
+
+
+def prepared(
+    run: StartRequest, former: TopologyQuery | None, initial: Any, *, emits: bool
+) -> dict[str, Any] | None:
+    """Return the binding of a new checkpoint with all initial rows stored; None if there are none.
+    ``former``: the running query that it begins with, if any.
+    """
+    if former is not None:
+        if not emits:
+            refuse_targets(run)
+        return begun(run, former.checkpoint, emits=emits)
+    static = any(source.static for source in origins_of(run.nodes))
+    return (
+        first_batch.prepared(run, initial, emits=emits) if static or initial is not None else None
+    )
+
+
+def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
+    """Return the way in which each stage would begin, as ``first_batch.forecast_of`` does.
+
+    Raises ``CheckpointError`` for a query that cannot be followed.
+    """
+    _refuse_remote(run)
+    with reaching(run.operator, "initial=", checkpoint):
+        bound = CheckpointFile(run.session, checkpoint).begun(run.operator)
+    if BEGINNING in bound or not files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits"):
+        raise CheckpointError(
+            run.title,
+            f"the query of {checkpoint} has not completed a micro-batch yet",
+            "Wait until it has",
+        )
+    if not emits:
+        _refuse_waiting(run, checkpoint, bound)
+    _refuse_cleaned(run, checkpoint)
+    return first_batch.forecast_of(run, checkpoint, emits=emits)
+
+
+def begun(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
+    """Return the binding of a checkpoint that begins with the state of a running query.
+
+    ``emits``: whether the sinks get the results of the initial rows. They are then another target,
+    so this query does not wait for the other one to stop.
+
+    Raises ``CheckpointError`` for a query that cannot be followed, before anything is written.
+    """
+    steps = forecast_of(run, checkpoint, emits=emits)
+    files = files_of(run.session)
+    root = files.qualified(checkpoint).rstrip("/")
+    former = row_files.copy_of(run.checkpoint)
+    with progress_bar(run.session, f"{run.title}: the state of {checkpoint} is copied"):
+        freeze(run.operator, run.session, root, former)
+    if emits:
+        return first_batch.prepared(run, former, emits=True)
+    follows = {"from": root, "query": _query(run, root), "begins": [step.begins for step in steps]}
+    zone = {TIMEZONE: time_zone.zone_of(run, None)}
+    silent = replace(run, outcomes=())
+    return first_batch.prepared(silent, former, emits=False, more={FOLLOWS: follows, **zone})
+
+
+def refuse_targets(run: StartRequest) -> None:
+    """Raise ``TargetError`` for a sink that cannot go on with what another query has written."""
+    for outcome in run.outcomes:
+        for sink in outcome.sinks:
+            if hasattr(sink, "refuse_others"):
+                sink.refuse_others(run.session)
+
+
+def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str) -> None:
+    """Raise ``CheckpointError`` unless a checkpoint follows the query of ``checkpoint``."""
+    root = bound[FOLLOWS]["from"]
+    if files_of(run.session).qualified(checkpoint).rstrip("/") != root:
+        raise CheckpointError(
+            run.title,
+            f"{run.checkpoint} follows the query of {root}, not that of {checkpoint}",
+            "Name that one, or begin with a new folder",
+        )
+
+
+def follow(run: StartRequest, bound: Mapping[str, Any]) -> None:
+    """Follow a running query until another round would hardly be shorter than the last one."""
+    before_s = inf
+    for _ in range(ROUNDS):
+        began_s = monotonic()
+        _follow_once(run, bound)
+        took_s = monotonic() - began_s
+        if took_s > before_s / 2:
+            break
+        before_s = took_s
+
+
+def caught_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery | None) -> None:
+    """Follow the other query to its end, so that this one may take over.
+
+    ``query``: the other query, which is stopped here once this one has come near; None for one that
+    stands still.
+
+    Raises ``CheckpointError`` for one that runs, or was stopped within a micro-batch.
+    """
+    refuse_targets(run)
+    root = bound[FOLLOWS]["from"]
+    if query is not None and query.isActive:
+        follow(run, bound)
+        query.stop_after_batch()
+    if CheckpointFile(run.session, root).is_running():
+        raise CheckpointError(
+            run.title,
+            f"the query of {root} is running, from which this one takes over",
+            "Stop it first, or give it as initial=",
+        )
+    if is_planned(run.session, root):
+        raise CheckpointError(
+            run.title,
+            f"the query of {root} runs elsewhere, or was stopped within a micro-batch, of which "
+            "its sinks may have some",
+            "Let it complete that one: start it once more with trigger={'availableNow': True}",
+        )
+    batch = _follow_once(run, bound)
+    if max(files_of(run.session).numbers(f"{root}/commits")) != batch:
+        raise CheckpointError(
+            run.title,
+            f"the query of {root} still runs, in another application",
+            "Stop it there, then start this one again",
+        )
+
+
+def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
+    """Make a query that has caught up the true one. ``bound``: its binding."""
+    other = CheckpointFile(run.session, bound[FOLLOWS]["from"])
+    other.write({**other.begun(run.title), SUCCESSOR: run.file.place()})
+    run.file.write({name: value for name, value in bound.items() if name != FOLLOWS})
+
+
+def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
+    """Process, without sinks, what the other query has processed since. Return its last
+    micro-batch.
+    """
+    run = replace(run, outcomes=())
+    session, root = run.session, bound[FOLLOWS]["from"]
+    refuse_unfit(bound, run.nodes, run.title, {"buckets": run.buckets})
+    plan = run.plan(bound["buckets"])
+    refuse_other_stages(bound, plan, run.title)
+    if is_planned(session, run.checkpoint):
+        _run_planned(run, bound, plan)
+    if _query(run, root) != bound[FOLLOWS]["query"]:
+        raise CheckpointError(
+            run.title,
+            f"the query of {root} was set back or begun anew since {run.checkpoint} follows it",
+            "Begin again, with a new folder",
+        )
+    other = CheckpointFile(session, root).begun(run.title)
+    refuse_ended(session, root, other, run.title)
+    batch = max(files_of(session).numbers(f"{root}/commits"))
+    stored = CheckpointStores.bare(run.operator, SparkFiles(session, root), other, batch)
+    offsets, pairs = positions(stored, plan, run.nodes)
+    copy_sources(run.operator, session, root, run.checkpoint, pairs)
+    if plan_batch(session, run.checkpoint, to=offsets):
+        _run_planned(run, bound, plan)
+    return batch
+
+
+def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> None:
+    """Run the micro-batch that is planned, without sinks."""
+    session, sources = run.session, origins_of(run.nodes)
+    stages = Streaming(
+        bucket_labels(plan.buckets),
+        bound["partitions"],
+        timers=True,
+        sources=row_files.unchanging(session, run.checkpoint, sources),
+    )
+    zone = time_zone.setting(session, time_zone.zone_of(run, bound))
+    doing = f"it follows the query of {bound[FOLLOWS]['from']}"
+    first_batch.completed(run, plan, stages, zone, ONCE, doing)
+
+
+def _query(run: StartRequest, root: str) -> str:
+    """Return Spark's id of the query of a checkpoint. Raises ``CheckpointError`` if it is gone."""
+    text = files_of(run.session).text(f"{root}/metadata")
+    if text is None:
+        raise CheckpointError(
+            run.title,
+            f"the checkpoint {root} is gone, whose query this one follows",
+            "Bring it back, or begin again with a new folder",
+        )
+    return str(json.loads(text)["id"])
+
+
+def _refuse_remote(run: StartRequest) -> None:
+    """Raise ``ConfigurationError`` on Spark Connect."""
+    if is_remote(run.session):
+        raise ConfigurationError(
+            run.operator,
+            "Spark Connect cannot write files into a checkpoint, as it is needed to take over from "
+            "a query",
+            "Start the query in a classic session for the first time; it may go on here",
+        )
+
+
+def _refuse_waiting(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> None:
+    """Raise ``CheckpointError`` for topologies whose rows wait by the clock: which of them have
+    come out depends on the query that runs.
+    """
+    here = run.idle is not None or any(node.longest_align_us is not None for node in run.nodes)
+    there = TIMED in bound or '"align": true' in json.dumps(bound["plan"])
+    if here or there:
+        raise CheckpointError(
+            run.title,
+            f"rows of {run.title if here else f'the query of {checkpoint}'} wait for other inputs "
+            "(align=, idle=), so nobody knows where another query takes over",
+            _STOP,
+        )
+
+
+def _refuse_cleaned(run: StartRequest, checkpoint: str) -> None:
+    """Raise ``CheckpointError`` for a source whose files are removed once they are read."""
+    for source, leaf in all_leaves(origins_of(run.nodes)):
+        if leaf.options.get("cleansource", "off").lower() != "off":
+            raise CheckpointError(
+                run.title,
+                f"the query of {checkpoint} removes files of {source.name} once it has read them "
+                "(cleanSource)",
+                _STOP,
+            )
