@@ -290,8 +290,7 @@ def upgrade(
     start.streaming_session(*nodes)
     run = StartRequest("upgrade", nodes, (), fspath(new), "change", buckets, partitions)
     bound = run.file.read("upgrade")
-    follows = running and bound is not None and FOLLOWS in bound
-    if bound is not None and BEGINNING not in bound and not follows:
+    if bound is not None and (FOLLOWS if running else BEGINNING) not in bound:
         raise CheckpointError("upgrade", f"{new} has begun", "Name a folder that is not there yet")
     if dry_run:
         forecast = (succession if running else first_batch).forecast_of(run, fspath(old))

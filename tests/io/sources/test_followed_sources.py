@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
@@ -49,7 +50,7 @@ def test_topics_and_delta_tables_are_gone_on_with(
             spark,
             topic,
             servers=kafka_servers,
-            value="id long, customer string",
+            value=StructType().add("id", "long").add("customer", "string"),
             key_columns="id",
             name="orders",
         )
@@ -90,6 +91,6 @@ def test_topics_and_delta_tables_are_gone_on_with(
         (1, "Pisa"), (2, "Bergen"), (3, "Pisa"), (4, "Bergen"), (5, "Pisa"), (6, "Bergen")
     ]  # fmt: skip
     assert spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'target'}`").count() > batches
-    whole = start("whole", "whole", trigger={"availableNow": True})
+    whole = start("unbroken", "whole", trigger={"availableNow": True})
     whole.awaitTermination()
     assert content("whole") == content("target")

@@ -410,11 +410,12 @@ def test_a_copy_is_made_again_when_its_micro_batch_is_gone(
                 old.processAllAvailable()
 
     before(monkeypatch, frozen_copy, "_copy", come)
-    copied: list[int] = []
-    before(monkeypatch, first_batch, "prepared", copied.append)
+    copies: list[int] = []
+    before(monkeypatch, frozen_copy, "_paths", copies.append)
     new = program.start("new", initial=old)
     program.order(99)
     new.processAllAvailable()
+    assert copies == [0, 1]
     assert program.ids == {"old": [1, 2, 3, 4, 5, *range(10, 16)], "new": [99]}
 
 

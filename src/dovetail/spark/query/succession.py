@@ -101,7 +101,7 @@ def refuse_taken_over(
     """Raise ``CheckpointError`` for a query that runs again after this one has taken over. Both
     would write the same changes.
     """
-    if bound is not None and FOLLOWS not in bound and BEGINNING not in bound and not emits:
+    if bound is not None and FOLLOWS not in bound and not emits:
         raise CheckpointError(
             run.title,
             f"the query of {run.checkpoint} has begun, and that of {former.checkpoint}, given as "
@@ -120,10 +120,9 @@ def prepared(
         if not emits:
             refuse_targets(run)
         return begun(run, former.checkpoint, emits=emits)
-    static = any(source.static for source in origins_of(run.nodes))
-    return (
-        first_batch.prepared(run, initial, emits=emits) if static or initial is not None else None
-    )
+    if initial is None and not any(source.static for source in origins_of(run.nodes)):
+        return None
+    return first_batch.prepared(run, initial, emits=emits)
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
