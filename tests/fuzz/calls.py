@@ -141,7 +141,7 @@ UNDRAWN: dict[str, str] = {
     **dict.fromkeys(
         (
             *("Table.from_topic", "Stream.from_topic", "Table.from_delta", "dt.read_topic"),
-            "Table.from_iceberg",
+            *("Table.from_iceberg", "Table.from_changes"),
             *(
                 "dt.formats.avro",
                 "dt.formats.debezium",

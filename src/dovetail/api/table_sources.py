@@ -1,5 +1,5 @@
-"""Sources of tables that streams lack: Delta and Iceberg tables with their changes, and rows that
-never change.
+"""Sources of tables that streams lack: tables of Delta, Iceberg and other connectors with their
+changes, and rows that never change.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dovetail.base.validation import ColumnNames, Natural, Path, Positive, Rule,
 from dovetail.errors import PlanError
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.io.sources.change_feed import POSITION
+from dovetail.io.sources.connector_changes import ConnectorChanges
 from dovetail.io.sources.delta_feed import DeltaChanges
 from dovetail.io.sources.iceberg_feed import IcebergChanges
 from dovetail.io.sources.records import Malformed, sound_source
@@ -276,6 +277,106 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         address = TableAddress.of(table, catalog)
         label = name or address.short_name
         changes = IcebergChanges(spark, label, address, snapshot, streaming, max_snapshots)
+        keys = [key] if isinstance(key, str) else list(key)
+        read = [columns] if isinstance(columns, str) else columns
+        frame, time = changes.frame(keys, timestamp, read)
+        return cls(_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+
+    @classmethod
+    @validated
+    def from_changes(
+        cls,
+        spark: Session,
+        table: Text,
+        *,
+        key: ColumnNames,
+        version: Natural,
+        timestamp: Given | None = None,
+        malformed: Malformed = "fail",
+        max_ahead: Span | None = None,
+        columns: ColumnNames | None = None,
+        versioned: Span | None = None,
+        name: Text | None = None,
+        streaming: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Read the changes of a table by Spark's own call, whatever its connector is.
+
+        Spark 4.2 asks connectors for the changes of their tables, by ``spark.read.changes``,
+        ``spark.readStream.changes`` and ``CHANGES FROM VERSION`` in SQL. Few connectors answer.
+
+        Parameters
+        ----------
+        spark : SparkSession
+            The session.
+        table : str
+            The name of the table in a catalog.
+        key : str or sequence of str
+            The columns that tell the table's rows apart.
+        version : int
+            The first version whose changes are read. The content before it is not.
+        timestamp : str or Column, optional
+            The event time of the rows: a column, which is used up, or an expression over
+            the table's columns and ``_commit_timestamp``. By default the time of the commit.
+        malformed : {"fail", "drop", "dead_letter"}, default "fail"
+            The effect of a row that has no event time, or one further ahead than
+            ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
+            counts it in the metric ``<name>.malformed``. ``"dead_letter"`` also keeps it
+            for ``dead_letters``.
+        max_ahead : str or timedelta, optional
+            The span by which an event time may be ahead of the time of reading, such as
+            ``"1 day"``. By default there is no limit.
+        columns : str or sequence of str, optional
+            The value columns that are read; by default all.
+        versioned : str or timedelta, optional
+            Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
+            ``from_changelog``). By default the table has its latest rows alone.
+        name : str, optional
+            The name in errors, metrics and checkpoints; by default the last part of the
+            table's name.
+        streaming : bool, default True
+            False reads the changes that there are now, for a batch run.
+        options : mapping of str to str, optional
+            Further options of the call, such as ``endingVersion``.
+
+        Returns
+        -------
+        Table
+            The rows under ``key``.
+
+        Raises
+        ------
+        PlanError
+            If a column is unknown, or if the connector's versions are no numbers.
+        ConfigurationError
+            If the connector of the table does not have changes, or if the table cannot be
+            read.
+
+        See Also
+        --------
+        Table.from_delta : Read a Delta table and its changes as a table.
+        Table.from_iceberg : Read an Iceberg table and its changes as a table.
+
+        Notes
+        -----
+        A commit is one change of each key at most, as for ``from_delta``. Both parts of an
+        update count: the former row goes, the new one comes. Rows that a commit writes again
+        as they are change nothing.
+
+        *Connectors.* Delta Lake 4.4 answers to ``streaming=False`` alone, with its setting
+        ``spark.databricks.delta.changelogV2.enabled``, for tables with row tracking.
+
+        Examples
+        --------
+        >>> import dovetail as dt
+        >>> try:
+        ...     dt.Table.from_changes(spark, "nothing", key="id", version=0)
+        ... except dt.errors.ConfigurationError as error:
+        ...     print(str(error)[:78])
+        table nothing: the changes of table='nothing' from version=0 on cannot be read
+        """
+        label = name or table.rsplit(".", 1)[-1].strip("`")
+        changes = ConnectorChanges(spark, table, label, version, streaming, options or {})
         keys = [key] if isinstance(key, str) else list(key)
         read = [columns] if isinstance(columns, str) else columns
         frame, time = changes.frame(keys, timestamp, read)
