@@ -125,6 +125,15 @@ class World:
         iceberg_tables.opened(catalog).create_table("shop.orders", schema)
         return catalog
 
+    @cached_property
+    def changing(self) -> str:
+        """The name of a Delta table whose changes are read by Spark's own call."""
+        self.spark.conf.set("spark.databricks.delta.changelogV2.enabled", "true")
+        table = f"delta.`{self.folder / 'changing'}`"
+        tracked = "TBLPROPERTIES (delta.enableRowTracking = true)"
+        self.spark.sql(f"CREATE TABLE {table} (id LONG, a LONG) USING delta {tracked}")
+        return table
+
     def snapshot(self, name: str) -> str:
         path = str(self.folder / name)
         if not Path(path).exists():
@@ -430,6 +439,24 @@ CALLS: dict[str, Call] = {
         name=NAME,
         streaming=FLAG,
         max_snapshots=line("None", "number"),
+    ),
+    "TableSources.from_changes": call(
+        lambda w: partial(
+            dt.Table.from_changes, spark=w.spark, table=w.changing, key="id", version=0
+        ),
+        jar="delta",
+        spark=SESSION,
+        table=line(wrong=("nothing",)),
+        key=KEY,
+        version=line("zero"),
+        timestamp=line("None", wrong=ROLE.wrong),
+        malformed=MALFORMED,
+        max_ahead=MAYBE_SPAN,
+        columns=line("None", "column", "names", "empty list", wrong=("nope", ["a", "a"])),
+        versioned=MAYBE_SPAN,
+        name=NAME,
+        streaming=FLAG,
+        options=OPTIONS,
     ),
     "TableSources.from_delta": call(
         lambda w: partial(
@@ -1117,6 +1144,20 @@ CALLS: dict[str, Call] = {
         key=line("column", "names", wrong=("nope", ["id", "id"])),
         name=NAME,
     ),
+    "SnapshotTable.from_iceberg": call(
+        lambda w: partial(
+            dt.SnapshotTable.from_iceberg,
+            spark=w.spark,
+            table="shop.orders",
+            catalog=w.iceberg,
+            key="id",
+        ),
+        spark=SESSION,
+        table=line(wrong=("shop.none",)),
+        catalog=line(wrong=({"type": "nonsense"},)),
+        key=line("column", "names", wrong=("nope", ["id", "id"])),
+        name=NAME,
+    ),
     "SnapshotTable.join": call(
         lambda w: partial(w.a.join, right=w.b),
         jar="delta",
@@ -1145,6 +1186,7 @@ CALLS: dict[str, Call] = {
         runs=True,
         target=TARGET,
         table=line("None"),
+        catalog=line("None", wrong=("default",)),
         max_versions=POSITIVE,
         rebuild=FLAG,
     ),
@@ -1154,6 +1196,7 @@ CALLS: dict[str, Call] = {
         runs=True,
         target=TARGET,
         table=line("None"),
+        catalog=line("None", wrong=("default",)),
         every=SPAN,
         max_versions=POSITIVE,
     ),
@@ -1163,6 +1206,7 @@ CALLS: dict[str, Call] = {
         runs=True,
         target=TARGET,
         table=line(),
+        catalog=line("None", wrong=("default",)),
     ),
     # The driver.
     "table": call(

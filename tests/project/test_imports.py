@@ -48,7 +48,7 @@ LAYERS = {
     "provenance": {*ARRAYS, "laws", "plan", "physical", "state", "engine"},
     "spark": {*BUCKETS, "pictures", "provenance"},
     "io": {*LAWS, "platform", "iceberg", "lookup_sources", "plan"},
-    "snapshots": {"errors", "base", "laws", "platform", "plan"},
+    "snapshots": {"errors", "base", "laws", "platform", "iceberg", "plan", "io"},
     "api": {*PLANS, "pictures", "iceberg", "io", "spark"},
     "testing": {*BUCKETS, "provenance", "spark", "api"},
     "command": {"errors", "base", "physical", "engine", "spark", "api", "page", "provenance"},

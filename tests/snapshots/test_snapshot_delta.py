@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from snapshot_model import counted, naive
 
 import dovetail as dt
-from dovetail.snapshots import refresh, target
+from dovetail.snapshots import commit_records, refresh, target
 from dovetail.snapshots.plan import tables
 
 ORDERS = "id long, customer long, v string"
@@ -207,7 +207,7 @@ def test_a_run_that_is_killed_anywhere_is_run_again(
                 joined.refresh(path)
 
     dies(target.SnapshotTarget, "create", before=True)
-    dies(target.SnapshotTarget, "_metadata", before=False)
+    dies(commit_records.CommitRecords, "text", before=False)
     dies(target.SnapshotTarget, "create", before=False)
     assert joined.refresh(path) == []
     lake.change("orders", orders)

@@ -1,4 +1,4 @@
-"""The example of docs/joins/snapshots.md, run against Delta tables."""
+"""The examples of docs/joins/snapshots.md, run against Delta and Iceberg tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pyspark.sql import SparkSession
 PAGE = Path(__file__).parent.parent.parent / "docs" / "joins" / "snapshots.md"
 
 
+BLOCKS = [part.split("```")[0] for part in PAGE.read_text().split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["delta", "iceberg"])
 def test_the_example_prints_what_it_says(
-    delta_spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    block: str, delta_spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (block,) = [part.split("```")[0] for part in PAGE.read_text().split("```python\n")[1:]]
     placed = block.replace('"out/', f'"{tmp_path}/').replace("`out/", f"`{tmp_path}/")
     capsys.readouterr()
     exec(compile(placed, str(PAGE), "exec"), {"spark": delta_spark})

@@ -27,7 +27,7 @@ class History:
     """A table of ids, parts and values, and its rows after each snapshot.
 
     ``evolving``: its columns and its partitions change, too. ``vectors``: rows are deleted by
-    deletion vectors, too.
+    deletion vectors, too. ``values``: those that are drawn.
     """
 
     def __init__(
@@ -38,8 +38,9 @@ class History:
         partitioned: bool,
         evolving: bool = False,
         vectors: bool = True,
+        values: Sequence[int | None] = (0, 1, 2, None),
     ) -> None:
-        self.draw = draw
+        self.draw, self.drawn_values = draw, values
         self.catalog = iceberg.properties(folder)
         fields = [
             NestedField(1, "id", LongType(), required=True),
@@ -89,7 +90,7 @@ class History:
         return self.arrow(made)
 
     def value(self) -> int | None:
-        return self.draw.choice((0, 1, 2, None))
+        return self.draw.choice(self.drawn_values)
 
     def some(self) -> list[int]:
         ids = sorted(self.rows)

@@ -9,9 +9,9 @@ from public_api import public_api
 
 SOURCES = (
     *("Table.from_changelog", "Table.from_records", "Table.from_topic", "Table.from_delta"),
-    "Table.from_iceberg",
+    *("Table.from_iceberg", "Table.from_changes"),
     *("Table.from_static", "Stream.from_changelog", "Stream.from_records", "Stream.from_topic"),
-    *("SnapshotTable.from_delta", "read_current"),
+    *("SnapshotTable.from_delta", "SnapshotTable.from_iceberg", "read_current"),
 )
 SINKS = (
     *("to_parquet", "to_delta", "to_postgres", "to_topic", "to_foreach_batch", "to_memory"),

@@ -22,21 +22,26 @@ def refuse_unnumbered(operator: str, metadata: TableMetadata) -> None:
 
 
 def snapshots_after(
-    operator: str, metadata: TableMetadata, start: int | None, end: int
+    operator: str,
+    metadata: TableMetadata,
+    start: int | None,
+    end: int,
+    remedy: str | None = None,
 ) -> list[Snapshot]:
     """Return the snapshots after ``start`` up to ``end``, the oldest first.
 
-    ``start``: the id of a snapshot that is there; None for all from the table's first one. Raises
-    ``TargetError`` if ``start`` or one after it has expired, or is not on the line of ``end``.
+    ``start``: the id of a snapshot that is there; None for all from the table's first one.
+    ``remedy``: the advice of errors, by default that for queries. Raises ``TargetError`` if
+    ``start`` or one after it has expired, or is not on the line of ``end``.
     """
     if start is not None and metadata.snapshot_by_id(start) is None:
-        raise _expired(operator, start)
+        raise _expired(operator, start, remedy)
     line: list[Snapshot] = []
     id_: int | None = end
     while id_ is not None and id_ != start:
         snapshot = metadata.snapshot_by_id(id_)
         if snapshot is None:
-            raise _expired(operator, id_)
+            raise _expired(operator, id_, remedy)
         line.append(snapshot)
         id_ = snapshot.parent_snapshot_id
     if id_ != start:
@@ -44,7 +49,7 @@ def snapshots_after(
             operator,
             f"the table was rolled back or replaced: snapshot {start}, which has been read, does "
             f"not precede its present one, {end}",
-            "Read the table into a new checkpoint, which begins with its content",
+            remedy or "Read the table into a new checkpoint, which begins with its content",
         )
     return line[::-1]
 
@@ -56,10 +61,11 @@ def changes_rows(snapshot: Snapshot) -> bool:
     return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
 
 
-def _expired(operator: str, id_: int) -> TargetError:
+def _expired(operator: str, id_: int, remedy: str | None) -> TargetError:
     return TargetError(
         operator,
         f"snapshot {id_} has expired, so its changes cannot be read",
-        "Read the table into a new checkpoint, which begins with its content, and let snapshots "
+        remedy
+        or "Read the table into a new checkpoint, which begins with its content, and let snapshots "
         "live longer than a query stands still (history.expire.max-snapshot-age-ms)",
     )

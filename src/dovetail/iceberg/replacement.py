@@ -26,7 +26,7 @@ from pyiceberg.expressions import (
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 
 from dovetail.arrays.equality import canonical
@@ -82,19 +82,25 @@ def commit(
     *,
     summary: Mapping[str, str],
     properties: Mapping[str, str],
+    always: bool = False,
 ) -> None:
     """Add rows and remove data files, and set properties of the table, in one commit; none if there
     is nothing to do.
 
-    ``rows``: in the table's columns. ``summary``: of the snapshot. Raises one of ``CONFLICTS``.
+    ``rows``: in the table's columns. ``summary``: of the snapshot. ``always``: make a snapshot also
+    if there is nothing to do. Raises one of ``CONFLICTS`` if the table is no longer as it was read.
     """
     new = {name: value for name, value in properties.items() if table.properties.get(name) != value}
-    if not (rows.num_rows or removed or new):
+    has_snapshot = bool(rows.num_rows or removed or always)
+    if not (has_snapshot or new):
         return
+    # By default pyiceberg puts a commit on top of those of other writers, and would double rows.
+    once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
     with table.transaction() as transaction:
         if new:
             transaction.set_properties(new)
-        if not (rows.num_rows or removed):
+        if not has_snapshot:
             return
         update = transaction.update_snapshot(snapshot_properties=dict(summary))
         with update.overwrite() if removed else update.fast_append() as producer:

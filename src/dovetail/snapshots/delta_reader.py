@@ -1,4 +1,5 @@
-"""Reading Delta tables: their versions, their change feeds, and a snapshot's rows of some keys.
+"""Reading tables: their versions, their change feeds, and a snapshot's rows of some keys. Those of
+Iceberg tables come from ``iceberg_reader``.
 
 A join's rows of some keys are found without computing the whole join. The keys restrict the side
 that has their columns, and that side's rows restrict the other side. Keys are never null. A side is
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +22,15 @@ from dovetail.errors import ConfigurationError, DataError, TargetError
 from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote, keep, release
 from dovetail.snapshots import delta_rules
-from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource, used_columns
+from dovetail.snapshots.iceberg_reader import SnapshotReader
+from dovetail.snapshots.plan import (
+    REBUILD,
+    SIGN,
+    SnapshotJoin,
+    SnapshotNode,
+    SnapshotSource,
+    used_columns,
+)
 
 BROADCAST_ROWS_MAX = 500_000
 """The number of keys or changed rows up to which they are sent to all executors. No table is
@@ -29,9 +39,6 @@ shuffled then.
 
 Versions = Mapping[str, int]
 """The version of each table, by its id."""
-
-REBUILD = "Let it be made anew with rebuild=True"
-"""Advice on a target that must be computed anew."""
 
 
 @dataclass
@@ -100,6 +107,11 @@ class VersionReader:
         default_factory=dict, init=False, repr=False
     )
 
+    @cached_property
+    def iceberg(self) -> SnapshotReader:
+        """The reader of the sources that are Iceberg tables."""
+        return SnapshotReader(self.session)
+
     def columns(self, source: SnapshotSource) -> list[str]:
         """Return the names of the source's columns that the plan uses, key columns first."""
         used = used_columns(self.root)[source]
@@ -116,12 +128,10 @@ class VersionReader:
         ``columns`` have the values of one of them.
         """
         if isinstance(node, SnapshotSource):
-            frame = self._snapshot(node, versions)
             if keys is None:
-                return frame
-            for condition in delta_tables.within([F.col(quoted(n)) for n in columns], keys.ranges):
-                frame = frame.where(condition)
-            return delta_rules.at_keys(frame, columns, keys.frame)
+                return self._snapshot(node, versions)
+            near = self._near(node, versions, columns, keys)
+            return delta_rules.at_keys(near, columns, keys.frame)
         if keys is None:
             sides = [self.rows(side, versions) for side in node.sides]
             return delta_rules.joined(node, sides[0], sides[1], node.how)
@@ -133,10 +143,23 @@ class VersionReader:
         """Return the source's rows whose own key is among the keys. These keys may
         contain nulls.
         """
-        frame, names = self._snapshot(source, versions), source.key.names
-        for condition in delta_tables.within([F.col(quoted(n)) for n in names], keys.ranges):
+        names = source.key.names
+        near = self._near(source, versions, names, keys)
+        return delta_rules.at_keys(near, names, keys.frame, nulls=True)
+
+    def _near(
+        self, source: SnapshotSource, versions: Versions, columns: Sequence[str], keys: Keys
+    ) -> DataFrame:
+        """Return the rows within the ranges of the keys, from files that may have such rows."""
+        if source.iceberg is None:
+            frame = self._snapshot(source, versions)
+        else:
+            ranges = dict(zip(columns, keys.ranges, strict=True))
+            version = versions[source.table_id]
+            frame = self.iceberg.rows(source, self.columns(source), version, ranges)
+        for condition in delta_tables.within([F.col(quoted(n)) for n in columns], keys.ranges):
             frame = frame.where(condition)
-        return delta_rules.at_keys(frame, names, keys.frame, nulls=True)
+        return frame
 
     def _narrowed(
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
@@ -198,6 +221,8 @@ class VersionReader:
     def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         """Return the used columns of a table at its version."""
         version = versions[source.table_id]
+        if source.iceberg is not None:
+            return self.iceberg.rows(source, self.columns(source), version, {})
         table_version = source.table_id, version
         if table_version not in self._snapshots:
             reader = self.session.read.format("delta").option("versionAsOf", version)
@@ -210,6 +235,9 @@ class VersionReader:
 
         Raises ``TargetError`` if a used column is not the same one in both versions.
         """
+        if source.iceberg is not None:
+            ends = (versions[source.table_id] for versions in (old, new))
+            return self.iceberg.changes(source, self.columns(source), *ends)
         first, last = old[source.table_id] + 1, new[source.table_id]
         self._refuse_other_columns(source, first - 1, last)
         frame = (
@@ -303,6 +331,13 @@ class Present:
         return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
 
 
+def present_version(reader: VersionReader, source: SnapshotSource) -> int:
+    """Return the latest version of a table."""
+    if source.iceberg is not None:
+        return reader.iceberg.latest(source, ())
+    return Present.of(reader.session, source.path).version
+
+
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
     """Return the description of each column of a table at a version, by name, as its files store
     it. Equal descriptions mean the same column.
@@ -351,6 +386,8 @@ def fit_version(reader: VersionReader, source: SnapshotSource) -> int:
     Raises ``TargetError`` if the table was replaced or a used column changed its type,
     ``ConfigurationError`` without a change data feed.
     """
+    if source.iceberg is not None:
+        return reader.iceberg.latest(source, reader.columns(source))
     operator = f"snapshot {source.name}"
     now = Present.of(reader.session, source.path)
     if now.table_id != source.table_id:
@@ -396,5 +433,6 @@ _GONE = (
     "FAILED_READ_FILE.FILE_NOT_EXIST",
     "VersionNotFoundException",
     "FileNotFoundException",
+    "FileNotFoundError",
 )
-"""Words in the errors of Delta and Spark about missing versions, files or changes."""
+"""Words in the errors of Delta, Spark and pyiceberg about missing versions, files or changes."""

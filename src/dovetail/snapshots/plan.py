@@ -18,6 +18,7 @@ from pyspark.sql.types import StructField, StructType
 
 from dovetail.base.columns import is_reserved
 from dovetail.errors import PlanError
+from dovetail.iceberg.catalogs import TableAddress
 from dovetail.laws.joins.table_join import How, preserved
 from dovetail.plan.joins.join_keys import On, pairs_of
 from dovetail.plan.nodes import Selected, Source, right_key
@@ -27,22 +28,40 @@ from dovetail.plan.types.checks import keyed, refuse_duplicates, refuse_key_type
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
 OWN = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
 """Column names that sources must not have."""
+REBUILD = "Let it be made anew with rebuild=True"
+"""Advice on a target that must be computed anew."""
+
+
+@dataclass(frozen=True)
+class IcebergTable:
+    """An Iceberg table with the columns that it had when the plan was made."""
+
+    address: TableAddress
+    columns: str
+    """The columns, as Iceberg's JSON."""
+    ids: Mapping[str, int]
+    """The number of each column. No other column ever gets it."""
 
 
 @dataclass(frozen=True, eq=False)
 class SnapshotSource:
-    """A Delta table with one row per key at every version."""
+    """A Delta or Iceberg table with one row per key at every version.
+
+    The versions of an Iceberg table are the ids of its snapshots; 0 is before the first one.
+    """
 
     name: str
     """The name in errors and commits."""
     path: str
-    """The table's folder."""
+    """The folder of a Delta table; the name of an Iceberg table."""
     table_id: str
-    """Delta's own id of the table."""
+    """The format's own id of the table."""
     key: StructType
     """The key columns."""
     values: StructType
     """The value columns."""
+    iceberg: IcebergTable | None = None
+    """The Iceberg table; None for a Delta table."""
 
     @property
     def columns(self) -> list[str]:
@@ -166,9 +185,15 @@ SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin
 
 
 def source(
-    *, path: str, table_id: str, schema: StructType, key: str | Sequence[str], name: str
+    *,
+    path: str,
+    table_id: str,
+    schema: StructType,
+    key: str | Sequence[str],
+    name: str,
+    iceberg: IcebergTable | None = None,
 ) -> SnapshotSource:
-    """Return a node for a Delta table with the columns ``schema`` and this key.
+    """Return a node for a table with the columns ``schema`` and this key.
 
     Raises ``PlanError`` for unknown or reserved column names, and for types that cannot be keys.
     """
@@ -185,7 +210,7 @@ def source(
             )
     for field in key_fields:
         refuse_key_type(operator, field)
-    return SnapshotSource(name, path, table_id, key_fields, values)
+    return SnapshotSource(name, path, table_id, key_fields, values, iceberg)
 
 
 def join(
@@ -270,7 +295,7 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
             "table": node.table_id,
             "key": node.key.names,
             "columns": {
-                field.name: field.dataType.simpleString()
+                field.name: _described(node, field)
                 for field in (*node.key, *node.values)
                 if field.name in used[node]
             },
@@ -289,6 +314,12 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
     }
 
 
+def _described(source: SnapshotSource, field: StructField) -> str:
+    """Return a column's type and, for an Iceberg table, its number."""
+    type_ = field.dataType.simpleString()
+    return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
+
+
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
     """Raise ``PlanError`` if two tables below a node have one name. Commits record versions by
     name.
@@ -299,7 +330,7 @@ def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
             raise PlanError(
                 label,
                 f"two tables are called {table.name!r}, and commits tell versions by name",
-                "Name them with name= in from_delta",
+                "Name them with name=, in from_delta or from_iceberg",
             )
 
 

@@ -9,7 +9,8 @@ from os import PathLike, fspath
 from pyspark.sql import SparkSession
 
 from dovetail.base.columns import foreign_name, quoted
-from dovetail.errors import DovetailError, TargetError
+from dovetail.errors import DovetailError, PlanError, TargetError
+from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.platform import delta_upsert
 from dovetail.platform.delta_tables import (
     called,
@@ -22,8 +23,8 @@ from dovetail.platform.delta_tables import (
 )
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import apart, cores
+from dovetail.snapshots.commit_records import Commit
 from dovetail.snapshots.delta_reader import (
-    REBUILD,
     Scratch,
     VersionReader,
     Versions,
@@ -33,8 +34,9 @@ from dovetail.snapshots.delta_reader import (
     unreachable,
 )
 from dovetail.snapshots.deltas import Deltas
-from dovetail.snapshots.plan import SnapshotNode, tables
-from dovetail.snapshots.target import Commit, SnapshotTarget
+from dovetail.snapshots.iceberg_target import IcebergSnapshotTarget
+from dovetail.snapshots.plan import REBUILD, SnapshotNode, tables
+from dovetail.snapshots.target import SnapshotTarget
 
 ANY_SCHEMA = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
@@ -56,23 +58,19 @@ class Refresher:
         call: str,
         path: str | PathLike[str] | None,
         table: str | None,
+        catalog: GivenCatalog | None,
     ) -> None:
         """Make the session and find the target. Raises ``PlanError`` unless a path or a table is
-        given, ``ConfigurationError`` without Delta Lake.
+        given, ``ConfigurationError`` without Delta Lake if the target needs it.
         """
         self._operator = f"target {table if path is None else fspath(path)}"
-        refuse_but_one(call, path, table)
-        refuse_without_delta(session, self._operator)
         self._session = apart(session)
         strict(self._session)
         tune(self._session)
         # The reader compares the used columns itself. Changes of other columns do not matter.
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
-        if path is not None:
-            path = folder_of(session, call, "target=", path)
-        named = called(session, call, "target=", path, table)
-        self._target = SnapshotTarget(self._session, self._operator, named, root)
+        self._target = target_of(self._session, root, call, path, table, catalog, make=True)
 
     def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
         """Bring the target to the sources' present versions, step by step. Return the commits made.
@@ -90,13 +88,31 @@ class Refresher:
         commits: list[Commit] = []
         while True:
             standing = self._target.standing()
-            until = _next(standing.covered, latest, max_versions)
+            until = self._next(reader, standing.covered, latest, max_versions)
             if until == standing.covered:
                 return commits
             with progress_bar(self._session, f"{self._operator}, step {len(commits) + 1}"):
                 commits.append(self._follow(standing.covered, until, standing.version))
             if until == latest:
                 return commits
+
+    def _next(
+        self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
+    ) -> Versions:
+        """Return the versions that the next step covers: the latest, but at most ``max_versions``
+        more of each source. No version of a Delta table goes back.
+
+        Raises ``TargetError`` if an Iceberg table no longer has the snapshots in between.
+        """
+        until = {}
+        for key, source in tables(self._root).items():
+            start, end = covered[key], latest[key]
+            if source.iceberg is not None:
+                until[key] = reader.iceberg.following(source, start, end, max_versions)
+            else:
+                end = max(start, end)
+                until[key] = end if max_versions is None else min(end, start + max_versions)
+        return until
 
     def _make(self, versions: Versions) -> Commit:
         """Write the whole join at these versions in one commit.
@@ -166,15 +182,33 @@ class Refresher:
             scratch.release()
 
 
-def _next(covered: Versions, latest: Versions, max_versions: int | None) -> Versions:
-    """Return the versions that the next step covers: the latest, but at most ``max_versions`` more
-    of each source. No version goes back.
+def target_of(
+    session: SparkSession,
+    root: SnapshotNode,
+    call: str,
+    path: str | PathLike[str] | None,
+    table: str | None,
+    catalog: GivenCatalog | None,
+    *,
+    make: bool = False,
+) -> SnapshotTarget | IcebergSnapshotTarget:
+    """Return the target of a plan: an Iceberg table if there is a catalog, else a Delta table.
+
+    ``make``: create the folder of a path. Raises ``PlanError`` unless a path or a table is given,
+    or for a path with a catalog, ``ConfigurationError`` without Delta Lake if it is needed.
     """
-    if max_versions is None:
-        return {key: max(latest[key], covered[key]) for key in latest}
-    return {
-        key: min(latest[key], covered[key] + max_versions)
-        if latest[key] > covered[key]
-        else covered[key]
-        for key in latest
-    }
+    refuse_but_one(call, path, table)
+    operator = f"target {table if path is None else fspath(path)}"
+    if catalog is None:
+        refuse_without_delta(session, operator)
+        if make and path is not None:
+            path = folder_of(session, call, "target=", path)
+        named = called(session, call, "target=", path, table)
+        return SnapshotTarget(session, operator, named, root)
+    if table is None:
+        raise PlanError(
+            call,
+            "catalog= is given, and an Iceberg table has no path",
+            "Give the table's name in the catalog by table=, or leave catalog= out",
+        )
+    return IcebergSnapshotTarget(operator, TableAddress.of(table, catalog), root)

@@ -1,4 +1,4 @@
-"""``SnapshotTable``: Delta tables with snapshots, their joins, and the targets that hold these."""
+"""``SnapshotTable``: tables with snapshots, their joins, and the targets that hold these."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from pyspark.sql.types import StructType
 from dovetail.base.text_cells import columns_text, html_columns
 from dovetail.base.validation import ColumnNames, Natural, Path, Positive, Text, validated
 from dovetail.errors import PlanError
+from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.laws.joins.table_join import How
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.joins.join_keys import On
 from dovetail.plan.select import Selection
+from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import apart
 from dovetail.platform.spark_errors import refused
 from dovetail.snapshots import plan
-from dovetail.snapshots.delta_reader import Present, Scratch, VersionReader
-from dovetail.snapshots.refresh import Refresher
-from dovetail.snapshots.target import Commit, SnapshotTarget
+from dovetail.snapshots.commit_records import Commit
+from dovetail.snapshots.delta_reader import Present, Scratch, VersionReader, present_version
+from dovetail.snapshots.refresh import Refresher, target_of
 
 _GIVEN = "Give a Delta table's path, or its name in a catalog"
 
 
 class SnapshotTable:
-    """A Delta table at its versions, or a join of such tables; immutable.
+    """A Delta or Iceberg table at its versions, or a join of such tables; immutable.
 
-    ``SnapshotTable.from_delta`` and ``join`` make it. ``refresh`` and ``maintain`` keep it
-    in another Delta table, the *target*. At every commit, the target equals the join of its
+    ``from_delta``, ``from_iceberg`` and ``join`` make it. ``refresh`` and ``maintain`` keep
+    it in another table, the *target*. At every commit, the target equals the join of its
     sources at the versions that the commit covers. The strong form of the delta join needs
     no streaming query and no state.
 
@@ -151,6 +153,99 @@ class SnapshotTable:
             spark, plan.source(path=folder, table_id=table_id, schema=schema, key=key, name=label)
         )
 
+    @classmethod
+    @validated
+    def from_iceberg(
+        cls,
+        spark: Session,
+        table: Text,
+        *,
+        catalog: GivenCatalog = "default",
+        key: ColumnNames,
+        name: Text | None = None,
+    ) -> SnapshotTable:
+        """Return an Iceberg table, given by its name in a catalog.
+
+        Its versions are the ids of its snapshots. The package pyiceberg reads it: ``pip install
+        'dovetail[iceberg]'``, on the driver and the workers.
+
+        Parameters
+        ----------
+        spark : SparkSession
+            The session.
+        table : str
+            The name of the table with its namespace, such as ``"sales.orders"``.
+        catalog : str or mapping of str to str, default "default"
+            The catalog: its name in pyiceberg's configuration, or its properties. The
+            property ``name`` is the catalog's own name, by default ``default``.
+        key : str or list of str
+            The columns that tell rows apart at every version.
+        name : str, optional
+            The name in errors and commits. By default it is the last part of the table's
+            name.
+
+        Returns
+        -------
+        SnapshotTable
+            The table at any of its versions.
+
+        Raises
+        ------
+        PlanError
+            If a column of ``key`` is unknown or has a type that cannot be a key. Also if a
+            column has a type that Spark does not have.
+        ConfigurationError
+            If pyiceberg is not installed, or if the catalog or the table cannot be read.
+            Also for a table of format version 1, whose commits have no numbers.
+
+        See Also
+        --------
+        SnapshotTable.from_delta : Return a Delta table.
+        Table.from_iceberg : Read the changes of an Iceberg table in a streaming query.
+
+        Notes
+        -----
+        Columns are known by their numbers. A column that is dropped and added again under its
+        name is another one, and the target must be rebuilt. ``refresh`` raises ``DataError``
+        if a key occurs twice or if all of its columns are null.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> import pyarrow as pa
+        >>> from pyiceberg.catalog import load_catalog
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> catalog = {"type": "sql", "uri": f"sqlite:///{folder.name}/shop.db"}
+        >>> catalog["warehouse"] = folder.name
+        >>> load_catalog("default", **catalog).create_namespace("sales")
+        >>> rows = pa.table({"id": [1], "customer": ["ann"]})
+        >>> created = load_catalog("default", **catalog).create_table("sales.orders", rows.schema)
+        >>> dt.SnapshotTable.from_iceberg(spark, "sales.orders", catalog=catalog, key="id")
+        SnapshotTable[orders; key id]
+          id bigint, customer string
+        """
+        address = TableAddress.of(table, catalog)
+        label = name or address.short_name
+        operator = f"snapshot {label}"
+        opened = address.open(operator)
+        from dovetail.iceberg import columns
+        from dovetail.iceberg.lineage import refuse_unnumbered
+
+        refuse_unnumbered(operator, opened.metadata)
+        present = columns.projected(opened.schema(), None)
+        schema = spark_schema(columns.arrow_schema(operator, present.fields)).toNullable()
+        ids = {field.name: field.field_id for field in present.fields}
+        node = plan.source(
+            path=table,
+            table_id=str(opened.metadata.table_uuid),
+            schema=schema,
+            key=key,
+            name=label,
+            iceberg=plan.IcebergTable(address, present.model_dump_json(), ids),
+        )
+        return cls(spark, node)
+
     @property
     def schema(self) -> StructType:
         """The columns of the target: the key, then the values.
@@ -260,6 +355,7 @@ class SnapshotTable:
         target: Path | None = None,
         *,
         table: Text | None = None,
+        catalog: GivenCatalog | None = None,
         max_versions: Positive | None = None,
         rebuild: bool = False,
     ) -> list[Commit]:
@@ -275,6 +371,9 @@ class SnapshotTable:
             The path of the target, a Delta table.
         table : str, optional
             The name of the target in a catalog. Give either ``target`` or ``table``.
+        catalog : str or mapping of str to str, optional
+            The catalog of an Iceberg table that is the target: its name in pyiceberg's
+            configuration, or its properties. By default the target is a Delta table.
         max_versions : int, optional
             The number of versions of each source that a commit covers at most, so that a
             backlog comes in steps. By default one commit covers all.
@@ -328,7 +427,7 @@ class SnapshotTable:
         >>> orders.refresh(f"{folder.name}/copy")  # nothing has changed
         []
         """
-        keeper = Refresher(self._session, self.plan, "refresh", target, table)
+        keeper = Refresher(self._session, self.plan, "refresh", target, table, catalog)
         return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
 
     @validated
@@ -337,6 +436,7 @@ class SnapshotTable:
         target: Path | None = None,
         *,
         table: Text | None = None,
+        catalog: GivenCatalog | None = None,
         every: Span = "10 s",
         max_versions: Positive | None = None,
     ) -> NoReturn:
@@ -348,6 +448,9 @@ class SnapshotTable:
             The path of the target, a Delta table.
         table : str, optional
             The name of the target in a catalog. Give either ``target`` or ``table``.
+        catalog : str or mapping of str to str, optional
+            The catalog of an Iceberg table that is the target: its name in pyiceberg's
+            configuration, or its properties. By default the target is a Delta table.
         every : str or timedelta, default "10 s"
             The wait between the end of one refresh and the start of the next one.
         max_versions : int, optional
@@ -390,13 +493,19 @@ class SnapshotTable:
         dovetail.errors.PlanError: maintain: every='often' is not a span of time. ...
         """
         interval_s = microseconds("maintain", "every=", every) / 1e6
-        keeper = Refresher(self._session, self.plan, "maintain", target, table)
+        keeper = Refresher(self._session, self.plan, "maintain", target, table, catalog)
         while True:
             keeper.refresh(max_versions=max_versions, rebuild=False)
             sleep(interval_s)
 
     @validated
-    def commits(self, target: Path | None = None, *, table: Text | None = None) -> list[Commit]:
+    def commits(
+        self,
+        target: Path | None = None,
+        *,
+        table: Text | None = None,
+        catalog: GivenCatalog | None = None,
+    ) -> list[Commit]:
         """Return the commits of a target that its history still has, the last one first.
 
         Parameters
@@ -405,6 +514,9 @@ class SnapshotTable:
             The path of the target, a Delta table.
         table : str, optional
             The name of the target in a catalog. Give either ``target`` or ``table``.
+        catalog : str or mapping of str to str, optional
+            The catalog of an Iceberg table that is the target: its name in pyiceberg's
+            configuration, or its properties. By default the target is a Delta table.
 
         Returns
         -------
@@ -438,11 +550,9 @@ class SnapshotTable:
         [(0, {'orders': 0})]
         """
         operator = f"target {target or table}"
-        delta_tables.refuse_but_one("commits", target, table)
-        delta_tables.refuse_without_delta(self._session, operator)
-        named = delta_tables.called(self._session, "commits", "target=", target, table)
+        kept = target_of(self._session, self.plan, "commits", target, table, catalog)
         with refused("commits", f"{operator} cannot be read", _GIVEN):
-            return list(SnapshotTarget(self._session, operator, named, self.plan).commits())
+            return list(kept.commits())
 
     @validated
     def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
@@ -494,12 +604,13 @@ class SnapshotTable:
         session = apart(self._session)
         delta_tables.strict(session)
         chosen = {key: (versions or {}).get(source.name) for key, source in tables.items()}
+        reader = VersionReader(session, self.plan, Scratch())
         present = {
-            key: Present.of(session, tables[key].path).version if version is None else version
+            key: present_version(reader, tables[key]) if version is None else version
             for key, version in chosen.items()
         }
         with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):
-            return VersionReader(session, self.plan, Scratch()).rows(self.plan, present)
+            return reader.rows(self.plan, present)
 
     @property
     def _title(self) -> str:

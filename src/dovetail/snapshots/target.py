@@ -1,36 +1,31 @@
-"""The target: a Delta table whose commits record the versions of the sources that they cover.
-
-A commit's user metadata is a JSON object:
-
-- ``dovetail``: the number of the format
-- ``tables``: name, id and covered version of each source
-- ``join``: the description of the plan
-- ``base``: the target's version that the commit was made from
-
-Rows and metadata are one commit, so nothing else is needed for recovery.
-"""
+"""A target in Delta: a table whose commits have their records as user metadata."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from dovetail.base.columns import DELETED, quoted
-from dovetail.errors import TargetError
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.snapshots.delta_reader import REBUILD, Keys, Versions
+from dovetail.snapshots.commit_records import (
+    Commit,
+    CommitRecords,
+    Standing,
+    covered_by_id,
+    covered_by_name,
+    record_of,
+)
+from dovetail.snapshots.delta_reader import Keys, Versions
 from dovetail.snapshots.delta_rules import AFTER
-from dovetail.snapshots.plan import SnapshotNode, describe, differences, tables
+from dovetail.snapshots.plan import SnapshotNode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMAT = 1
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The setting of a session that has the user metadata of its next commits."""
 HARMLESS = (
@@ -49,32 +44,6 @@ HARMLESS = (
 """Operations of other writers that leave a table's rows and columns as they are."""
 
 
-@dataclass(frozen=True)
-class Commit:
-    """A commit of a target."""
-
-    version: int
-    """The version of the target that the commit made."""
-    covered: Mapping[str, int]
-    """The version of each source that the commit covers, by the source's name."""
-    changed: int | None = None
-    """The number of the target's rows that the commit changed.
-
-    None if the commit was read from the history. None, too, for a commit that wrote the whole
-    table: the first one, and one of ``rebuild=True``.
-    """
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The state of a target."""
-
-    version: int
-    """The target's present version."""
-    covered: Versions
-    """The covered version of each source, by table id."""
-
-
 class SnapshotTarget:
     """The table that a plan is kept in, named as in SQL.
 
@@ -86,7 +55,7 @@ class SnapshotTarget:
         self, session: SparkSession, operator: str, table: str, root: SnapshotNode
     ) -> None:
         self._session = session
-        self._operator = operator
+        self._records = CommitRecords(operator, root)
         self._table = table
         self._root = root
 
@@ -101,36 +70,30 @@ class SnapshotTarget:
         """
         newer: list[Any] = []
         for row in self._commits():
-            recorded = _recorded(row["userMetadata"])
+            recorded = record_of(row["userMetadata"])
             if recorded is None:
                 newer.append(row)
                 continue
-            self._refuse_other_plan(recorded)
+            self._records.refuse_other_plan(recorded)
             self._refuse_changed([*newer, *self._since(recorded["base"], row["version"])])
-            covered = {table["id"]: table["version"] for table in recorded["tables"]}
-            return Standing((newer or [row])[0]["version"], covered)
-        raise TargetError(
-            self._operator,
-            "its history has no commit of a join over snapshots",
-            "Choose another one; or, where it was one whose log has been cleaned since, remove it "
-            "and let it be made anew",
-        )
+            return Standing((newer or [row])[0]["version"], covered_by_id(recorded))
+        raise self._records.unrecorded
 
     def belongs(self) -> bool:
         """Say whether any commit in the table's history is of a join over snapshots."""
-        return any(_recorded(row["userMetadata"]) is not None for row in self._commits())
+        return any(record_of(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
         """Write all rows as one commit, and return it. ``replace``: True to replace a table that
         exists.
         """
         base = self._version() if replace else -1
-        with delta_tables.setting(self._session, {METADATA: self._metadata(versions, base)}):
+        with delta_tables.setting(self._session, {METADATA: self._records.text(versions, base)}):
             if replace:
                 delta_tables.overwrite(rows, self._table)
             else:
                 delta_tables.create(rows, self._table, {}, replace=False)
-        return Commit(self._version(), self._named(versions))
+        return Commit(self._version(), self._records.named(versions))
 
     def merge(
         self, changes: DataFrame, keys: Keys, count: int, versions: Versions, base: int
@@ -170,7 +133,7 @@ class SnapshotTarget:
 
         Raises ``TargetError`` if another writer was faster.
         """
-        recorded = json.dumps(self._named(versions), sort_keys=True)
+        recorded = json.dumps(self._records.named(versions), sort_keys=True)
         with self._committing(versions, base):
             delta_tables.set_property(
                 self._session, self._table, "dovetail.unchanged_until", recorded
@@ -180,9 +143,9 @@ class SnapshotTarget:
     def commits(self) -> Iterator[Commit]:
         """Yield the commits of joins over snapshots in the table's history, the last one first."""
         for row in self._commits():
-            recorded = _recorded(row["userMetadata"])
+            recorded = record_of(row["userMetadata"])
             if recorded is not None:
-                yield Commit(row["version"], _covered(recorded))
+                yield Commit(row["version"], covered_by_name(recorded))
 
     def _version(self) -> int:
         """Return the table's present version."""
@@ -214,47 +177,17 @@ class SnapshotTarget:
         """
         for row in rows:
             if row["operation"] not in HARMLESS:
-                raise TargetError(
-                    self._operator,
-                    f"version {row['version']} is a {row['operation']} of somebody else",
-                    "Keep other writers away and " + REBUILD[0].lower() + REBUILD[1:],
-                )
-
-    def _refuse_other_plan(self, recorded: Mapping[str, Any]) -> None:
-        """Raise ``TargetError`` if a commit's metadata are of another format or of another plan."""
-        if recorded["dovetail"] != FORMAT:
-            raise TargetError(
-                self._operator,
-                f"it has format {recorded['dovetail']}, this version reads {FORMAT}",
-                "Run the version that wrote it, or " + REBUILD[0].lower() + REBUILD[1:],
-            )
-        apart = list(differences(recorded["join"], describe(self._root)))
-        if apart:
-            raise TargetError(
-                self._operator,
-                "it holds another join, or a source's schema has changed: " + "; ".join(apart),
-                "Choose another table, or " + REBUILD[0].lower() + REBUILD[1:],
-            )
-
-    def _named(self, versions: Versions) -> dict[str, int]:
-        """Return the versions by the sources' names instead of their ids."""
-        return {source.name: versions[key] for key, source in tables(self._root).items()}
-
-    def _metadata(self, versions: Versions, base: int) -> str:
-        """Return the user metadata of a commit as JSON."""
-        recorded = [
-            {"name": source.name, "id": key, "version": versions[key]}
-            for key, source in tables(self._root).items()
-        ]
-        return json.dumps(
-            {"dovetail": FORMAT, "tables": recorded, "base": base, "join": describe(self._root)}
-        )
+                change = f"version {row['version']} is a {row['operation']}"
+                raise self._records.foreign_change(change)
 
     def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
         """Set the user metadata and the transaction's number of the commits made in the block."""
         return delta_tables.setting(
             self._session,
-            {METADATA: self._metadata(versions, base), **delta_tables.once("dovetail", base + 1)},
+            {
+                METADATA: self._records.text(versions, base),
+                **delta_tables.once("dovetail", base + 1),
+            },
         )
 
     def _committed(self, count: int, base: int) -> Commit:
@@ -264,25 +197,7 @@ class SnapshotTarget:
         for row in self._commits():
             if row["version"] <= base:
                 break
-            recorded = _recorded(row["userMetadata"])
+            recorded = record_of(row["userMetadata"])
             if recorded is not None and recorded["base"] == base:
-                return Commit(row["version"], _covered(recorded), count)
-        raise TargetError(
-            self._operator,
-            "another writer has committed meanwhile",
-            "Let one process at a time keep it, and run again",
-        )
-
-
-def _covered(recorded: Mapping[str, Any]) -> dict[str, int]:
-    """Return the covered versions in a commit's metadata, by the sources' names."""
-    return {table["name"]: table["version"] for table in recorded["tables"]}
-
-
-def _recorded(metadata: str | None) -> dict[str, Any] | None:
-    """Return a commit's metadata, or None if the commit is not of a join over snapshots."""
-    try:
-        recorded = json.loads(metadata or "null")
-    except ValueError:
-        return None
-    return recorded if isinstance(recorded, dict) and "dovetail" in recorded else None
+                return Commit(row["version"], covered_by_name(recorded), count)
+        raise self._records.overtaken

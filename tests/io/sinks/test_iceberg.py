@@ -234,6 +234,26 @@ def test_a_conflict_is_tried_once_more(query: Query, monkeypatch: pytest.MonkeyP
     assert query.content() == query.rows
 
 
+def test_a_commit_is_not_put_on_top_of_another_one(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A former process of the query, which was taken for dead, commits the micro-batch between the
+    look at the table and the commit.
+    """
+
+    def overtaken(table: Table, *arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(replacement, "commit", commit)
+        commit(query.table, *arguments, **options)
+        commit(table, *arguments, **options)
+
+    commit = replacement.commit
+    monkeypatch.setattr(replacement, "commit", overtaken)
+    query.add()
+    query.run(query.changes().to_stream())
+    assert query.table.scan().to_arrow().num_rows == 8
+    assert len(query.table.metadata.snapshots) == 1
+
+
 def test_records_of_streams_are_appended_once(query: Query) -> None:
     query.add()
     stream = query.changes().to_stream()

@@ -127,6 +127,7 @@ def like(table: Table) -> Any:
 
 
 def test_columns_are_read_by_their_ids(query: Query) -> None:
+    assert query.read(streaming=False).changelog().collect() == []
     query.table.append(rows((1, "a")))
     with query.table.update_schema() as update:
         update.rename_column("v", "w")

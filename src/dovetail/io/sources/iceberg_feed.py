@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,6 +37,7 @@ from dovetail.plan.types.expressions import text_of
 from dovetail.platform.sessions import cores
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
@@ -58,6 +60,10 @@ _FEED = StructType(
 )
 
 
+ColumnRange: TypeAlias = "tuple[int, int | str, int | str]"
+"""The number of a column, and its least and its greatest value."""
+
+
 class Offset(TypedDict):
     """The point up to which a table has been read."""
 
@@ -77,8 +83,12 @@ class Request:
     columns: str
     """The columns, as Iceberg's JSON."""
     start: Offset
-    snapshots_max: int | None
+    snapshots_max: int | None = None
     """The most snapshots of a micro-batch; None for no limit."""
+    end: int | None = None
+    """The id of the snapshot at which a batch read ends; None for the present one."""
+    near: Sequence[ColumnRange] = ()
+    """Ranges outside of which rows of the content may be left out."""
 
     @classmethod
     def from_json(cls, text: str) -> Request:
@@ -141,7 +151,6 @@ class IcebergChanges:
         if columns is not None and not isinstance(timestamp, Column):
             names = [*keys, *columns, *([] if timestamp is None else [timestamp])]
         wanted = iceberg_columns.projected(table.schema(), names)
-        schema = spark_schema(iceberg_columns.arrow_schema(operator, wanted.fields)).toNullable()
         request = Request(
             operator,
             self.address,
@@ -149,10 +158,7 @@ class IcebergChanges:
             self._start(operator, table),
             self.snapshots_max,
         )
-        self.session.dataSource.register(IcebergSource)
-        reader = self.session.readStream if self.streaming else self.session.read
-        asked = reader.format(FORMAT).schema(StructType([*schema.fields, *_FEED.fields]))
-        return asked.option(_REQUEST, request.to_json()).load()
+        return feed(self.session, request, streaming=self.streaming)
 
     def _start(self, operator: str, table: Table) -> Offset:
         """Return the first offset: before the content, or the parent of the first snapshot whose
@@ -168,6 +174,17 @@ class IcebergChanges:
                 "Give the id of one in its metadata table 'snapshots'",
             )
         return {"snapshot": snapshot.parent_snapshot_id, "content": False}
+
+
+def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFrame:
+    """Return the rows that a request asks for, in its columns and those of a feed."""
+    from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
+
+    columns = spark_schema(columns_in_arrow(request.operator, request.schema.fields)).toNullable()
+    session.dataSource.register(IcebergSource)
+    reader = session.readStream if streaming else session.read
+    asked = reader.format(FORMAT).schema(StructType([*columns.fields, *_FEED.fields]))
+    return asked.option(_REQUEST, request.to_json()).load()
 
 
 class IcebergSource(DataSource):
@@ -201,7 +218,10 @@ class IcebergBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the files to read, in groups."""
         plan = _ChangePlanner(self.request)
-        return plan.tasks(self.request.start, plan.latest(self.request.start))
+        end: Offset = {"snapshot": self.request.end, "content": False}
+        if self.request.end is None:
+            end = plan.latest(self.request.start)
+        return plan.tasks(self.request.start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of files."""
@@ -346,7 +366,28 @@ class _ChangePlanner:
                 f"snapshot {end['snapshot']}, with whose content the query begins, has expired",
                 "Read the table into a new checkpoint, which begins with its present content",
             )
-        yield from self._committed(snapshot, {}, self._manifests.live_files(snapshot))
+        if self._request.near:
+            files = self._manifests.live_files_near(snapshot, self._condition())
+        else:
+            files = self._manifests.live_files(snapshot)
+        yield from self._committed(snapshot, {}, files)
+
+    def _condition(self) -> BooleanExpression:
+        """Return the ranges of the request as a condition on the present columns."""
+        from pyiceberg.expressions import (
+            AlwaysTrue,
+            And,
+            GreaterThanOrEqual,
+            LessThanOrEqual,
+        )
+
+        schema = self._table.schema()
+        conditions: list[BooleanExpression] = []
+        for id_, least, greatest in self._request.near:
+            name = schema.find_column_name(id_)
+            if name is not None:
+                conditions += [GreaterThanOrEqual(name, least), LessThanOrEqual(name, greatest)]
+        return reduce(And, conditions, AlwaysTrue())
 
     def _changes(self, start: Offset, end: Offset) -> Iterator[CommittedChange]:
         """Yield the files that each snapshot after ``start`` changes, the oldest snapshot first."""
@@ -385,8 +426,11 @@ def _groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange
 
 
 def _rows(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task's files with their kinds, versions and times."""
-    assert isinstance(partition, FileTask)
+    """Yield the rows of a task's files with their kinds, versions and times; none of a plain
+    partition, which Spark makes up where there are no tasks.
+    """
+    if not isinstance(partition, FileTask):
+        return
     schema = arrow_schema(columns)
     feed_types = schema.types[-len(_FEED) :]
     for committed in partition.changes:

@@ -116,18 +116,17 @@ class IcebergMerger:
         """Return the files that the last changes of keys concern, and the rows in their place.
         ``table``: None for a table without rows.
         """
-        coming = changes.filter(pc.invert(changes[DELETED])).select(self._schema.names)
-        files = [] if table is None else self._files(table, changes)
-        stay = [part.rows.filter(pa.array(~part.has_key)) for part in files]
-        return [part.file for part in files], self._concatenated([*stay, coming])
+        return merged(table, changes, self._schema, self.keys)
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Renewed:
         """Return the files with current versions of the changed ``keys``, and the rows in their
         place. ``table``: None for a table without rows.
         """
         session, schema = changes.sparkSession, self.target.schema
-        files = [] if table is None else self._files(table, keys)
-        stored = self._concatenated([part.rows.filter(pa.array(part.has_key)) for part in files])
+        files = _files(table, keys, self._schema, self.keys)
+        stored = _concatenated(
+            self._schema, [part.rows.filter(pa.array(part.has_key)) for part in files]
+        )
         versions = session.createDataFrame(stored, schema)
         coming = renewed_versions(changes, versions, schema, self.keys).toArrow()
         removed, stay = [], []
@@ -136,25 +135,44 @@ class IcebergMerger:
             if is_current.any():
                 removed.append(part.file)
                 stay.append(part.rows.filter(pa.array(~is_current)))
-        return removed, self._concatenated([*stay, coming])
+        return removed, _concatenated(self._schema, [*stay, coming])
 
     @property
     def _schema(self) -> pa.Schema:
         return arrow_schema(self.target.schema)
 
-    def _files(self, table: Table, rows: pa.Table) -> list[FileRows]:
-        """Return the files of the table that have rows with the keys of ``rows``."""
-        from dovetail.iceberg.replacement import rows_of_keys
 
-        types = pa.schema([self._schema.field(name) for name in self.keys])
-        return list(rows_of_keys(table, rows.select(self.keys).cast(types)))
+def merged(
+    table: Table | None, changes: pa.Table, schema: pa.Schema, keys: Sequence[str]
+) -> Renewed:
+    """Return the files that changes concern, and the rows in their place.
 
-    def _concatenated(self, parts: Sequence[pa.Table]) -> pa.Table:
-        """Return tables as one, in the columns of the target."""
-        schema = self._schema
-        return pa.concat_tables(
-            [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
-        )
+    ``table``: None for a table without rows. ``changes``: one of each key, in the columns of
+    ``schema`` and ``_deleted``. ``schema``: the columns of the table.
+    """
+    coming = changes.filter(pc.invert(changes[DELETED])).select(schema.names)
+    files = _files(table, changes, schema, keys)
+    stay = [part.rows.filter(pa.array(~part.has_key)) for part in files]
+    return [part.file for part in files], _concatenated(schema, [*stay, coming])
+
+
+def _files(
+    table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
+) -> list[FileRows]:
+    """Return the files of the table that have rows with the keys of ``rows``."""
+    from dovetail.iceberg.replacement import rows_of_keys
+
+    if table is None:
+        return []
+    types = pa.schema([schema.field(name) for name in keys])
+    return list(rows_of_keys(table, rows.select(keys).cast(types)))
+
+
+def _concatenated(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
+    """Return tables as one, in these columns."""
+    return pa.concat_tables(
+        [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
+    )
 
 
 def _once(

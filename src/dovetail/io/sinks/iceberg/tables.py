@@ -63,13 +63,14 @@ class IcebergTarget:
         elif begun:
             refuse_gone(self.title)
         else:
-            self._create()
+            self.create()
 
     def open(self) -> Table:
         """Return the table as it is now."""
         return self.address.open(self.title)
 
-    def _create(self) -> None:
+    def create(self) -> None:
+        """Make the table, without rows. Raises ``PlanError`` for partitions that do not suit."""
         catalog = self.address.open_catalog(self.title)
         if "." in self.address.table:
             catalog.create_namespace_if_not_exists(self.address.table.rpartition(".")[0])

@@ -1,0 +1,132 @@
+"""What the commits of a target record: the versions of the sources that they cover, as JSON.
+
+- ``dovetail``: the number of the format
+- ``tables``: name, id and covered version of each source
+- ``join``: the description of the plan
+- ``base``: the target's version that the commit was made from
+
+Rows and record are one commit, so nothing else is needed for recovery.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.errors import TargetError
+from dovetail.snapshots.delta_reader import Versions
+from dovetail.snapshots.plan import REBUILD, SnapshotNode, describe, differences, tables
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a target."""
+
+    version: int
+    """The version of the target that the commit made; the snapshot's id of an Iceberg table."""
+    covered: Mapping[str, int]
+    """The version of each source that the commit covers, by the source's name."""
+    changed: int | None = None
+    """The number of the target's rows that the commit changed.
+
+    None if the commit was read from the history. None, too, for a commit that wrote the whole
+    table: the first one, and one of ``rebuild=True``.
+    """
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state of a target."""
+
+    version: int
+    """The target's present version."""
+    covered: Versions
+    """The covered version of each source, by table id."""
+
+
+@dataclass(frozen=True)
+class CommitRecords:
+    """The records of the commits of one plan. ``operator``: the target in errors."""
+
+    operator: str
+    root: SnapshotNode
+
+    def text(self, versions: Versions, base: int) -> str:
+        """Return the record of a commit as JSON."""
+        recorded = [
+            {"name": source.name, "id": key, "version": versions[key]}
+            for key, source in tables(self.root).items()
+        ]
+        return json.dumps(
+            {"dovetail": FORMAT, "tables": recorded, "base": base, "join": describe(self.root)}
+        )
+
+    def named(self, versions: Versions) -> dict[str, int]:
+        """Return the versions by the sources' names instead of their ids."""
+        return {source.name: versions[key] for key, source in tables(self.root).items()}
+
+    def refuse_other_plan(self, record: Mapping[str, Any]) -> None:
+        """Raise ``TargetError`` if a commit's record is of another format or of another plan."""
+        if record["dovetail"] != FORMAT:
+            raise TargetError(
+                self.operator,
+                f"it has format {record['dovetail']}, this version reads {FORMAT}",
+                "Run the version that wrote it, or " + REBUILD[0].lower() + REBUILD[1:],
+            )
+        apart = list(differences(record["join"], describe(self.root)))
+        if apart:
+            raise TargetError(
+                self.operator,
+                "it holds another join, or a source's schema has changed: " + "; ".join(apart),
+                "Choose another table, or " + REBUILD[0].lower() + REBUILD[1:],
+            )
+
+    def foreign_change(self, change: str) -> TargetError:
+        """Return the error for a commit of another writer, which ``change`` begins to describe."""
+        return TargetError(
+            self.operator,
+            f"{change} of somebody else",
+            "Keep other writers away and " + REBUILD[0].lower() + REBUILD[1:],
+        )
+
+    @property
+    def overtaken(self) -> TargetError:
+        """The error for a commit before which another writer was faster."""
+        return TargetError(
+            self.operator,
+            "another writer has committed meanwhile",
+            "Let one process at a time keep it, and run again",
+        )
+
+    @property
+    def unrecorded(self) -> TargetError:
+        """The error for a target whose history has no commit of a join."""
+        return TargetError(
+            self.operator,
+            "its history has no commit of a join over snapshots",
+            "Choose another one; or, where it was one whose log has been cleaned since, remove it "
+            "and let it be made anew",
+        )
+
+
+def covered_by_name(record: Mapping[str, Any]) -> dict[str, int]:
+    """Return the covered versions in a commit's record, by the sources' names."""
+    return {table["name"]: table["version"] for table in record["tables"]}
+
+
+def covered_by_id(record: Mapping[str, Any]) -> dict[str, int]:
+    """Return the covered versions in a commit's record, by the sources' ids."""
+    return {table["id"]: table["version"] for table in record["tables"]}
+
+
+def record_of(text: str | None) -> dict[str, Any] | None:
+    """Return a commit's record, or None if the commit is not of a join over snapshots."""
+    try:
+        record = json.loads(text or "null")
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "dovetail" in record else None

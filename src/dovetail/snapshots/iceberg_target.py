@@ -1,0 +1,230 @@
+"""A target in Iceberg: a table whose snapshots have their records in their summaries.
+
+A commit that changes no row is a snapshot, too. The driver makes all commits, by the means of
+``to_iceberg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dovetail.base.columns import DELETED, quoted
+from dovetail.errors import TargetError
+from dovetail.iceberg.catalogs import TableAddress
+from dovetail.io.sinks.iceberg.batch import merged
+from dovetail.io.sinks.iceberg.columns import refuse_nested_keys, stored_schema
+from dovetail.io.sinks.iceberg.tables import IcebergTarget
+from dovetail.plan.types.arrow import arrow_schema, spark_schema
+from dovetail.snapshots.commit_records import (
+    Commit,
+    CommitRecords,
+    Standing,
+    covered_by_id,
+    covered_by_name,
+    record_of,
+)
+from dovetail.snapshots.delta_reader import Keys, Versions
+from dovetail.snapshots.delta_rules import AFTER
+from dovetail.snapshots.iceberg_reader import EMPTY
+from dovetail.snapshots.plan import SnapshotNode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+RECORD = "dovetail.join"
+"""The entry of a snapshot's summary that has the record of the commit."""
+
+
+class IcebergSnapshotTarget:
+    """The Iceberg table that a plan is kept in. ``operator``: the subject of errors.
+
+    Raises ``PlanError`` for types that Iceberg does not store, and for nested keys.
+    """
+
+    def __init__(self, operator: str, address: TableAddress, root: SnapshotNode) -> None:
+        columns = StructType([*root.key.fields, *root.values.fields])
+        refuse_nested_keys(operator, columns, root.key.names)
+        schema = stored_schema(operator, columns)
+        self._target = IcebergTarget(operator, address, schema, "fail", (), evolve=False)
+        self._schema = arrow_schema(schema)
+        self._records = CommitRecords(operator, root)
+        self._root = root
+
+    def exists(self) -> bool:
+        """Say whether the table exists and has a snapshot. One without may be taken."""
+        return self._has_table() and self._open().current_snapshot() is not None
+
+    def standing(self) -> Standing:
+        """Return the target's present snapshot and the versions that it covers.
+
+        Raises ``TargetError`` if the target belongs to another plan, or if others changed it since.
+        """
+        table = self._open()
+        newer: list[Snapshot] = []
+        for snapshot, record in _commits(table):
+            if record is None:
+                newer.append(snapshot)
+                continue
+            self._records.refuse_other_plan(record)
+            self._refuse_columns(table)
+            self._refuse_changed([*newer, *_between(table, record["base"], snapshot)])
+            return Standing((newer or [snapshot])[0].snapshot_id, covered_by_id(record))
+        raise self._records.unrecorded
+
+    def belongs(self) -> bool:
+        """Say whether any commit in the table's history is of a join over snapshots."""
+        return any(record is not None for _, record in _commits(self._open()))
+
+    def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
+        """Write all rows as one commit, and return it. ``replace``: True to replace the rows of a
+        table that exists.
+
+        Raises ``TargetError`` if a table that exists has other columns.
+        """
+        from dovetail.iceberg.replacement import all_files
+
+        if not (replace or self._has_table()):
+            self._target.create()
+        table = self._open()
+        self._refuse_columns(table)
+        base = _present(table)
+        self._commit(table, rows.toArrow().cast(self._schema), all_files(table), versions, base)
+        return Commit(_present(table), self._records.named(versions))
+
+    def merge(
+        self, changes: DataFrame, keys: Keys, count: int, versions: Versions, base: int
+    ) -> Commit:
+        """Bring the target to the new versions in one commit, and return it.
+
+        ``changes``: ``delta_rules.pair`` of the root. ``keys``: the keys of the changes. ``count``:
+        the number of changes. ``base``: the snapshot to continue from. Raises ``TargetError`` if
+        another writer was faster.
+        """
+        names, values = self._root.key.names, self._root.values.names
+        rows = changes.select(
+            *map(quoted, names),
+            *(F.col(f"{AFTER}.{quoted(name)}").alias(name) for name in values),
+            F.col(AFTER).isNull().alias(DELETED),
+        ).toArrow()
+        table = self._open()
+        removed, coming = merged(table, rows, self._schema, names)
+        return self._committed(table, coming, removed, versions, base, count)
+
+    def advance(self, versions: Versions, base: int) -> Commit:
+        """Record that the target covers new versions if none of its rows change, by a snapshot with
+        the same rows. Return that commit. ``base``: the snapshot to continue from.
+
+        Raises ``TargetError`` if another writer was faster.
+        """
+        return self._committed(self._open(), self._schema.empty_table(), [], versions, base, 0)
+
+    def commits(self) -> Iterator[Commit]:
+        """Yield the commits of joins over snapshots in the table's history, the last one first."""
+        for snapshot, record in _commits(self._open()):
+            if record is not None:
+                yield Commit(snapshot.snapshot_id, covered_by_name(record))
+
+    def _committed(
+        self,
+        table: Table,
+        rows: pa.Table,
+        removed: Sequence[DataFile],
+        versions: Versions,
+        base: int,
+        count: int,
+    ) -> Commit:
+        if _present(table) != base:
+            raise self._records.overtaken
+        self._commit(table, rows, removed, versions, base)
+        return Commit(_present(table), self._records.named(versions), count)
+
+    def _commit(
+        self,
+        table: Table,
+        rows: pa.Table,
+        removed: Sequence[DataFile],
+        versions: Versions,
+        base: int,
+    ) -> None:
+        """Make a snapshot with a record. Raises ``TargetError`` if another writer was faster."""
+        from dovetail.iceberg.replacement import CONFLICTS, commit
+
+        summary = {RECORD: self._records.text(versions, base)}
+        try:
+            commit(table, rows, removed, summary=summary, properties={}, always=True)
+        except CONFLICTS as error:
+            raise self._records.overtaken from error
+        snapshot = table.current_snapshot()
+        if snapshot is None or (snapshot.parent_snapshot_id or EMPTY) != base:
+            raise self._records.overtaken
+
+    def _refuse_changed(self, snapshots: Sequence[Snapshot]) -> None:
+        """Raise ``TargetError`` if snapshots of other writers may have changed rows."""
+        from dovetail.iceberg.lineage import changes_rows
+
+        for snapshot in snapshots:
+            if changes_rows(snapshot):
+                raise self._records.foreign_change(f"snapshot {snapshot.snapshot_id} is")
+
+    def _refuse_columns(self, table: Table) -> None:
+        """Raise ``TargetError`` if a table has other columns than the join."""
+        from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
+
+        title, schema = self._target.title, self._target.schema
+        present = spark_schema(columns_in_arrow(title, table.schema().fields))
+        if _described(present) != _described(schema):
+            raise TargetError(
+                title,
+                f"the table has the columns {present.simpleString()}, and the join has "
+                f"{schema.simpleString()}",
+                "Drop it, or choose another table",
+            )
+
+    def _has_table(self) -> bool:
+        address = self._target.address
+        return address.open_catalog(self._target.title).table_exists(address.table)
+
+    def _open(self) -> Table:
+        return self._target.open()
+
+
+def _commits(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
+    """Yield the snapshots of a table from the present one backwards, each with its record."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        summary = snapshot.summary
+        yield snapshot, None if summary is None else record_of(summary.get(RECORD))
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+
+
+def _between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
+    """Yield the snapshots between a commit and the snapshot that it was made from."""
+    parent = end.parent_snapshot_id
+    while parent is not None and parent != base:
+        snapshot = table.snapshot_by_id(parent)
+        if snapshot is None:
+            return
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+
+
+def _described(columns: StructType) -> dict[str, str]:
+    """Return the type of each column by its name, in Spark's words."""
+    return {field.name: field.dataType.simpleString() for field in columns}
+
+
+def _present(table: Table) -> int:
+    """Return the id of the present snapshot, 0 for none."""
+    snapshot = table.current_snapshot()
+    return EMPTY if snapshot is None else snapshot.snapshot_id
