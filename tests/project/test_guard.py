@@ -13,6 +13,11 @@ from benchmarks import guard
 NAME = "aggregate_small"
 
 
+@pytest.fixture(autouse=True)
+def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "SIZES", {"large": (1_000, 1), "small": (100, 2)})
+
+
 def run(floor: float, folder: Path, *arguments: str) -> dict[str, float]:
     floors = folder / "floors.json"
     floors.write_text(json.dumps({NAME: floor}))

@@ -1,7 +1,8 @@
-"""The documentation as a site, built once for the tests of a process."""
+"""The documentation as a site, built once for the tests of all processes."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -16,7 +17,18 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly: a warning, such as of a broken link or anchor, fails."""
     pytest.importorskip("mkdocs", reason="needs the dependency group docs: ./dev test installs it")
-    folder = tmp_path_factory.mktemp("site")
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "site").exists():
+            _build(shared / "building")
+            (shared / "building").rename(shared / "site")
+    return shared / "site"
+
+
+def _build(folder: Path) -> None:
+    """Build the site into a folder."""
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)],
         cwd=ROOT,
@@ -26,4 +38,3 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert build.returncode == 0, build.stdout + build.stderr
-    return folder
