@@ -1,12 +1,17 @@
-"""Nexmark: auctions and bids in events a second and core, each result checked against DuckDB."""
+"""Nexmark: auctions and bids in events a second and core, each result checked against DuckDB.
+
+With ``--flink`` Apache Flink runs each query as well, on the same files and in turn. The ratio is
+that of whole runs, from the start of a query or job to its end. A first run is not counted.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +23,12 @@ import dovetail as dt
 from benchmarks import harness
 from benchmarks.nexmark.check import differences, rows_at_rest
 from benchmarks.nexmark.events import TURN, events
+from benchmarks.nexmark.flink_process import flink
+from benchmarks.nexmark.flink_queries import FLINK
 from benchmarks.nexmark.queries import QUERIES, SIDE_ROWS, Inputs, Query
 
 EVENTS, FILES = 2_000_000, 4
+KINDS = ("persons", "auctions", "bids")
 CORES = 2
 
 
@@ -28,20 +36,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=EVENTS, help=f"of all kinds ({EVENTS})")
     parser.add_argument("--rounds", type=int, default=2, help="counted runs of each query (2)")
     parser.add_argument("--queries", nargs="*", default=list(QUERIES), help="by default all")
+    parser.add_argument("--flink", action="store_true", help="beside Apache Flink")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     spark = harness.session(CORES)
     figures: dict[str, Any] = {}
     rows = [("query", "", "events/s and core", "rows at rest")]
-    with harness.workspace() as directory:
+    with (
+        harness.workspace() as directory,
+        harness.workspace() as flink_folder,
+        flink(flink_folder) if arguments.flink else nullcontext() as peer,
+    ):
         write(directory, arguments.events)
+        if arguments.flink:
+            rows[0] += ("Flink", "beside Flink")
+            for kind in (*KINDS, "side"):
+                (flink_folder / kind).symlink_to(directory / kind)
         for name in arguments.queries:
             query = QUERIES[name]
             count = check(spark, directory, name, query)
-            rate = median(measured(spark, directory, name, query, arguments.rounds)) / CORES
+            if peer is not None:
+                inputs = {kind: pq.read_table(directory / kind) for kind in (*KINDS, "side")}
+                peer.refuse_other_rows(FLINK[name], rows_at_rest(query, inputs), inputs)
+            runs, peer_s = [], []
+            for index in range(arguments.rounds + 1):
+                runs.append(measured(spark, directory, f"{name}-{index}", query))
+                if peer is not None:
+                    peer_s.append(peer.seconds(FLINK[name]))
+                    harness.note(f"    Flink {peer_s[-1]:.1f} s, we {runs[-1].whole_s:.1f} s")
+            per_core = events_in(directory) / CORES
+            rate = per_core / median(run.batches_s for run in runs[1:])
             figures[f"{name}_events_per_s_and_core"] = round(rate)
-            rows.append((name, query.title, f"{rate:,.0f}", f"{count:,}"))
+            row: tuple[str, ...] = (name, query.title, f"{rate:,.0f}", f"{count:,}")
+            if peer is not None:
+                over = median(peer_s[1:]) / median(run.whole_s for run in runs[1:])
+                figures[f"{name}_over_flink"] = round(over, 2)
+                row += (f"{per_core / median(peer_s[1:]):,.0f}", f"{over:.2f}")
+            rows.append(row)
     spark.stop()
     harness.show(f"Nexmark, {arguments.events:,} events in {FILES} micro-batches", rows)
     return figures
@@ -107,28 +139,32 @@ def check(spark: SparkSession, directory: Path, name: str, query: Query) -> int:
     return len(expected)
 
 
-def measured(
-    spark: SparkSession, directory: Path, name: str, query: Query, rounds: int
-) -> Iterator[float]:
-    """Yield the events a second of each counted run: all events over the time of its micro-batches.
-    A first run is not counted.
-    """
-    total = sum(
-        pq.read_metadata(path).num_rows
-        for kind in ("persons", "auctions", "bids")
-        for path in (directory / kind).iterdir()
+class Run(NamedTuple):
+    """The seconds of one run of a query."""
+
+    batches_s: float
+    """Those of its micro-batches."""
+    whole_s: float
+    """Those from its start to its end."""
+
+
+def measured(spark: SparkSession, directory: Path, name: str, query: Query) -> Run:
+    """Run a query into nowhere."""
+    begun = perf_counter()
+    topology = query.topology(read(spark, directory))
+    options: dict[str, Any] = {"emit": "batch"} if isinstance(topology, dt.Table) else {}
+    timed = harness.timed(
+        lambda path: topology.write_stream(
+            harness.Nowhere(), checkpoint=path, trigger={"availableNow": True}, **options
+        ),
+        directory / "checkpoints" / name,
     )
-    for index in range(rounds + 1):
-        topology = query.topology(read(spark, directory))
-        checkpoint = directory / "checkpoints" / f"{name}-{index}"
-        options = {"emit": "batch"} if isinstance(topology, dt.Table) else {}
-        timed = harness.timed(
-            lambda path, topology=topology, options=options: topology.write_stream(  # type: ignore[misc]
-                harness.Nowhere(), checkpoint=path, trigger={"availableNow": True}, **options
-            ),
-            checkpoint,
-        )
-        rate = 1000 * total / sum(timed.batch_ms)
-        harness.note(f"  {'run ' + str(index) if index else 'warm-up'}: {name} {rate:,.0f} /s")
-        if index:
-            yield rate
+    run = Run(sum(timed.batch_ms) / 1000, perf_counter() - begun)
+    harness.note(f"  {name}: {run.batches_s:.1f} s")
+    return run
+
+
+def events_in(directory: Path) -> int:
+    """Return the number of events in the files."""
+    paths = (path for kind in KINDS for path in (directory / kind).iterdir())
+    return sum(pq.read_metadata(path).num_rows for path in paths)
