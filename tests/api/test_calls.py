@@ -918,6 +918,7 @@ CALLS: dict[str, Call] = {
         evolve=FLAG,
         history=FLAG,
         track=line("None"),
+        late=line(wrong=("drop", "correct")),
         deletes=line(wrong=("drop",)),
         engine=line(wrong=("rust",)),
     ),

@@ -1,8 +1,8 @@
 """One micro-batch on its way into a Delta table.
 
 ``DeltaMerger.write`` has the steps of a micro-batch of a table's changes, in order. Calls go one
-way. This module decides. ``merge``, ``tombstones`` and ``versions`` make the commit. ``tables`` has
-the table.
+way. This module decides. ``merge``, ``tombstones``, ``versions`` and ``corrections`` make the
+commit. ``tables`` has the table.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
-from dovetail.io.sinks.delta import merge, tables, tombstones, versions
+from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
 from dovetail.io.sinks.delta.conflicts import conflicts_named
 from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
@@ -71,6 +71,8 @@ class DeltaMerger:
     """The columns whose changes make versions; empty if every upsert makes one."""
     marks: bool
     """Keep deleted rows, marked."""
+    corrects: bool
+    """With ``history``, late changes correct the past."""
     compact_every: int | None
     rewriter: Rewriter | None = None
     """What merges few rows in place of Spark; None to leave all to it."""
@@ -82,7 +84,7 @@ class DeltaMerger:
         """Merge one micro-batch, in one commit. A first one may take or replace the table before.
         Raises ``TargetError`` if another writer conflicts with it twice.
         """
-        target, table, keys, nulls = self.target, self.target.table, self.keys, self.nulls
+        target, table = self.target, self.target.table
         with conflicts_named(target.title):
             query = self.owner.query(batch.sparkSession)
             if self._session is None:
@@ -107,32 +109,7 @@ class DeltaMerger:
                 self._taken = True
 
             with delta_tables.setting(session, once):
-                if self.history:
-                    versions.merge_versions(
-                        session,
-                        batch,
-                        table,
-                        target.schema,
-                        keys,
-                        nulls=nulls,
-                        track=self.track,
-                        details=details,
-                    )
-                elif self.marks:
-                    tombstones.mark_changes(
-                        session, batch, table, target.schema, keys, nulls=nulls, details=details
-                    )
-                else:
-                    rewriter = self.rewriter
-                    merge.merge_changes(
-                        session,
-                        batch,
-                        table,
-                        keys,
-                        nulls=nulls,
-                        details=details,
-                        rewrite=None if rewriter is None else rewriter.merge,
-                    )
+                self._merge(session, batch, details)
 
             compacts = self.compact_every and (batch_id + 1) % self.compact_every == 0
             if self.rewriter is not None:
@@ -146,6 +123,30 @@ class DeltaMerger:
                 tables.clean_log(session, details["location"])
             tables.read_log_ahead(session, table)
 
+    def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
+        """Merge a micro-batch into the table, in one commit. ``details``: the table's details if
+        just read.
+        """
+        table, schema, keys, nulls = self.target.table, self.target.schema, self.keys, self.nulls
+        if self.corrects:
+            corrections.merge_corrections(
+                session, batch, table, schema, keys, nulls=nulls, details=details
+            )
+        elif self.history:
+            track = self.track
+            versions.merge_versions(
+                session, batch, table, schema, keys, nulls=nulls, track=track, details=details
+            )
+        elif self.marks:
+            tombstones.mark_changes(
+                session, batch, table, schema, keys, nulls=nulls, details=details
+            )
+        else:
+            rewrite = None if self.rewriter is None else self.rewriter.merge
+            merge.merge_changes(
+                session, batch, table, keys, nulls=nulls, details=details, rewrite=rewrite
+            )
+
     def _replace(self, session: SparkSession, batch: DataFrame, query: str) -> None:
         """Put the first micro-batch's rows in place of the table, in one commit."""
         schema, keys = self.target.schema, self.keys
@@ -155,7 +156,10 @@ class DeltaMerger:
             return
         # In the sink's own session, because the settings apply to all commits of a session.
         with kept(batch) as stored_batch, moved(stored_batch, session) as source:
-            new = versions.new_versions(source, schema, keys, self.track)
+            if self.corrects:
+                new = corrections.corrected_versions(source, schema, keys)
+            else:
+                new = versions.new_versions(source, schema, keys, self.track)
             self.target.replace(new, query)
 
 

@@ -33,6 +33,8 @@ Deletes: TypeAlias = Literal["remove", "mark"]
 """The effect of a delete on the row of its key."""
 Engine: TypeAlias = Literal["spark", "deltalake"]
 """What merges a few rows into a table."""
+Late: TypeAlias = Literal["append", "correct"]
+"""The place of a version whose change is older than the key's history."""
 _UNUSABLE = ("it cannot be used", "Give a Delta table's path or its name")
 
 
@@ -55,6 +57,7 @@ class DeltaSink:
     history: bool = False
     track: tuple[str, ...] = ()
     marks: bool = False
+    corrects: bool = False
     engine: Engine = "spark"
 
     @property
@@ -140,6 +143,7 @@ class DeltaSink:
             history=self.history,
             track=self.track,
             marks=self.marks,
+            corrects=self.corrects,
             compact_every=self.compact_every,
             rewriter=rewriter,
         )
@@ -194,6 +198,7 @@ def to_delta(
     evolve: bool = False,
     history: bool = False,
     track: ColumnNames | None = None,
+    late: Late = "append",
     deletes: Deletes = "remove",
     engine: Engine = "spark",
 ) -> DeltaSink:
@@ -235,6 +240,10 @@ def to_delta(
         With ``history``, the value columns whose changes make a version. A change of other
         columns alone replaces their values in the current version. By default every upsert
         makes a version.
+    late : {"append", "correct"}, default "append"
+        With ``history``, the place of a change that is older than its key's history.
+        ``"append"`` puts it at the end of the history. ``"correct"`` puts it at its event
+        time, where it cuts the version that was there.
     deletes : {"remove", "mark"}, default "remove"
         The effect of a delete. ``"remove"`` removes the row. ``"mark"`` keeps it with its
         last values, with true in the column ``_deleted`` and the time of the delete in
@@ -253,8 +262,9 @@ def to_delta(
     ------
     PlanError
         If not exactly one of ``path`` and ``table`` is given, or ``track`` without
-        ``history``, or ``deletes="mark"`` with it. If a retention is no span of
-        time, or ``log_retention`` is shorter than ``retention``. The start of a query
+        ``history``, or ``deletes="mark"`` with it. If ``late="correct"`` is given without
+        ``history``, or with ``track``. If a retention is no span of time, or
+        ``log_retention`` is shorter than ``retention``. The start of a query
         raises it for names and types of columns that Delta does not store. With ``history``
         it also refuses columns with the names of the three that are added. Tracked columns
         must be values that can be compared. ``engine="deltalake"`` is refused with
@@ -297,6 +307,11 @@ def to_delta(
     delete begins no other. A change that is not later than the version before it takes its
     place. Versions of no length are left out, and ``_valid_from`` does not decrease within
     a key. A batch is one commit, and repeating it changes nothing.
+
+    *Late changes.* With ``late="correct"``, a version begins at its change's time and ends at
+    the key's next change in time. The current version is the latest by event time. Of
+    several changes at one time the last one counts. A delete that ends no version is a row
+    of no length with nulls, which holds at no moment.
 
     *Tracked columns.* A change that leaves them as they are has no effect on times. The
     columns may be others at the next start, for the changes from then on.
@@ -349,6 +364,12 @@ def to_delta(
             "track= is given without history=True",
             "Give both, or leave it out: a table without history has current rows alone",
         )
+    if late == "correct" and (not history or track is not None):
+        raise PlanError(
+            "to_delta",
+            "late='correct' is given " + ("without history=True" if not history else "with track="),
+            "Give it with history=True alone: changes that begin no version leave no time behind",
+        )
     if history and deletes == "mark":
         raise PlanError(
             "to_delta",
@@ -376,5 +397,6 @@ def to_delta(
         history=history,
         track=tracked,
         marks=deletes == "mark",
+        corrects=late == "correct",
         engine=engine,
     )

@@ -85,7 +85,7 @@ def new_versions(
 ) -> DataFrame:
     """Return the rows of a new table with this schema: the versions that the changes make."""
     places = delta_tables.internal_names(keys, schema.names)
-    versions = _versions(_placed(changes, places), places, keys, track=track)
+    versions = _versions(placed(changes, places), places, keys, track=track)
     return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
 
@@ -96,8 +96,8 @@ def renewed_versions(
     with this schema. ``stored``: all versions that the table has of these keys.
     """
     places = delta_tables.internal_names(keys, schema.names)
-    ends = _ends(_stored(stored, places), places, keys)
-    actions = _versions(_placed(changes, places), places, keys, ends=ends)
+    ends = _ends(placed_versions(stored, places), places, keys)
+    actions = _versions(placed(changes, places), places, keys, ends=ends)
     rows = actions.where(F.col(CHANGE) != _DROP)
     return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
@@ -126,7 +126,7 @@ def merge_versions(
         if count == 0:
             return
         with moved(stored_changes, session) as source:
-            merge = _Merge(_placed(source, places), table, places, keys, nulls, track)
+            merge = _Merge(placed(source, places), table, places, keys, nulls, track)
             if not few:
                 with delta_upsert.for_many(session):
                     twice(merge.merge)
@@ -144,7 +144,7 @@ class _Merge:
     """A micro-batch's changes, to be merged into a table of versions."""
 
     changes: DataFrame
-    """Changes in the columns of ``_placed``."""
+    """Changes in the columns of ``placed``."""
     table: str
     places: Mapping[str, str]
     """The internal name of each column of the table, by its name."""
@@ -171,7 +171,7 @@ class _Merge:
         """
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
-        ends = _ends(_stored(stored, places), places, self.keys)
+        ends = _ends(placed_versions(stored, places), places, self.keys)
         with kept(
             _versions(self.changes, places, self.keys, ends=ends, track=self.track)
         ) as actions:
@@ -208,13 +208,13 @@ class _Merge:
             )
 
 
-def _placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+def placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a changelog's rows under the internal names ``places``."""
     columns = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
 
-def _stored(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
+def placed_versions(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a table's versions under the internal names ``places``."""
     return versions.select(*(F.col(quoted(name)).alias(at) for name, at in places.items()))
 

@@ -1,0 +1,198 @@
+"""A Delta table with all versions of each row, in which late changes correct the past.
+
+The law. A *point* is the last change of a key at one event time, by the order of the changelog. An
+upsert's version begins at its point's time and ends at the key's next point. So the table depends
+on the changes that have come. Their order matters among changes of one time only:
+
+| change, in order | versions after it                                       |
+|------------------|---------------------------------------------------------|
+| 10 Oslo          | Oslo, from 10                                           |
+| 30 Rome          | Oslo, 10 to 30; Rome, from 30                           |
+| 20 Bonn          | Oslo, 10 to 20; Bonn, 20 to 30; Rome, from 30           |
+| 25 delete        | Oslo, 10 to 20; Bonn, 20 to 25; Rome, from 30           |
+
+The table stores the points. A version's begin is an upsert. Its end is a delete, if no version
+begins there. A delete that ends no version is a row of no length, with nulls as values: an upsert
+may still come that it ends. The row goes when one does. No moment lies in a row of no length.
+
+A micro-batch reads the versions of its keys that end at its earliest time or later. Others keep
+their begin and their end. Merging a micro-batch again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from pyspark.sql.window import Window
+
+from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
+from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.io.sinks.delta.versions import (
+    ADDED_NAMES,
+    CURRENT,
+    VALID_FROM,
+    VALID_TO,
+    placed,
+    placed_versions,
+)
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import kept, moved
+
+_INSERT, _UPDATE, _DROP = "insert", "update", "drop"
+"""The actions on a row of the table."""
+_END, _BEGIN, _NEW = 0, 1, 2
+"""The ranks of a point at one time: the end of a stored row, the begin of one, a new change."""
+
+
+def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
+    """Return the rows of a new table with this schema: the versions that the changes make."""
+    places = delta_tables.internal_names(keys, schema.names)
+    rows = _actions(_new_points(changes, places), places, keys)
+    return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
+
+
+def merge_corrections(
+    session: SparkSession,
+    changes: DataFrame,
+    table: str,
+    schema: StructType,
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+    details: Row | None = None,
+) -> None:
+    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
+    none without changes.
+
+    ``session``: a session for this sink alone. ``nulls``: keys may have nulls in them. ``details``:
+    the table's details if just read.
+    """
+    places = delta_tables.internal_names(keys, schema.names)
+    with kept(changes) as stored_changes:
+        count, few = delta_upsert.measure(stored_changes)
+        if count == 0:
+            return
+        settings = (
+            delta_upsert.for_few(session, table, details) if few else delta_upsert.for_many(session)
+        )
+        with moved(stored_changes, session) as source, settings:
+            twice(_merge, _new_points(source, places), table, places, keys, nulls=nulls)
+
+
+def _merge(
+    points: DataFrame,
+    table: str,
+    places: Mapping[str, str],
+    keys: Sequence[str],
+    *,
+    nulls: bool,
+) -> None:
+    """Merge new points into a table by one MERGE. ``nulls``: keys may have nulls in them."""
+    key_names = {name: places[name] for name in keys}
+    pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
+    same = reduce(and_, [a.eqNullSafe(b) if nulls else a == b for a, b in pairs])
+    touched = [*delta_tables.near(points, key_names), _ends_since(points)]
+
+    stored = reduce(DataFrame.where, touched, points.sparkSession.table(table))
+    stored = stored.join(points.select(*key_names.values()).distinct(), same, "left_semi")
+    every = points.unionByName(
+        _stored_points(placed_versions(stored, places), places, keys), allowMissingColumns=True
+    )
+    with kept(_actions(every, places, keys)) as actions:
+        begun = F.col(VALID_FROM) == F.col(places[VALID_FROM])
+        (
+            actions.mergeInto(table, reduce(and_, [same, begun, *touched]))
+            .whenMatched(F.col(CHANGE) == _DROP)
+            .delete()
+            .whenMatched()
+            .update({quoted(n): F.col(at) for n, at in places.items() if n not in keys})
+            .whenNotMatched(F.col(CHANGE) == _INSERT)
+            .insert({quoted(name): F.col(internal) for name, internal in places.items()})
+            .merge()
+        )
+
+
+def _ends_since(points: DataFrame) -> Column:
+    """Return the condition that a row of a table ends at the first of the points or later."""
+    row = points.agg(F.unix_micros(F.min(TIMESTAMP)).alias("first_us")).first()
+    assert row is not None
+    first = F.timestamp_micros(F.lit(row["first_us"]))
+    return F.col(VALID_TO).isNull() | (F.col(VALID_TO) >= first)
+
+
+def _new_points(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+    """Return a changelog's rows as points, under the internal names ``places``."""
+    return placed(changes, places).withColumn("rank", F.lit(_NEW))
+
+
+def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Return the points that rows of a table stand for. ``stored``: rows under internal names.
+
+    The begin of a row has its end in ``until``, and true in ``has_row``.
+    """
+    begin, end = F.col(places[VALID_FROM]), F.col(places[VALID_TO])
+    is_delete = F.coalesce(begin == end, F.lit(False))
+    added = [places[name] for name in ADDED_NAMES]
+    begins = stored.select(
+        "*",
+        F.when(is_delete, DELETE).otherwise(UPSERT).alias(CHANGE),
+        begin.alias(TIMESTAMP),
+        F.lit(_BEGIN).alias("rank"),
+        end.alias("until"),
+        F.lit(True).alias("has_row"),
+    ).drop(*added)
+    ends = stored.where(begin < end).select(
+        *(places[name] for name in keys),
+        F.lit(DELETE).alias(CHANGE),
+        end.alias(TIMESTAMP),
+        F.lit(_END).alias("rank"),
+    )
+    return begins.unionByName(ends, allowMissingColumns=True)
+
+
+def _actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Return the actions on rows of the table: all its columns, and in ``_change`` insert, update
+    or drop. A row that stays as it is has none.
+
+    ``every``: the new points and the stored ones of their keys.
+    """
+    for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
+        if name not in every.columns:
+            every = every.withColumn(name, F.lit(None).cast(type_))
+    values = [at for name, at in places.items() if name not in (*keys, *ADDED_NAMES)]
+    own = [places[name] for name in keys]
+    points = every.groupBy(*own, TIMESTAMP).agg(
+        F.max_by(F.struct(*values, CHANGE, "rank"), F.struct("rank", POSITION)).alias("last"),
+        F.max("until").alias("until"),
+        F.coalesce(F.bool_or("has_row"), F.lit(False)).alias("has_row"),
+    )
+    points = points.select(*own, TIMESTAMP, "until", "has_row", "last.*")
+
+    ordered = Window.partitionBy(*own).orderBy(TIMESTAMP)
+    is_upsert = F.col(CHANGE) == UPSERT
+    follows_upsert = F.coalesce(F.lag(is_upsert).over(ordered), F.lit(False))
+    end = F.when(is_upsert, F.lead(TIMESTAMP).over(ordered)).otherwise(F.col(TIMESTAMP))
+    rows = points.select("*", end.alias("end"), (is_upsert | ~follows_upsert).alias("stays"))
+    differs = (F.col("rank") == _NEW) | ~F.col("until").eqNullSafe(F.col("end"))
+    action = (
+        F.when(F.col("stays") & ~F.col("has_row"), _INSERT)
+        .when(F.col("stays") & differs, _UPDATE)
+        .when(~F.col("stays") & F.col("has_row"), _DROP)
+    )
+    version_columns = {
+        VALID_FROM: F.col(TIMESTAMP),
+        VALID_TO: F.col("end"),
+        CURRENT: F.col("end").isNull(),
+    }
+    columns = [
+        version_columns.get(
+            name, F.col(at) if name in keys else F.when(is_upsert, F.col(at))
+        ).alias(at)
+        for name, at in places.items()
+    ]
+    return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())

@@ -1,0 +1,224 @@
+"""A Delta table of versions in which late changes correct the past: what it is, however changes are
+ordered and cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from bench.parameters import slow_after
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from small_session import with_delta
+
+import dovetail as dt
+from dovetail.base.columns import quoted
+from dovetail.errors import PlanError
+from dovetail.io.sinks.delta import corrections
+from dovetail.io.sinks.delta.versions import ADDED
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.sessions import apart
+
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+SETTINGS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+Rows = list[tuple[Any, ...]]
+
+
+class Change(NamedTuple):
+    """A change of a key at a second; ``value`` None with ``gone``: its delete."""
+
+    key: Any
+    second: int
+    value: int | None
+    gone: bool = False
+
+
+@pytest.fixture(scope="module")
+def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which must have been started with Delta Lake."""
+    yield from with_delta(spark, SETTINGS)
+
+
+def model(changes: Sequence[Change]) -> Rows:
+    """The last change of each key and second, in the order of time: an upsert holds until the next
+    one. A delete that follows no upsert is a row of no length.
+    """
+    points: dict[Any, dict[int, Change]] = {}
+    for change in changes:
+        points.setdefault(change.key, {})[change.second] = change
+    rows: Rows = []
+    for key, by_second in points.items():
+        before: Change | None = None
+        seconds = sorted(by_second)
+        for second, after in zip(seconds, [*seconds[1:], None], strict=True):
+            change = by_second[second]
+            if not change.gone:
+                rows.append((key, change.value, second, after))
+            elif before is None or before.gone:
+                rows.append((key, None, second, second))
+            before = change
+    return sorted(rows, key=repr)
+
+
+def test_the_model_by_hand() -> None:
+    late = [Change("a", 10, 1), Change("a", 30, 3), Change("a", 20, 2)]
+    assert model(late) == [("a", 1, 10, 20), ("a", 2, 20, 30), ("a", 3, 30, None)]
+    assert model([*late, Change("a", 25, None, gone=True), Change("a", 10, 4)]) == [
+        *(("a", 2, 20, 25), ("a", 3, 30, None), ("a", 4, 10, 20))
+    ]
+    first = [Change("b", 9, None, gone=True), Change("b", 5, None, gone=True)]
+    assert model(first) == [("b", None, 5, 5), ("b", None, 9, 9)]
+    assert model([*first, Change("b", 7, 1)]) == [("b", 1, 7, 9), ("b", None, 5, 5)]
+
+
+def moment(second: int) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def second(time: datetime | None) -> int | None:
+    return None if time is None else round((time.astimezone(timezone.utc) - START).total_seconds())
+
+
+def read(spark: SparkSession, path: Path | str, key: str = "id") -> Rows:
+    """The table as the model has it; that what it says of currency is so."""
+    rows = spark.read.format("delta").load(str(path)).toArrow().to_pylist()
+    assert all(row["_current"] == (row["_valid_to"] is None) for row in rows)
+    return sorted(
+        (
+            (row[key], row["v"], second(row["_valid_from"]), second(row["_valid_to"]))
+            for row in rows
+        ),
+        key=repr,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seed", "few", "nulls", "key"),
+    slow_after(1, [(0, True, True, "id"), (1, False, False, "a`b.c"), (2, False, True, "until")]),
+)
+def test_versions_lie_where_their_times_are_however_changes_come(
+    delta_spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    few: bool,
+    nulls: bool,
+    key: str,
+) -> None:
+    """Times are drawn without order, and repeat; deletes come first and twice. Each micro-batch is
+    merged twice, with nothing that keeps the second merge from its work.
+    """
+    if not few:
+        monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
+    rng = random.Random(seed)
+    keys = [*"abcd", None if nulls else "e"]
+    changes = [
+        Change(rng.choice(keys), rng.randrange(25), *((None, True) if gone else (at,)))
+        for at in range(100)
+        for gone in [rng.random() < 0.35]
+    ]
+    own = apart(delta_spark)
+    delta_tables.tune(own)
+    declared = f"{quoted(key)} string, v long"
+    schema = StructType([*StructType.fromDDL(declared), *ADDED])
+    path = tmp_path / "table"
+    table = delta_tables.named(str(path))
+    delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
+
+    def frame(first: int, last: int) -> DataFrame:
+        rows = [
+            (c.key, c.value, "delete" if c.gone else "upsert", moment(c.second), at)
+            for at, c in enumerate(changes[first:last], first)
+        ]
+        rng.shuffle(rows)
+        return delta_spark.createDataFrame(
+            rows, f"{declared}, _change string, _timestamp timestamp, _position long"
+        )
+
+    cuts = [0, *sorted(rng.sample(range(1, 100), 2)), 100]
+    for first, last in pairwise(cuts):
+        for _ in range(2):
+            corrections.merge_corrections(
+                own, frame(first, last), table, schema, [key], nulls=nulls
+            )
+        assert read(delta_spark, path, key) == model(changes[:last])
+    whole = corrections.corrected_versions(frame(0, 100), schema, [key])
+    whole.write.format("delta").save(str(tmp_path / "whole"))
+    assert read(delta_spark, tmp_path / "whole", key) == model(changes)
+
+
+def written(
+    spark: SparkSession, folder: Path, checkpoint: str, *coming: Change, **options: Any
+) -> Rows:
+    """The table after a query of the checkpoint has read these changes, too."""
+    rows = [(c.key, c.value, moment(c.second), c.gone) for c in coming]
+    schema = "id string, v long, at timestamp, gone boolean"
+    source = folder / checkpoint / "in"
+    frame = spark.createDataFrame(rows, schema)
+    frame.coalesce(1).write.mode("append").parquet(str(source))
+    table = dt.Table.from_changelog(
+        spark.readStream.schema(schema).parquet(str(source)),
+        key="id",
+        timestamp="at",
+        deleted="gone",
+        name="t",
+    )
+    table.write_stream(
+        dt.to_delta(folder / "target", history=True, **options),
+        checkpoint=str(folder / checkpoint / "state"),
+        trigger={"availableNow": True},
+        buckets=2,
+    ).awaitTermination()
+    return read(spark, folder / "target")
+
+
+def test_a_query_corrects_versions_that_another_one_has_written_in_order(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    run = partial(written, delta_spark, tmp_path)
+    in_order = [Change("a", 10, 1), Change("a", 30, 3), Change("b", 5, 1)]
+    assert run("first", *in_order) == model(in_order)
+    late = [
+        *(Change("a", 20, 2), Change("b", 40, None, gone=True), Change("b", 3, 0)),
+        *(Change("c", 50, None, gone=True), Change("a", 30, 4)),
+    ]
+    assert run("second", *late, existing="adopt", late="correct") == [
+        *(("a", 1, 10, 20), ("a", 2, 20, 30), ("a", 4, 30, None)),
+        *(("b", 0, 3, 5), ("b", 1, 5, 40), ("c", None, 50, 50)),
+    ]
+
+
+@pytest.mark.slow
+def test_a_query_starts_again_and_replaces(delta_spark: SparkSession, tmp_path: Path) -> None:
+    run = partial(written, delta_spark, tmp_path)
+    first = [Change("a", 10, 1), Change("c", 50, None, gone=True)]
+    assert run("first", *first, late="correct") == [("a", 1, 10, None), ("c", None, 50, 50)]
+    assert run("first", Change("c", 45, 1), late="correct") == [
+        *(("a", 1, 10, None), ("c", 1, 45, 50))
+    ]
+    replaced = [Change("a", 9, 1), Change("a", 7, 2), Change("d", 1, None, gone=True)]
+    assert run("second", *replaced, existing="replace", late="correct") == [
+        *(("a", 1, 9, None), ("a", 2, 7, 9), ("d", None, 1, 1))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "late='correct' is given without history=True"),
+        ({"history": True, "track": "v"}, "late='correct' is given with track="),
+    ],
+)
+def test_corrections_need_all_points_of_a_history(options: Any, problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        dt.to_delta("path", late="correct", **options)
