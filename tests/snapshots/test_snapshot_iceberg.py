@@ -85,7 +85,7 @@ class Lake:
 
     def assert_exact(self, joined: dt.SnapshotTable, format_: str) -> int:
         """Compare each commit of a target with the join of what it covers, and count them."""
-        commits = joined.commits(**self.target(format_))
+        commits, count = joined.commits(**self.target(format_)), 0
         for commit in commits:
             inputs = {
                 source.table_id: self.rows_at(source.name, commit.covered[source.name])
@@ -94,7 +94,8 @@ class Lake:
             columns = joined.plan.columns
             expected = counted(naive(joined.plan, inputs), columns)
             assert counted(self.stored(format_, commit.version), columns) == expected, commit
-        assert naive(joined.plan, inputs) or joined.plan.how == "inner"  # type: ignore[union-attr]
+            count += len(expected)
+        assert count
         return len(commits)
 
     def latest(self) -> dict[str, int]:

@@ -33,6 +33,12 @@ def cloned_session(session: SparkSession) -> SparkSession:
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
+def activate(session: SparkSession) -> None:
+    """Make a session the active one of this thread."""
+    spark: Any = session._jvm
+    spark.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+
+
 def has_read_all(query: StreamingQuery) -> bool:
     """Say whether a query has ended because nothing is left to read.
 

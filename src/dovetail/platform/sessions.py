@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
 
 from dovetail.platform import jvm
 
@@ -48,6 +49,17 @@ def apart(session: SparkSession) -> SparkSession:
     # Spark leaves this attribute out of the copy.
     cloned.release_session_on_close = untyped_session.release_session_on_close
     return cloned  # type: ignore[no-any-return]
+
+
+def register(session: SparkSession, source: type[DataSource]) -> None:
+    """Let a session know a data source, maybe once more.
+
+    Spark refuses a name that the thread's active session knows and this one does not. So this one
+    becomes the active one, as it does with each frame that is made of rows.
+    """
+    if not is_remote(session):
+        jvm.activate(session)
+    session.dataSource.register(source)
 
 
 def numbered(session: SparkSession, function: OfBatches) -> OfBatches:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
+from dovetail.platform.jvm import activate
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -128,6 +129,11 @@ def like(table: Table) -> Any:
 
 def test_columns_are_read_by_their_ids(query: Query) -> None:
     assert query.read(streaming=False).changelog().collect() == []
+    # A session that does not know the data source yet, while the active one does.
+    arguments: dict[str, Any] = {"catalog": query.catalog, "key": "id", "streaming": False}
+    other = dt.Table.from_iceberg(query.spark.newSession(), "shop.orders", **arguments)
+    assert other.changelog().collect() == []
+    activate(query.spark)
     query.table.append(rows((1, "a")))
     with query.table.update_schema() as update:
         update.rename_column("v", "w")

@@ -34,7 +34,7 @@ from dovetail.iceberg.catalogs import TableAddress
 from dovetail.io.sources.change_feed import COMMIT_TIME, COMMIT_VERSION, KIND, changes_of
 from dovetail.plan.types.arrow import arrow_schema, spark_schema
 from dovetail.plan.types.expressions import text_of
-from dovetail.platform.sessions import cores
+from dovetail.platform.sessions import cores, register
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -181,7 +181,7 @@ def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFra
     from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
     columns = spark_schema(columns_in_arrow(request.operator, request.schema.fields)).toNullable()
-    session.dataSource.register(IcebergSource)
+    register(session, IcebergSource)
     reader = session.readStream if streaming else session.read
     asked = reader.format(FORMAT).schema(StructType([*columns.fields, *_FEED.fields]))
     return asked.option(_REQUEST, request.to_json()).load()
