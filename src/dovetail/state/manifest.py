@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -32,6 +33,8 @@ NAME, PAGE = "manifest", "page-"
 FORMAT_VERSION = 4
 
 _PAGE = 32
+_entry = attrgetter(*(column.name for column in fields(Segment)))
+"""The stored form of a segment: its fields. ``astuple`` copies each value."""
 
 Segments: TypeAlias = "tuple[Segment, ...]"
 Logs: TypeAlias = "Mapping[int, tuple[int, int]]"
@@ -148,7 +151,7 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
         starts = range(0, whole, _PAGE)
         segments_by_page = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
         pages.update(segments_by_page)
-        return [list(segments_by_page), [astuple(segment) for segment in segments[whole:]]]
+        return [list(segments_by_page), [*map(_entry, segments[whole:])]]
 
     body = {
         "topology": manifest.topology,
@@ -169,7 +172,7 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
     if any(manifest.logs):
         body["logs"] = manifest.logs
     for name in pages.keys() - manifest.pages.keys():
-        blobs.put(name, _blob([astuple(segment) for segment in pages[name]]))
+        blobs.put(name, _blob([*map(_entry, pages[name])]))
     blobs.put(NAME, _blob(body))
     for name in manifest.pages.keys() - pages.keys():
         blobs.delete(name)
