@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.engine.batches.pieces import Piece, high_time_us
@@ -22,12 +26,14 @@ from dovetail.engine.idle import Idle
 from dovetail.engine.pack import PACKED, PackedRow, beat, unpack_piece
 from dovetail.physical.fragment import Fragment
 from dovetail.spark import task
-from dovetail.spark.execution.emission import Emission, in_pandas
+from dovetail.spark.execution.emission import Emission, Rows, in_pandas
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
+
+_PASSING_BYTES_MAX = 1 << 20
+"""The most bytes of passing rows that wait for the changes of their bucket."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +58,34 @@ class StageWork:
     ) -> Iterator[pd.DataFrame]:
         """Process one micro-batch of one bucket from its packed rows. Yield the rows that pass,
         then the changes; nothing is processed without rows of its own.
+
+        Few rows that pass come out in one frame with the first changes: Spark takes longer for a
+        frame than for what is in it.
         """
         spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
         begun_ns, passing_ns = perf_counter_ns(), 0
+        passing = PACKED.empty_table()
         for frame in rows:
-            stage_rows = frame
+            stage_rows = PackedRow.all_of(frame)
             if self.passes:
                 stage_rows, others = parted(frame, self.number)
-                if len(others):
+                passing = pa.concat_tables([passing, others])
+                if passing.nbytes > _PASSING_BYTES_MAX:
                     left_ns = perf_counter_ns()
-                    yield others
+                    yield in_pandas(passing)
                     passing_ns += perf_counter_ns() - left_ns
-            for row in PackedRow.all_of(stage_rows):
+                    passing = PACKED.empty_table()
+            for row in stage_rows:
                 spool.add(unpack_piece(row), row.payload)
             if "now_us" in frame:
                 now_us = int(frame["now_us"].iloc[0])
         receive_us = (perf_counter_ns() - begun_ns - passing_ns) // 1000
+        emitted: Iterator[Rows] = iter(())
         if spool.pieces:
-            yield from self.batch(label, spool.pieces, now_us, state, handle, receive_us)
+            emitted = self.batch(label, spool.pieces, now_us, state, handle, receive_us)
+        if len(passing):
+            emitted = _behind(passing, emitted)
+        yield from map(in_pandas, emitted)
 
     def batch(
         self,
@@ -79,7 +95,7 @@ class StageWork:
         state: Any,
         handle: Any,
         receive_us: int = 0,
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[Rows]:
         """Process one micro-batch of the bucket with this label and yield its changes and
         heartbeats.
 
@@ -94,11 +110,24 @@ class StageWork:
         done = replace(done, changes=_with_state_time(done, blobs))
         if self.timers and done.again_us is not None:
             _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
-        yield from map(in_pandas, self.emission.rows(done, label, high_time_us(pieces)))
+        yield from self.emission.rows(done, label, high_time_us(pieces))
         if done.time is not None:
             for reader, source_index in self.beats:
                 heard = Piece.beat(source_index, done.time.stream_us, heard_us=done.time.heard_us)
-                yield in_pandas(beat(reader, label, heard))
+                yield beat(reader, label, heard)
+
+
+def _behind(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield rows of ``PACKED`` that pass and those that a stage emits, the first of these together
+    with the passing ones.
+    """
+    first = next(emitted, None)
+    if first is not None:
+        if isinstance(first, pa.RecordBatch):
+            first = pa.Table.from_batches([first])
+        passing = pa.concat_tables([passing, first])
+    yield passing
+    yield from emitted
 
 
 def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:
@@ -117,10 +146,19 @@ def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
         handle.registerTimer(at_ms)
 
 
-def parted(frame: pd.DataFrame, stage_number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows of ``PACKED`` for a stage, and those for other stages."""
-    for_stage = frame["reader"] == stage_number
-    return frame[for_stage], frame.loc[~for_stage, PACKED.names]
+def parted(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
+    """Return the rows of ``PACKED`` for a stage, and those for other stages.
+
+    The columns are read as lists, since pandas takes long to make frames of a frame.
+    """
+    columns = {name: frame[name].tolist() for name in PACKED.names}
+    for_stage = [reader == stage_number for reader in columns["reader"]]
+    others = [
+        pa.array([*compress(columns[field.name], map(not_, for_stage))], field.type)
+        for field in PACKED
+    ]
+    rows = map(PackedRow._make, zip(*(columns[name] for name in PackedRow._fields), strict=True))
+    return compress(rows, for_stage), pa.table(others, schema=PACKED)
 
 
 @lru_cache(maxsize=64)

@@ -82,10 +82,11 @@ class BucketProcessor(StatefulProcessor):
         what it emits.
         """
         from dovetail.spark.execution import buckets
+        from dovetail.spark.execution.emission import in_pandas
 
         now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()
         work = buckets.work_of(self._work)
-        yield from work.batch(key[0], [], now_us, self._blobs, self._handle)
+        yield from map(in_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
 
     def close(self) -> None:
         """Release nothing: open files belong to the worker process.

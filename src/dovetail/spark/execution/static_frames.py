@@ -12,7 +12,7 @@ import pyarrow as pa
 from dovetail.engine import flow
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.fragment import process
-from dovetail.engine.pack import PACKED, PackedRow, unpack_piece
+from dovetail.engine.pack import unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
@@ -96,7 +96,7 @@ def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Seq
         import pandas as pd
 
         stage_rows, others = parted(rows, stage_number)
-        pieces = [unpack_piece(row) for row in PackedRow.all_of(stage_rows)]
+        pieces = [*map(unpack_piece, stage_rows)]
         first = [piece for piece in pieces if held and piece.source not in held]
         rest = [piece for piece in pieces if not held or piece.source in held]
         # The end of the input, which ends all waiting.
@@ -108,7 +108,7 @@ def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Seq
                 batches = [emitted] if isinstance(emitted, pa.RecordBatch) else emitted.to_batches()
                 tables.append(pa.Table.from_batches(batches, emitted.schema))
         if len(others):
-            tables.append(pa.Table.from_pandas(others, PACKED, preserve_index=False))
+            tables.append(others)
         return in_pandas(pa.concat_tables(tables)) if tables else pd.DataFrame()
 
     return run
