@@ -345,8 +345,8 @@ FAULTS = [
     Fault(
         "changes: the new row comes before the old one",
         "operators.row_changes",
-        "self.event[change]] + is_new",
-        "self.event[change]] - is_new",
+        "2 * place + is_new",
+        "2 * place - is_new",
     ),
     Fault(
         "unions: rows of the second input are those of the first",
@@ -420,8 +420,8 @@ FAULTS = [
     Fault(
         "stars: a dimension's change does not count as its own",
         "operators.stars.dimensions",
-        "2 * (dimension_number + 1) + by_change.astype(np.int64)",
-        "2 * (dimension_number + 1) + 0 * by_change.astype(np.int64)",
+        "2 * (dimension + 1) + by_change.astype(np.int64)",
+        "2 * (dimension + 1) + 0 * by_change.astype(np.int64)",
     ),
     Fault(
         "stars: the row of a dimension is taken from before the moment",

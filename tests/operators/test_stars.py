@@ -19,46 +19,77 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.physical import planner
 from dovetail.physical.fragment import Emit
+from dovetail.physical.specs.star import shared_columns
 
+TEXT, NUMBER = pa.string(), pa.int64()
 RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "200")) // 5))
 SEED = int(os.environ.get("DOVETAIL_SEED", "7"))
 
 
-def tables(dimensions: int) -> dict[str, dt.Table]:
-    """The fact, with a foreign key to each dimension, and the dimensions."""
-    references = {f"r{n}": pa.string() for n in range(dimensions)}
+KINDS = {
+    "text": [pa.string()],
+    "number": [pa.int64()],
+    "both": [pa.int64(), pa.string()],
+    "pair": [pa.string(), pa.string()],
+}
+"""Types of keys that share columns, or parts of them."""
+
+
+def tables(kinds: list[str], versioned: list[bool]) -> dict[str, dt.Table]:
+    """The fact, with a foreign key to each dimension, and the dimensions. ``kinds``: those of their
+    keys. ``versioned``: whether each keeps a history.
+    """
+    references = {
+        f"r{n}_{part}": type_
+        for n, kind in enumerate(kinds)
+        for part, type_ in enumerate(KINDS[kind])
+    }
     columns = pa.schema({"id": pa.int64(), **references, "amount": pa.int64()})
     made = {"facts": testing.table("facts", key="id", schema=columns)}
-    for n in range(dimensions):
-        schema = pa.schema({f"k{n}": pa.string(), f"v{n}": pa.int64()})
-        made[f"d{n}"] = testing.table(f"d{n}", key=f"k{n}", schema=schema)
+    for n, kind in enumerate(kinds):
+        key = {f"k{n}_{part}": type_ for part, type_ in enumerate(KINDS[kind])}
+        schema = pa.schema({**key, f"v{n}": pa.int64()})
+        history = "10 seconds" if versioned[n] else None
+        made[f"d{n}"] = testing.table(f"d{n}", key=[*key], schema=schema, versioned=history)
     return made
 
 
-def joined(inputs: dict[str, dt.Table], hows: list[Any], *, twice: bool) -> dt.Table:
+def joined(
+    inputs: dict[str, dt.Table], kinds: list[str], hows: list[Any], *, twice: bool
+) -> dt.Table:
     """All dimensions; if ``twice``, the first one a second time in place of the last."""
     result, columns = inputs["facts"], [*inputs["facts"].plan.values.names]
     for n, how in enumerate(hows):
         again = twice and n == len(hows) - 1
         value = "v0" if again else f"v{n}"
         select = {name: f"left.{name}" for name in columns} | {f"w{n}": f"right.{value}"}
-        right = inputs["d0" if again else f"d{n}"]
-        result = result.join(right, on=f"r{n}", how=how, select=select)
+        right = 0 if again else n
+        on = {f"r{n}_{part}": f"k{right}_{part}" for part in range(len(KINDS[kinds[n]]))}
+        result = result.join(inputs[f"d{right}"], on=on, how=how, select=select)
         columns.append(f"w{n}")
     return result
 
 
-def record(choose: random.Random, inputs: dict[str, dt.Table]) -> tuple[str, dict[str, Any], bool]:
+def record(
+    choose: random.Random, inputs: dict[str, dt.Table], kinds: list[str]
+) -> tuple[str, dict[str, Any], bool]:
+    def key(name: str, kind: str, *, null: bool) -> dict[str, Any]:
+        values = [0, 1, 2, *([None] if null else [])]
+        drawn = (choose.choice(values) for _ in KINDS[kind])
+        return {
+            f"{name}_{part}": value if value is None or type_ == pa.int64() else "abc"[value]
+            for part, (type_, value) in enumerate(zip(KINDS[kind], drawn, strict=True))
+        }
+
     name = choose.choice(["facts", *inputs])
     deleted = choose.random() < 0.2
     if name == "facts":
         row: dict[str, Any] = {"id": choose.randrange(4), "amount": choose.randrange(3)}
-        for column in inputs:
-            if column != "facts":
-                row[f"r{column[1:]}"] = choose.choice(["a", "b", "c", None])
+        for n, kind in enumerate(kinds):
+            row |= key(f"r{n}", kind, null=True)
         return name, row, deleted
-    n = name[1:]
-    return name, {f"k{n}": choose.choice("abc"), f"v{n}": choose.randrange(3)}, deleted
+    n = int(name[1:])
+    return name, {**key(f"k{n}", kinds[n], null=False), f"v{n}": choose.randrange(3)}, deleted
 
 
 class Pair:
@@ -67,11 +98,14 @@ class Pair:
     def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.choose = random.Random(f"{SEED} {number}")
         dimensions = self.choose.randint(2, 4)
-        self.inputs = tables(dimensions)
         hows = [self.choose.choice(["inner", "left"]) for _ in range(dimensions)]
         twice = self.choose.random() < 0.3
+        self.kinds = [self.choose.choice([*KINDS]) for _ in range(dimensions)]
+        if twice:
+            self.kinds[-1] = self.kinds[0]
+        self.inputs = tables(self.kinds, [self.choose.random() < 0.2 for _ in self.kinds])
         self.emit: Emit = "batch" if number % 3 == 2 else "change"
-        topology = joined(self.inputs, hows, twice=twice)
+        topology = joined(self.inputs, self.kinds, hows, twice=twice)
         buckets = self.choose.choice([1, 3])
         self.star = testing.Driver(topology, emit=self.emit, buckets=buckets)
         assert len(self.star._root.plan.stages) == 3
@@ -82,7 +116,8 @@ class Pair:
         self.topology, self.time = topology, 0
 
     def batch(self) -> tuple[list[testing.Change], list[testing.Change]]:
-        records = [record(self.choose, self.inputs) for _ in range(self.choose.randint(1, 12))]
+        count = self.choose.randint(1, 12)
+        records = [record(self.choose, self.inputs, self.kinds) for _ in range(count)]
         outcomes = []
         times = [self.time + self.choose.randint(-3, 5) for _ in records]
         self.time = max(self.time, *times)
@@ -118,3 +153,16 @@ def test_a_star_emits_what_its_joins_emit_one_after_the_other(
         assert {k: v for k, v in rows[0].items() if v is not None} == {
             k: v for k, v in rows[1].items() if v is not None
         }
+
+
+@pytest.mark.parametrize(
+    ("keys", "types", "places"),
+    [
+        ([[TEXT], [TEXT]], [TEXT], ((0,), (0,))),
+        ([[TEXT], [TEXT, NUMBER], [NUMBER]], [TEXT, NUMBER], ((0,), (0, 1), (1,))),
+        ([[NUMBER], [TEXT, TEXT]], [NUMBER, TEXT, TEXT], ((0,), (1, 2))),
+        ([[NUMBER, TEXT], [TEXT, NUMBER]], [NUMBER, TEXT], ((0, 1), (1, 0))),
+    ],
+)
+def test_keys_share_columns_of_their_types(keys: Any, types: Any, places: Any) -> None:
+    assert shared_columns(keys) == (types, places)

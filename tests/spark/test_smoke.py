@@ -103,6 +103,16 @@ def by_foreign_key(world: World) -> dt.Table:
     return world.table("left").join(right, on="who", how="left", select=["left", "right"])
 
 
+def star(world: World) -> dt.Table:
+    """The same table twice, by one foreign key, as a star of two."""
+    right = world.table("right", "who")
+    once = world.table("left").join(
+        right, on="who", how="left", select={"who": "left.who", "left": "left.left"}
+    )
+    both = {"left": "left.left", "right": "right.right"}
+    return once.join(right, on="who", how="left", select=both)
+
+
 def aggregated(world: World) -> dt.Table:
     return world.table("left").group_by("who").agg(left=dt.sum("left"), right=dt.count())
 
@@ -156,6 +166,12 @@ KINDS: dict[str, tuple[Callable[[World], Any], Rows, Rows, list[tuple[Any, ...]]
     ),
     "stream-stream": (between_streams, {"left": LEFT}, {"right": RIGHT}, [(1, 1, 7)]),
     "foreign key": (by_foreign_key, {"left": LEFT}, {"right": RIGHT}, [(1, 1, None), (1, 1, 7)]),
+    "star": (
+        star,
+        {"left": LEFT, "right": [(1, "bob", 9, 0)]},
+        {"right": RIGHT, "left": [(1, "bob", 2, 2)]},
+        [(1, 1, None), (1, 1, None), (1, 1, 7), (1, 2, 9)],
+    ),
     "aggregate": (
         aggregated,
         {"left": [*LEFT, (2, "ann", 5, 0)]},
@@ -210,7 +226,7 @@ def test_a_kind_runs_and_goes_on(kind: str, spark: SparkSession, tmp_path: Path)
     dt.checkpoints.upgrade(
         spark, tmp_path / "checkpoint", tmp_path / "other", topology, buckets=buckets
     )
-    if kind == "foreign key":
+    if kind in ("foreign key", "star"):
         dt.checkpoints.repartition(spark, tmp_path / "other", partitions=3)
     world.write(then, 1)
     emitted = run("checkpoint")

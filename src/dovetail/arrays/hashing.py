@@ -133,6 +133,24 @@ def low_half(minor_hash: Ints) -> Ints:
     return minor_hash & _LOW
 
 
+def in_ranges(hash_: Ints, key_space: npt.NDArray[np.integer], spaces: int) -> Ints:
+    """Move the hashes of each of at least two key spaces into a range of their own. So keys of
+    different spaces have different hashes. Hashes keep their order, and lose their lowest bits.
+
+    ``key_space``: the number of each key's space, from 0 to ``spaces - 1``.
+
+    >>> top = in_ranges(np.array([-(2**63), 2**63 - 1, -(2**63)]), np.array([0, 0, 1]), 2)
+    >>> top.tolist() == [-(2**63), -1, 0]
+    True
+    """
+    bits = np.uint64((spaces - 1).bit_length())
+    sign = np.uint64(1 << 63)
+    within = (hash_.view(np.uint64) ^ sign) >> bits
+    ranged = within | (key_space.astype(np.uint64) << (np.uint64(64) - bits))
+    moved: Ints = (ranged ^ sign).view(np.int64)
+    return moved
+
+
 def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Compute Spark's ``xxhash64`` of each row's key: int64[n]. It works row by row, so use it for
     few rows.

@@ -67,11 +67,16 @@ class RowChanges:
         """Return the old rows ``of_old`` and the new rows ``of_new`` in the order of the records, a
         record's old row first. The result is the number of each change, and whether the row is its
         new one.
+
+        The masks may have all changes several times over. Then rows come in this order within each
+        repetition, and the numbers of changes go on from one to the next.
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
         is_new = np.arange(len(change)) >= np.count_nonzero(of_old)
-        arrival = self.events.arrival
-        order = argsort_distinct(2 * arrival[self.event[change]] + is_new, 2 * len(arrival))
+        arrival, count = self.events.arrival, max(len(self.event), 1)
+        repetition, row_change = np.divmod(change, count)
+        place = repetition * len(arrival) + arrival[self.event[row_change]]
+        order = argsort_distinct(2 * place + is_new, 2 * len(arrival) * (len(of_old) // count))
         return change[order], is_new[order]
 
     def keep(self, job: Job, store: TableStore) -> Counts:

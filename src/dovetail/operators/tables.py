@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.grouping import by_group_and_time
+from dovetail.arrays.grouping import by_group_and_time, stable_argsort
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, last_of_source
+from dovetail.base.columns import HASH
 from dovetail.laws.versioning import LATEST, batch_versions, within_retention
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, picked
@@ -32,9 +33,16 @@ TableStore = TableState | HistoryState
 
 def latest(store: TableStore, events: Timeline) -> Located:
     """Return the stored last row of each group, not present for a group without one."""
+    return latest_of(store, events.hash, events.keys)
+
+
+def latest_of(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
+    """Return the stored last row of each key, not present for a key without one. ``hash_``:
+    int64[n], non-decreasing; ``keys``: n distinct keys.
+    """
     if isinstance(store, TableState):
-        return store.locate(events.hash, events.keys)
-    return store.as_of(events.hash, events.keys, np.full(events.groups, LATEST))
+        return store.locate(hash_, keys)
+    return store.as_of(hash_, keys, np.full(len(hash_), LATEST))
 
 
 def time_of(located: Located) -> Ints:
@@ -124,13 +132,18 @@ def count_ignored(
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
     """Write a table's rows of this batch to its store: the last event per key or, if it is
-    versioned, each version. ``counted``: the events that are versions.
+    versioned, each version. ``counted``: the events that are versions. Groups of one source lie by
+    the hash of its rows, or nearly so.
     """
+    rows = job.batches[source].rows
     if isinstance(store, TableState):
         stored_event = last_of_source(events, source)
     else:
         stored_event = batch_versions(events, counted).event
-        hash_ = events.hash[events.group[stored_event]]
+    hash_ = rows.column(HASH).to_numpy()[events.row[stored_event]]
+    order = stable_argsort(hash_)
+    stored_event, hash_ = stored_event[order], hash_[order]
+    if not isinstance(store, TableState):
         stored_event = stored_event[by_group_and_time(hash_, events.event_time_us[stored_event])]
-    rows = job.batches[source].rows.select(range(len(store.schema)))
+    rows = rows.select(range(len(store.schema)))
     store.store(rows.take(pa.array(events.row[stored_event])))

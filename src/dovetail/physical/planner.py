@@ -38,7 +38,7 @@ from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs.delta_join import Settle, by_join_key, eventual, settled
 from dovetail.physical.specs.groups import Retract
-from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe
+from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe, shared_columns
 from dovetail.physical.stage import Port, Stage
 from dovetail.physical.stars import Star, star_answers, star_messages, star_of
 from dovetail.physical.windows import windowed
@@ -328,18 +328,20 @@ class _Planner:
             # No row refers to a row with a null in its key.
             dimensions.append(replace(read, meaning=replace(read.meaning, null_keys=False)))
         between = self.arrival.first_feeds(star.fact)
-        widths = tuple(len(columns) for columns in star.foreign)
-        types = [field.type for dimension in dimensions for field in dimension.shape.key_fields]
-        topology = f"{fingerprint(node)}.star"
+        types, places = shared_columns(
+            [[field.type for field in dimension.shape.key_fields] for dimension in dimensions]
+        )
+        # The number is that of the form in which a star stores its rows.
+        topology = f"{fingerprint(node)}.star2"
         subscribing = Operator(
-            law=StarSubscribe(widths),
+            law=StarSubscribe(places),
             sources=(key_source,),
             feeds=between,
             buckets=self.buckets,
         )
-        messages = star_messages(key_source, widths, types, between)
+        messages = star_messages(key_source, types, between)
         looking_up = Operator(
-            law=StarLookup(widths, len(primary)),
+            law=StarLookup(places, len(primary)),
             sources=(messages, *dimensions),
             emit=emit,
             feeds=between,

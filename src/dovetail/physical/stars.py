@@ -118,18 +118,17 @@ def _origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
 
 
 def star_messages(
-    keys: SourceSpec, widths: Sequence[int], types: Sequence[pa.DataType], carries: tuple[str, ...]
+    keys: SourceSpec, types: Sequence[pa.DataType], carries: tuple[str, ...]
 ) -> SourceSpec:
-    """Return the messages of the first stage as an input of the second: the columns of all foreign
-    keys, of which a message has those of one, then the key of the fact.
+    """Return the messages of the first stage as an input of the second: the number of a dimension,
+    its foreign key in the columns that all of them share, then the key of the fact.
 
-    ``keys``: the input of the first stage. ``widths``: the number of columns of each foreign key.
-    ``types``: the types of all of them. ``carries``: the arrival columns that rows bring.
+    ``keys``: the input of the first stage. ``types``: those of the shared columns
+    (``shared_columns``). ``carries``: the arrival columns that rows bring.
     """
-    foreign = [pa.field(foreign_name(n), type_) for n, type_ in enumerate(types)]
-    columns = [*foreign, *keys.shape.key_fields]
+    columns = [pa.field(foreign_name(n), type_) for n, type_ in enumerate([pa.int16(), *types])]
     instruction = (PLACE, EPOCH, INSTRUCTION)
-    return _between(keys, columns, sum(widths), instruction, carries)
+    return _between(keys, [*columns, *keys.shape.key_fields], len(columns), instruction, carries)
 
 
 def star_answers(

@@ -44,6 +44,7 @@ from dovetail.operators.job import Done, Job, output
 from dovetail.operators.joins.subscriptions import (
     References,
     Right,
+    RightRows,
     Subscriptions,
     SubscriptionStores,
     right_of,
@@ -124,7 +125,11 @@ class ForeignResults:
 
 
 def answered(
-    job: Job, law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
+    job: Job,
+    law: ForeignKeyJoinLaw,
+    events: Timeline,
+    table: RightRows,
+    subscriptions: Subscriptions,
 ) -> ForeignResults:
     """Return the result of each message: the left row with the right row that stands at the
     message. A message gives a tombstone only if its instruction says ``EMIT``, else nothing.
@@ -151,7 +156,7 @@ def answered(
 
 
 def fanned_out(
-    law: ForeignKeyJoinLaw, events: Timeline, table: Right, subscriptions: Subscriptions
+    law: ForeignKeyJoinLaw, events: Timeline, table: RightRows, subscriptions: Subscriptions
 ) -> ForeignResults:
     """Return a result for each pair of a right record that changes the table and a left row that
     then refers to it.

@@ -97,13 +97,7 @@ class SubscriptionStores:
 
         ``counted``: the events that the right table takes.
         """
-        rows = job.batches[0].rows
-        last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
-        row = subscriptions.reference[last] - subscriptions.pool.base
-        order = combined(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
-        arranged = np.argsort(order)
-        stored = rows.select(range(len(self.subscribed.schema))).take(pa.array(row[arranged]))
-        self.subscribed.store(stored.set_column(0, HASH, pa.array(order[arranged])))
+        keep_subscriptions(self.subscribed, subscriptions)
         keep(job, 1, self.right, events, counted)
         if self.counts is None or references is None:
             return
@@ -133,6 +127,17 @@ class SubscriptionStores:
         )
 
 
+def keep_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
+    """Store the last message of each subscription that the batch changes."""
+    rows = subscriptions.pool.rows
+    last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
+    row = subscriptions.reference[last] - subscriptions.pool.base
+    order = combined(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
+    arranged = np.argsort(order)
+    stored = rows.select(range(len(store.schema))).take(pa.array(row[arranged]))
+    store.store(stored.set_column(0, HASH, pa.array(order[arranged])))
+
+
 @dataclass(frozen=True)
 class References:
     """The numbers of left rows that refer to the right rows."""
@@ -146,22 +151,29 @@ class References:
 
 
 @dataclass(frozen=True)
-class Right:
-    """The right table along the timeline."""
+class RightRows:
+    """The rows of the right table that stand along the timeline."""
 
     counted: Mask
     """The events that the table takes."""
     changes: Ints
     """The events that change the table, ascending."""
     before: Ints
-    """Per event, the row before it: a reference into ``pool``, or ABSENT."""
+    """Per event, the row before it, or ABSENT."""
     after: Ints
-    """Per event, the row after it: a reference into ``pool``, or ABSENT."""
+    """Per event, the row after it, or ABSENT."""
     time_us: Ints
     """The time of each row, by reference."""
     stored: Mask
     """bool[groups]: there is a row from earlier batches."""
+
+
+@dataclass(frozen=True)
+class Right(RightRows):
+    """The right table along the timeline, with its values."""
+
     pool: Pool
+    """The rows that references name."""
     columns: range
     """The table's key and value columns, as numbers in ``pool``."""
 
@@ -235,7 +247,7 @@ class Subscriptions:
 #
 # So event 2 meets orders 2 and 1, and event 4 meets order 2. Of each pair the last line is stored.
 def subscriptions_of(
-    job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: Right
+    job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: RightRows
 ) -> Subscriptions:
     """Return the batch's messages and the stored subscriptions that the right table's changes meet.
     With ``emit="batch"``, include the subscriptions that messages replace.

@@ -1,21 +1,32 @@
 """The second stage of a star, on one bucket of foreign keys (``StarLookup``).
 
-Each dimension is a join by foreign key of its own (``operators.joins.foreign_key_join``). Its left
-rows are keys of the fact, without values, and all of them are preserved. The results are answers to
-those keys: the dimension's row, or that there is none.
+All dimensions are one join by foreign key (``operators.joins.foreign_key_join``), whose foreign key
+begins with the number of the dimension. Its left rows are keys of the fact, without values, and all
+of them are preserved. The results are answers to those keys: the dimension's row, or that there is
+none.
+
+Subscriptions to all dimensions lie in one store, the rows of each dimension in a store of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import last_of_each, stable_argsort
-from dovetail.arrays.timeline import ABSENT, Mask, Timeline, timeline
+from dovetail.arrays.hashing import in_ranges
+from dovetail.arrays.timeline import (
+    ABSENT,
+    Ints,
+    Mask,
+    SourceRows,
+    Timeline,
+    timeline,
+    versions,
+)
 from dovetail.base.columns import (
     DELETED,
     EPOCH,
@@ -23,190 +34,270 @@ from dovetail.base.columns import (
     HASH,
     INSTRUCTION,
     PLACE,
+    foreign_name,
     value_name,
 )
+from dovetail.laws.versioning import newest
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Cause, Done, Job
 from dovetail.operators.joins.foreign_key_join import ForeignResults, answered, fanned_out
 from dovetail.operators.joins.subscriptions import (
-    Right,
+    RightRows,
     Subscriptions,
-    SubscriptionStores,
-    right_of,
+    keep_subscriptions,
     subscriptions_of,
 )
-from dovetail.operators.stars.subscribe import DIMENSION_SHIFT
-from dovetail.operators.tables import count_ignored
-from dovetail.physical.fragment import Operator
+from dovetail.operators.tables import (
+    Pool,
+    TableStore,
+    count_ignored,
+    keep,
+    latest_of,
+    time_of,
+)
+from dovetail.operators.tables import counts as counts_of
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
-from dovetail.physical.specs.star import StarLookup, dimension_messages
+from dovetail.physical.specs.star import StarLookup, subscribing
 from dovetail.physical.specs.star import subscriptions_of as store_of
 from dovetail.state.runs import Runs
+from dovetail.state.table_state import TableState
 
 _ROWS_MAX = 50_000
 """The most answers in one table. It bounds memory, however many rows refer to one."""
 
 
 def run(job: Job, law: StarLookup) -> Done:
-    """Emit the answers of all dimensions, one dimension after the other, in chunks. With
+    """Emit the answers of all dimensions, in the order of the records, in chunks. With
     ``emit="batch"``, emit only the last answer to each key and foreign key.
     """
     if not job.any_rows:
         return Done(None, job.stores)
-    stores: dict[str, Runs] = dict(job.stores)
-    counts, chunks = Counts(), []
-    for dimension_number in range(len(law.widths)):
-        part = _part(job, law, dimension_number)
-        if part.any_rows:
-            answers, runs = _answers(job, part, dimension_number, counts)
-            chunks.append(answers)
-            stores |= _named(job, dimension_number, runs)
-    return Done(None, stores, chunks=chain.from_iterable(chunks), counts=counts)
-
-
-def _part(job: Job, law: StarLookup, dimension_number: int) -> Job:
-    """Return the job of dimension ``dimension_number``, from 0, as a join by foreign key."""
-    fact, dimension = job.sources[0], job.sources[dimension_number + 1]
-    messages = dimension_messages(fact, law.widths, dimension_number)
-    batch = job.batches[0]
-    instruction = batch.rows.column(INSTRUCTION).to_numpy()
-    which = np.flatnonzero(instruction >> DIMENSION_SHIFT == dimension_number)
-    rows = batch.rows.take(pa.array(which)).combine_chunks()
-    columns = {name: rows.column(name) for name in rows.schema.names}
-    columns[value_name(0, 0)] = rows.column(PLACE)
-    table = pa.table({name: columns[name] for name in messages.wire_schema.names})
-    names = {
-        ForeignKeyJoinLaw.SUBSCRIPTIONS: store_of(job.operator.names[dimension_number + 1]),
-        ForeignKeyJoinLaw.RIGHT: job.operator.names[dimension_number + 1],
-    }
-    times = job.manifest.stream_time_us
-    return replace(
-        job,
-        operator=Operator(
-            law=ForeignKeyJoinLaw(law.primary, "left"),
-            sources=(messages, dimension),
-            feeds=job.operator.feeds,
-            buckets=job.operator.buckets,
-        ),
-        sources=(messages, dimension),
-        batches=(batch.of(which, table), job.batches[dimension_number + 1]),
-        manifest=replace(job.manifest, stream_time_us=(times[0], times[dimension_number + 1])),
-        final_us=(job.final_us[0], job.final_us[dimension_number + 1]),
-        stores={name: job.stores[store] for name, store in names.items() if store in job.stores},
+    join, hashes = ForeignKeyJoinLaw(law.primary, "left"), _hashes(job)
+    job = _subscribing(job, law)
+    shape, name = job.sources[0].shape, store_of(job.sources[0].name)
+    subscribed = TableState(
+        shape.schema, shape.keys + law.primary, job.runs(name), job.blobs, job.cache
     )
-
-
-def _named(job: Job, dimension_number: int, runs: dict[str, Runs]) -> dict[str, Runs]:
-    """Return the stores of dimension ``dimension_number`` under their names in the star."""
-    name = job.operator.names[dimension_number + 1]
-    return {
-        store_of(name): runs[ForeignKeyJoinLaw.SUBSCRIPTIONS],
-        name: runs[ForeignKeyJoinLaw.RIGHT],
-    }
-
-
-def _answers(
-    job: Job, part: Job, dimension_number: int, counts: Counts
-) -> tuple[Iterator[pa.Table], dict[str, Runs]]:
-    """Return the answers of a dimension as tables, made on demand, and its stores after the batch.
-    Unused rows are added to ``counts``.
-    """
-    join = part.operator.law
-    assert isinstance(join, ForeignKeyJoinLaw)
-    stores = SubscriptionStores.of(part, join)
-    events = timeline([part.rows(0), part.rows(1)])
-    table = right_of(part, stores.right, events)
-    subscriptions = subscriptions_of(part, join, stores.subscribed, events, table)
-    to_messages = answered(part, join, events, table, subscriptions)
-    to_changes = fanned_out(join, events, table, subscriptions)
+    events = timeline(_rows(job, law))
+    dimensions = _Dimensions.of(job, law, events, hashes)
+    merged, table = dimensions.merged, dimensions.table
+    subscriptions = subscriptions_of(job, join, subscribed, merged, table)
+    to_messages = answered(job, join, merged, table, subscriptions)
+    to_changes = fanned_out(join, merged, table, subscriptions)
     results = ForeignResults.joined([to_messages, to_changes])
     by_change = np.repeat([False, True], [len(to_messages.event), len(to_changes.event)])
     order = stable_argsort((events.arrival[results.event] << 32) + results.rank)
     if job.operator.emit == "batch":
         order = order[last_of_each(subscriptions.pair[results.subscription[order]])]
-    tables = _tables(
-        job,
-        part,
-        dimension_number,
-        events,
-        table,
-        subscriptions,
-        results.of(order),
-        by_change[order],
-    )
-    stores.keep(part, events, table.counted, subscriptions, None)
-    current = np.zeros(len(events.row), np.bool_)
-    current[table.changes] = True
-    count_ignored(counts, part, 1, events, table.counted, current)
-    return tables, stores.runs
+    answers = _Answers(job, dimensions, subscriptions, results.of(order), by_change[order])
+    keep_subscriptions(subscribed, subscriptions)
+    counts = dimensions.keep(job, events)
+    stores = {name: subscribed.runs, **dimensions.runs(job)}
+    return Done(None, stores, chunks=answers.tables(job.causes(events)), counts=counts)
 
 
-def _tables(
-    job: Job,
-    part: Job,
-    dimension_number: int,
-    events: Timeline,
-    table: Right,
-    subscriptions: Subscriptions,
-    results: ForeignResults,
-    by_change: Mask,
-) -> Iterator[pa.Table]:
-    """Yield answers in tables of at most ``_ROWS_MAX`` rows, as the third stage reads them
-    (``physical.stars.star_answers``).
-
-    ``by_change``: the answers that changes of the dimension cause.
+def _subscribing(job: Job, law: StarLookup) -> Job:
+    """Return the job with the messages as the left rows of a join by foreign key. Their hashes are
+    told apart by dimension.
     """
-    causes = part.causes(events)
-    for start in range(0, len(results.event), _ROWS_MAX):
-        which = slice(start, start + _ROWS_MAX)
-        yield _table(
-            job,
-            dimension_number,
-            causes,
-            events,
-            table,
-            subscriptions,
-            results.of(which),
-            by_change[which],
-        )
-
-
-def _table(
-    job: Job,
-    dimension_number: int,
-    causes: Cause,
-    events: Timeline,
-    table: Right,
-    subscriptions: Subscriptions,
-    results: ForeignResults,
-    by_change: Mask,
-) -> pa.Table:
-    """Return some answers of dimension ``dimension_number``, from 0, as one table."""
-    count = len(results.event)
-    left = subscriptions.reference[results.subscription]
-    *primary, key_hash = subscriptions.pool.values(
-        left, [*subscriptions.primary, *subscriptions.values]
+    messages, batch = subscribing(job.sources[0]), job.batches[0]
+    columns = {name: batch.rows.column(name) for name in batch.rows.schema.names}
+    dimension = columns[foreign_name(0)].to_numpy()
+    columns[HASH] = pa.array(in_ranges(columns[HASH].to_numpy(), dimension, len(law.places)))
+    columns[value_name(0, 0)] = columns[PLACE]
+    rows = pa.table({name: columns[name] for name in messages.wire_schema.names})
+    return replace(
+        job,
+        sources=(messages, *job.sources[1:]),
+        batches=(replace(batch, rows=rows), *job.batches[1:]),
     )
-    place_hash = key_hash.to_numpy()
-    columns = {
-        HASH: key_hash,
-        EVENT_TIME: pa.array(events.event_time_us[results.event]),
-        DELETED: pa.array(results.right == ABSENT),
-    }
-    names = job.sources[0].shape.fields(job.sources[0].shape.value_columns)
-    columns |= zip((field.name for field in names), primary, strict=True)
-    for index, dimension in enumerate(job.sources[1:]):
-        fields = dimension.shape.user_fields
-        if index == dimension_number:
-            time_us = np.append(table.time_us, 0)[results.right]
-            values = [
-                pa.array(time_us, mask=results.right == ABSENT),
-                *table.pool.values(results.right, table.columns),
-            ]
-        else:
-            values = [pa.nulls(count, type_) for type_ in (pa.int64(), *(f.type for f in fields))]
-        columns |= {value_name(index + 1, n): column for n, column in enumerate(values)}
-    columns[EPOCH] = pa.array(results.epoch)
-    columns[INSTRUCTION] = pa.array(2 * (dimension_number + 1) + by_change.astype(np.int64))
-    columns |= causes.of(results.event).tied(place_hash).arrays
-    return pa.table(columns)
+
+
+def _rows(job: Job, law: StarLookup) -> list[SourceRows]:
+    """Return the rows of all sources under the keys of messages: the number of the dimension, then
+    the columns that the keys of all dimensions share.
+    """
+    messages = job.rows(0)
+    rows = [messages]
+    for dimension_number, places in enumerate(law.places):
+        of_dimension = job.rows(dimension_number + 1)
+        count = len(of_dimension)
+        dimension = np.full(count, dimension_number, np.int16)
+        keys = [pa.array(dimension), *(pa.nulls(count, key.type) for key in messages.keys[1:])]
+        for place, key in zip(places, of_dimension.keys, strict=True):
+            keys[1 + place] = key
+        hash_ = in_ranges(of_dimension.hash, dimension, len(law.places))
+        rows.append(replace(of_dimension, keys=keys, hash=hash_))
+    return rows
+
+
+# Customers have a row in state (group 0) and one in the batch, products two rows in the batch:
+#
+# | reference | row                     | dimension | in its pool |
+# |-----------|-------------------------|-----------|-------------|
+# | 0         | stored, group 0         | customers | 0           |
+# | 1         | none stored, group 1    | products  | 0           |
+# | 2         | row 0 of customers      | customers | 1           |
+# | 3         | row 0 of products       | products  | 1           |
+# | 4         | row 1 of products       | products  | 2           |
+@dataclass(frozen=True)
+class _Dimensions:
+    """The rows of all dimensions, as if they were one table: their rows of the batch lie one after
+    the other.
+    """
+
+    merged: Timeline
+    """The events, with all dimensions as source 1."""
+    table: RightRows
+    current: Mask
+    """The events that change a dimension."""
+    dimension: Ints
+    """int64[groups]: the dimension of each key, from 0."""
+    place: Ints
+    """int64[groups]: the number of each key among those of its dimension."""
+    first_row: Ints
+    """The first row of each dimension among those of the batch."""
+    stores: Sequence[TableStore]
+    pools: Sequence[Pool]
+    """The rows of each dimension."""
+
+    @classmethod
+    def of(cls, job: Job, law: StarLookup, events: Timeline, hashes: Sequence[Ints]) -> _Dimensions:
+        """Locate the stored rows of all keys of the batch. ``hashes``: those by which rows of each
+        source are stored.
+        """
+        batches = [batch.rows for batch in job.batches[1:]]
+        rows = np.array([len(batch) for batch in batches])
+        first_row = np.cumsum(rows) - rows
+        dimension = events.keys[0].to_numpy().astype(np.int64)
+        hash_ = _of_groups(events, hashes)
+        place, stored = np.zeros(events.groups, np.int64), np.zeros(events.groups, np.bool_)
+        time_us, stored_us = np.zeros(events.groups, np.int64), np.zeros(events.groups, np.int64)
+        stores, pools = [], []
+        for dimension_number, places in enumerate(law.places):
+            group = np.flatnonzero(dimension == dimension_number)
+            group = group[stable_argsort(hash_[group])]
+            store = job.table_store(dimension_number + 1)
+            keys = [events.keys[1 + n].take(pa.array(group)) for n in places]
+            located = latest_of(store, hash_[group], keys)
+            place[group], stored[group] = np.arange(len(group)), located.present
+            time_us[group], stored_us[group] = located.event_time_us, time_of(located)
+            stores.append(store)
+            pools.append(Pool(batches[dimension_number], located, len(group)))
+        counted, current = _counted(job, events, stored_us)
+        merged = replace(
+            events,
+            source=np.minimum(events.source, 1),
+            row=events.row + np.append(0, first_row)[events.source],
+        )
+        before, after = versions(merged, 1, stored, current)
+        times = [time_us, *(batch.column(EVENT_TIME).to_numpy() for batch in batches)]
+        table = RightRows(
+            counted, np.flatnonzero(current), before, after, np.concatenate(times), stored
+        )
+        return cls(merged, table, current, dimension, place, first_row, stores, pools)
+
+    def values(self, job: Job, dimension_number: int, refs: Ints) -> list[pa.Array]:
+        """Return the time and the columns of rows of a dimension, null for ABSENT.
+
+        ``refs``: references into the rows of all dimensions.
+        """
+        pool, groups = self.pools[dimension_number], len(self.place)
+        absent = refs == ABSENT
+        stored = np.append(self.place, 0)[np.minimum(refs, groups)]
+        in_batch = pool.base + refs - groups - self.first_row[dimension_number]
+        in_pool = np.where(refs < groups, stored, in_batch)
+        in_pool[absent] = ABSENT
+        columns = job.sources[dimension_number + 1].shape.user_columns
+        time_us = np.append(self.table.time_us, 0)[refs]
+        return [pa.array(time_us, mask=absent), *pool.values(in_pool, columns)]
+
+    def keep(self, job: Job, events: Timeline) -> Counts:
+        """Store the rows of the batch, and count the records that change nothing."""
+        counts, counted = Counts(), self.table.counted
+        for source, store in enumerate(self.stores, start=1):
+            keep(job, source, store, events, counted & (events.source == source))
+            count_ignored(counts, job, source, events, counted, self.current)
+        return counts
+
+    def runs(self, job: Job) -> dict[str, Runs]:
+        """Return the runs of each dimension's store, as the manifest records them."""
+        names = job.operator.names[1:]
+        return {name: store.runs for name, store in zip(names, self.stores, strict=True)}
+
+
+def _hashes(job: Job) -> list[Ints]:
+    """Return the hashes of each source's rows, of messages those of their foreign keys."""
+    return [batch.rows.column(HASH).to_numpy() for batch in job.batches]
+
+
+def _of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
+    """Return the value of each group's first event: int64[groups]. ``columns``: the values of each
+    source's rows.
+    """
+    lengths = np.array([len(column) for column in columns])
+    row = (np.cumsum(lengths) - lengths)[events.source] + events.row
+    of_groups: Ints = np.concatenate(columns)[row[events.start]]
+    return of_groups
+
+
+def _counted(job: Job, events: Timeline, stored_us: Ints) -> tuple[Mask, Mask]:
+    """Return the events that the dimensions' tables take, and those of them that change a table.
+
+    Of a versioned dimension only the latest versions change it. ``stored_us``: int64[groups], the
+    time of each stored row, ``NO_TIME`` for none.
+    """
+    counted, current = np.zeros((2, len(events.row)), np.bool_)
+    for source in range(1, len(job.sources)):
+        of_source = counts_of(job, events, source)
+        counted |= of_source
+        if job.sources[source].meaning.versioned_us is not None:
+            of_source = newest(events, of_source, stored_us)
+        current |= of_source
+    return counted, current
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The answers of a batch, in order."""
+
+    job: Job
+    dimensions: _Dimensions
+    subscriptions: Subscriptions
+    results: ForeignResults
+    by_change: Mask
+    """The answers that changes of a dimension cause."""
+
+    def tables(self, causes: Cause) -> Iterator[pa.Table]:
+        """Yield answers in tables of at most ``_ROWS_MAX`` rows, as the third stage reads them
+        (``physical.stars.star_answers``). ``causes``: those of the events.
+        """
+        for start in range(0, len(self.results.event), _ROWS_MAX):
+            part = slice(start, start + _ROWS_MAX)
+            yield self._table(self.results.of(part), self.by_change[part], causes)
+
+    def _table(self, results: ForeignResults, by_change: Mask, causes: Cause) -> pa.Table:
+        """Return some answers as one table."""
+        subscriptions, shape = self.subscriptions, self.job.sources[0].shape
+        left = subscriptions.reference[results.subscription]
+        *primary, key_hash = subscriptions.pool.values(left, shape.value_columns)
+        place_hash = key_hash.to_numpy()
+        group = self.dimensions.merged.group[results.event]
+        dimension = self.dimensions.dimension[group]
+        columns = {
+            HASH: key_hash,
+            EVENT_TIME: pa.array(self.dimensions.merged.event_time_us[results.event]),
+            DELETED: pa.array(results.right == ABSENT),
+        }
+        columns |= zip((field.name for field in shape.value_fields[:-1]), primary, strict=True)
+        for dimension_number in range(len(self.dimensions.stores)):
+            refs = np.where(dimension == dimension_number, results.right, ABSENT)
+            values = self.dimensions.values(self.job, dimension_number, refs)
+            columns |= {
+                value_name(dimension_number + 1, column_index): column
+                for column_index, column in enumerate(values)
+            }
+        columns[EPOCH] = pa.array(results.epoch)
+        columns[INSTRUCTION] = pa.array(2 * (dimension + 1) + by_change.astype(np.int64))
+        columns |= causes.of(results.event).tied(place_hash).arrays
+        return pa.table(columns)

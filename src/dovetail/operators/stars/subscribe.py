@@ -7,6 +7,8 @@ answers that there is no row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -27,9 +29,6 @@ from dovetail.operators.job import Done, Job
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.star import StarSubscribe
 
-DIMENSION_SHIFT = 3
-"""The bits of an instruction below the number of its dimension."""
-
 
 def run(job: Job, law: StarSubscribe) -> Done:
     """Emit the messages of each change, by dimension and then in the order of the records. Store
@@ -39,13 +38,7 @@ def run(job: Job, law: StarSubscribe) -> Done:
     if not job.any_rows:
         return Done(None, job.stores)
     changes = RowChanges.of(job, store)
-    first = job.sources[0].shape.value_columns.start
-    tables = []
-    for dimension_number, width in enumerate(law.widths):
-        columns = range(first, first + 1 + width)
-        tables.append(_messages(job, law, changes, dimension_number, columns))
-        first = columns.stop
-    rows = pa.concat_tables(tables).combine_chunks()
+    rows = _messages(job, law, changes)
     ignored = changes.keep(job, store)
     stores = {job.operator.names[0]: store.runs}
     return Done(rows if len(rows) else None, stores, counts=ignored)
@@ -60,57 +53,79 @@ def run(job: Job, law: StarSubscribe) -> Done:
 # | order 2 | customers | Ann        | no      |
 # | order 2 | products  | pen        | no      |
 #
-# Epochs count the messages to each dimension. They order the answers to one record.
-def _messages(
-    job: Job, law: StarSubscribe, changes: RowChanges, dimension_number: int, columns: range
-) -> pa.Table:
-    """Return the messages to one dimension, numbered from 0, as the second stage reads them.
-
-    ``columns``: the hash of the foreign key and its columns, as numbers in the input.
-    """
-    former = changes.pool.values(changes.old, columns)
-    present = changes.pool.values(changes.new, columns)
-    count = len(changes.event)
+# Epochs count the messages. They order the answers to one record.
+def _messages(job: Job, law: StarSubscribe, changes: RowChanges) -> pa.Table:
+    """Return the messages to all dimensions, as the second stage reads them."""
+    values = job.sources[0].shape.value_columns
+    count, dimensions = len(changes.event), len(law.places)
+    former, present = (
+        _by_dimension(changes.pool.values(refs, values), law.places)
+        for refs in (changes.old, changes.new)
+    )
+    was_null, is_null = (
+        np.concatenate([any_null(columns, count) for _, *columns in foreign])
+        for foreign in (former, present)
+    )
     sent = messages(
-        changes.old != ABSENT,
-        changes.new != ABSENT,
-        any_null(former[1:], count),
-        any_null(present[1:], count),
-        rows_equal(former[1:], present[1:]),
+        np.tile(changes.old != ABSENT, dimensions),
+        np.tile(changes.new != ABSENT, dimensions),
+        was_null,
+        is_null,
+        np.concatenate(
+            [rows_equal(old[1:], new[1:]) for old, new in zip(former, present, strict=True)]
+        ),
         left_preserved=True,
     )
     change, begun = changes.in_order(sent.ends, sent.fresh)
-    events, event = changes.events, changes.event[change]
+    dimension, row_change = np.divmod(change, max(count, 1))
+    events, event = changes.events, changes.event[row_change]
     group = events.group[event]
-    hash_, *foreign = old_or_new(former, present, change, begun)
+    hash_, *foreign = old_or_new(
+        _shared(former, law.places), _shared(present, law.places), change, begun
+    )
     place_hash = events.hash[group]
-    null = any_null(foreign, len(event))
-    shape = job.sources[0].shape
-    column_of = dict(enumerate(foreign, start=sum(law.widths[:dimension_number])))
-    positions = np.arange(len(event)) + 1 + job.manifest.position
+    null = np.where(begun, is_null[change], was_null[change])
     table = {
         HASH: pa.array(np.where(null, place_hash, hash_.fill_null(0).to_numpy())),
         EVENT_TIME: pa.array(events.event_time_us[event]),
         DELETED: pa.array(~begun),
     }
-    for index, type_ in enumerate(_foreign_types(shape.schema, shape.value_columns, law.widths)):
-        column = column_of.get(index)
-        table[foreign_name(index)] = pa.nulls(len(event), type_) if column is None else column
-    primary = [field.name for field in shape.key_fields]
+    keyed = [pa.array(dimension.astype(np.int16)), *foreign]
+    table |= {foreign_name(index): column for index, column in enumerate(keyed)}
+    primary = [field.name for field in job.sources[0].shape.key_fields]
     table |= zip(primary, (key.take(pa.array(group)) for key in events.keys), strict=True)
     table[PLACE] = pa.array(place_hash)
-    table[EPOCH] = pa.array(positions)
-    instruction = MOVED | (dimension_number << DIMENSION_SHIFT)
-    table[INSTRUCTION] = pa.array(np.full(len(event), instruction))
+    table[EPOCH] = pa.array(np.arange(len(event)) + 1 + job.manifest.position)
+    table[INSTRUCTION] = pa.array(np.full(len(event), MOVED))
     table |= job.causes(events).of(event).arrays
     return pa.table(table)
 
 
-def _foreign_types(schema: pa.Schema, values: range, widths: tuple[int, ...]) -> list[pa.DataType]:
-    """Return the types of all columns of foreign keys, without those of their hashes."""
-    types: list[pa.DataType] = []
-    first = values.start
-    for width in widths:
-        types += [schema.field(n).type for n in range(first + 1, first + 1 + width)]
-        first += 1 + width
-    return types
+def _by_dimension(
+    columns: Sequence[pa.Array], places: Sequence[Sequence[int]]
+) -> list[Sequence[pa.Array]]:
+    """Return for each dimension the hash of its foreign key, then the key's columns."""
+    ends = np.cumsum([1 + len(of_key) for of_key in places])
+    return [columns[end - 1 - len(of_key) : end] for end, of_key in zip(ends, places, strict=True)]
+
+
+def _shared(
+    foreign: Sequence[Sequence[pa.Array]], places: Sequence[Sequence[int]]
+) -> list[pa.Array]:
+    """Return the hashes of all dimensions' foreign keys, one dimension after the other, and their
+    columns (``shared_columns``). A column is null for a dimension that has none there.
+    """
+    shared = [pa.concat_arrays([hash_ for hash_, *_ in foreign])]
+    by_place = [
+        dict(zip(of_key, columns, strict=True))
+        for of_key, (_, *columns) in zip(places, foreign, strict=True)
+    ]
+    for place in range(1 + max(map(max, places))):
+        type_ = next(columns[place].type for columns in by_place if place in columns)
+        shared.append(
+            pa.concat_arrays(
+                columns[place] if place in columns else pa.nulls(len(hash_), type_)
+                for columns, (hash_, *_) in zip(by_place, foreign, strict=True)
+            )
+        )
+    return shared

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dovetail.base.columns import value_name
 from dovetail.laws.joins.table_join import How
-from dovetail.physical.source import ROW_COLUMNS, RowShape, SourceSpec
+from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs.law import Law, Sources, Store, not_latest, table_of
 
 
@@ -23,8 +23,8 @@ class StarSubscribe(Law):
 
     REASON: ClassVar[str] = "a row may change its foreign keys, so those that it had are needed"
 
-    widths: tuple[int, ...]
-    """The number of columns of each foreign key."""
+    places: tuple[tuple[int, ...], ...]
+    """For each dimension, the places of its foreign key's columns (``shared_columns``)."""
 
     whole_keys = True
 
@@ -39,27 +39,25 @@ class StarLookup(Law):
     """The dimensions by their keys: each answers the messages to it, and its own changes answer all
     rows of the fact that refer to them.
 
-    Source 0 has the messages, source n the rows of dimension n.
+    Source 0 has the messages to all dimensions, source n the rows of dimension n.
     """
 
     REASON: ClassVar[str] = "a change of a dimension's row needs all rows that refer to it"
 
-    widths: tuple[int, ...]
-    """The number of columns of each foreign key."""
+    places: tuple[tuple[int, ...], ...]
+    """For each dimension, the places of its key's columns (``shared_columns``)."""
     primary: int
     """The number of columns of the fact's key."""
 
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe two stores for each dimension: the fact's keys that refer to each row, and the
-        rows.
+        """Describe the store of the fact's keys by the rows that they refer to, and the stores of
+        the dimensions' rows.
         """
         fact, *dimensions = sources
-        stores = {}
+        stores = {subscriptions_of(fact.name): Store(f"keys of {fact.name} by row referred to")}
         for dimension_number, dimension in enumerate(dimensions, start=1):
-            referring = f"keys of {fact.name} that refer to each row"
-            stores[subscriptions_of(dimension.name)] = Store(referring)
             stores[dimension.name] = table_of(sources, dimension_number)
         return stores
 
@@ -132,23 +130,42 @@ class StarJoin(Law):
         return [sources[0].name]
 
 
-def dimension_messages(
-    messages: SourceSpec, widths: Sequence[int], dimension_number: int
-) -> SourceSpec:
-    """Return the messages to one dimension, as the input of a join by foreign key: its foreign key,
-    the key of the fact, and that key's hash as the only value.
+# Customers have a name, products a maker and a number, shops a number. Their keys share two places:
+#
+# | dimension | key           | 0: string | 1: int64 | places |
+# |-----------|---------------|-----------|----------|--------|
+# | customers | name          | name      |          | (0,)   |
+# | products  | maker, number | maker     | number   | (0, 1) |
+# | shops     | number        |           | number   | (1,)   |
+def shared_columns(
+    keys: Sequence[Sequence[pa.DataType]],
+) -> tuple[list[pa.DataType], tuple[tuple[int, ...], ...]]:
+    """Return the types of columns in which the keys of all dimensions have room, one key a row, and
+    the columns that each key takes.
 
-    ``dimension_number``: the number of the dimension, from 0.
+    ``keys``: the types of each key. A key takes the first columns of its types.
     """
-    fields = messages.shape.user_fields
-    first, count = sum(widths[:dimension_number]), sum(widths)
-    columns = [*fields[first : first + widths[dimension_number]], *fields[count:]]
-    columns.append(pa.field(value_name(0, 0), pa.int64()))
-    row_fields = [messages.shape.schema.field(name) for name in ROW_COLUMNS]
-    shape = RowShape(pa.schema([*row_fields, *columns]), keys=widths[dimension_number])
-    return SourceSpec(messages.name, shape, messages.meaning, messages.arrival)
+    types: list[pa.DataType] = []
+    places = []
+    for key in keys:
+        taken: list[int] = []
+        for type_ in key:
+            free = (n for n, other in enumerate(types) if other == type_ and n not in taken)
+            place = next(free, len(types))
+            types[place:] = types[place:] or [type_]
+            taken.append(place)
+        places.append(tuple(taken))
+    return types, tuple(places)
 
 
-def subscriptions_of(dimension: str) -> str:
-    """Return the name of the store of keys that refer to the rows of a dimension."""
-    return f"subscriptions to {dimension}"
+def subscribing(messages: SourceSpec) -> SourceSpec:
+    """Return the messages of a star as the left input of one join by foreign key: the number of the
+    dimension and the foreign key, the key of the fact, and that key's hash as the only value.
+    """
+    schema = messages.shape.schema.append(pa.field(value_name(0, 0), pa.int64()))
+    return replace(messages, shape=replace(messages.shape, schema=schema))
+
+
+def subscriptions_of(fact: str) -> str:
+    """Return the name of the store of keys of the fact that refer to rows of the dimensions."""
+    return f"subscriptions of {fact}"
