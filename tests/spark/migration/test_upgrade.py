@@ -364,3 +364,33 @@ def test_the_command_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         ("b", 5),
         ("c", 7),
     ]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_files_of_the_former_query_are_not_overwritten(shop: Shop, several: bool) -> None:
+    """Their numbers are taken, so micro-batches of the upgraded query would be lost."""
+    for name in ("shared", "own"):
+        (shop.folder / name).mkdir()
+
+    def run(checkpoint: str, folder: str) -> None:
+        sinks = [dt.to_parquet(shop.folder / folder)]
+        if several:
+            sinks.append(dt.to_memory(f"changes_{checkpoint}"))
+        dt.run(
+            {shop.orders(): sinks},
+            checkpoint=shop.folder / checkpoint,
+            buckets=2,
+            trigger={"availableNow": True},
+        ).awaitTermination()
+
+    run("old", "shared")
+    shop.write("orders", {"id": 9, "customer": "c", "amount": 9})
+    run("old", "shared")
+    old, new = (shop.folder / name for name in ("old", "new"))
+    dt.checkpoints.upgrade(shop.spark, old, new, shop.orders())
+    shop.write("orders", {"id": 10, "customer": "c", "amount": 10})
+    with pytest.raises(dt.errors.TargetError, match="micro-batches of this one would be lost"):
+        run("new", "shared")
+    run("new", "own")
+    rows = shop.spark.read.parquet(str(shop.folder / "own"))
+    assert [row.id for row in rows.where("_change = 'upsert'").collect()] == [10]

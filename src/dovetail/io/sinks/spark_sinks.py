@@ -32,6 +32,11 @@ _LIST, _BATCH = "_spark_metadata", "_batch"
 """The folder of Spark's list of valid files, and the column of micro-batches' folders."""
 KEY = "dovetail.key"
 """The metadata of a key column in the files' schema."""
+_OTHERS = (
+    "the folder has the changes of a query with another checkpoint, or of this one before it was "
+    "set back, so micro-batches of this one would be lost"
+)
+"""The problem of a folder whose numbers of micro-batches are taken."""
 _INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 """Spark's setting for the number of micro-batches between two full lists of its files."""
 
@@ -159,11 +164,12 @@ class ParquetSink:
         files = files_of(session)
         begun = files.has_files(f"{checkpoint}/offsets")
         make_folder(session, "to_parquet", "path=", self.path)
-        if not begun and files.has_files(f"{self.path}/{_LIST}"):
-            self._refuse(
-                "the folder has the changes of a query with another checkpoint, so Spark would "
-                "leave out as many of this one's micro-batches"
-            )
+        listed = f"{self.path}/{_LIST}"
+        if not begun and files.has_files(listed):
+            self._refuse(_OTHERS)
+        if begun and not is_remote(session):
+            numbers = [n for end in ("", ".compact") for n in files.numbers(listed, suffix=end)]
+            self._refuse_ahead(files, checkpoint, numbers)
         if files.has_named(self.path, f"{_BATCH}="):
             self._refuse("the folder has the changes of a query with several results")
         if begun and not is_remote(session):
@@ -178,7 +184,7 @@ class ParquetSink:
         """Raise ``TargetError`` if the folder has another query's changes."""
         files = files_of(session)
         if files.has_files(f"{self.path}/{_LIST}") or files.has_named(self.path, f"{_BATCH}="):
-            self._refuse("the folder has the changes of a query with another checkpoint")
+            self._refuse(_OTHERS)
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
         """Add empty entries to Spark's list for micro-batches that wrote nothing here.
@@ -218,7 +224,10 @@ class ParquetSink:
         if files.has_files(f"{self.path}/{_LIST}"):
             self._refuse("the folder has the changes of a query with one result")
         if not begun and files.has_named(self.path, f"{_BATCH}="):
-            self._refuse("the folder has the changes of a query with another checkpoint")
+            self._refuse(_OTHERS)
+        if begun and not is_remote(session):
+            names = (name.removeprefix(f"{_BATCH}=") for name in files.names(self.path))
+            self._refuse_ahead(files, checkpoint, [int(n) for n in names if n.isdigit()])
         return partial(self._write, node)
 
     def _write(self, node: Node, batch: DataFrame, batch_id: int) -> None:
@@ -232,6 +241,15 @@ class ParquetSink:
                 f"the files of micro-batch {batch_id} cannot be renamed to {_BATCH}={batch_id}",
                 "See what else writes the folder, and start the query again",
             )
+
+    def _refuse_ahead(self, files: Files, checkpoint: str, numbers: Sequence[int]) -> None:
+        """Raise ``TargetError`` if the folder has a micro-batch that the checkpoint, which has
+        begun, has not planned yet. It was made by an upgrade, or set back. Its next micro-batches
+        have numbers that are taken.
+        """
+        planned = max(files.numbers(f"{checkpoint}/offsets"))
+        if max(numbers, default=-1) > planned:
+            self._refuse(_OTHERS)
 
     def _refuse(self, problem: str) -> NoReturn:
         """Raise ``TargetError`` for the folder."""
