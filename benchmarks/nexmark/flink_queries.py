@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from benchmarks.nexmark.queries import SIDE_ROWS
+from benchmarks.nexmark.queries import QUERIES, SIDE_ROWS
 
 _TEN = "INTERVAL '10' SECOND"
 _WINDOW = "window_start, window_end"
 _TIMES = "window_start::TIMESTAMPTZ AS window_start, window_end::TIMESTAMPTZ AS window_end"
 _IN_TIME = "bids b JOIN auctions a ON b.auction = a.id WHERE b.`time` BETWEEN a.opens AND a.expires"
+_IN_MILLISECONDS = "SELECT * REPLACE (date_trunc('milliseconds', time) AS time) FROM bids"
 
 
 class FlinkQuery(NamedTuple):
@@ -97,8 +98,7 @@ FLINK: Mapping[str, FlinkQuery] = {
         "SELECT bidder, window_start::TIMESTAMPTZ AS window_start, "
         "window_end::TIMESTAMPTZ - INTERVAL '1 second' AS window_end, bids FROM flink",
         # Its event times have milliseconds.
-        "SELECT bidder, date_trunc('milliseconds', window_start) AS window_start, "
-        "date_trunc('milliseconds', window_end) AS window_end, bids FROM expected",
+        QUERIES["q11"].sql.replace("FROM bids", f"FROM ({_IN_MILLISECONDS})"),
     ),
     "q13": FlinkQuery(
         "SELECT b.auction, b.bidder, b.price, s.`value` FROM bids b JOIN side s "
