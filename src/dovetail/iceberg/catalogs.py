@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from dovetail.base.packages import package
 from dovetail.base.validation import Rule
 from dovetail.errors import ConfigurationError, line_of
 
@@ -97,11 +98,4 @@ class TableAddress:
 
 def refuse_without_pyiceberg(operator: str) -> None:
     """Raise ``ConfigurationError`` if the package pyiceberg is not installed."""
-    try:
-        import pyiceberg.catalog  # noqa: F401 -- asked whether it is there
-    except ImportError as error:
-        raise ConfigurationError(
-            operator,
-            "pyiceberg is not installed where it is needed",
-            "Install dovetail[iceberg] for the driver and the workers",
-        ) from error
+    package(operator, "iceberg", "pyiceberg.catalog")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.base.packages import package
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
-from dovetail.errors import ConfigurationError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
 from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
@@ -131,16 +131,7 @@ def _literal(value: Any) -> str:
 
 def _deltalake(title: str) -> Any:
     """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed."""
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError as error:
-        raise ConfigurationError(
-            title,
-            "deltalake is not installed where it is needed",
-            "Install dovetail[deltalake] for the driver and the workers",
-        ) from error
-    return deltalake
+    return package(title, "deltalake", "deltalake", "deltalake.exceptions")
 
 
 @validated

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dovetail.errors import ConfigurationError, PlanError
+from dovetail.base.packages import package
+from dovetail.errors import PlanError
 
 _GRACE_S = 1.0
 """The time in seconds that the server has after its own time-out, before the connection is cut."""
@@ -18,16 +19,7 @@ _GRACE_S = 1.0
 
 def psycopg_for(title: str) -> Any:
     """Return the package ``psycopg``. Raises ``ConfigurationError`` if it is not installed."""
-    try:
-        import psycopg
-        import psycopg.sql
-    except ImportError as error:
-        raise ConfigurationError(
-            title,
-            "psycopg is not installed where it is needed",
-            "Install dovetail[postgres] for the driver and the workers",
-        ) from error
-    return psycopg
+    return package(title, "postgres", "psycopg", "psycopg.sql")
 
 
 def refuse_names(title: str, dsn: str, table: str) -> None:

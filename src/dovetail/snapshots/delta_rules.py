@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from dovetail.base.columns import foreign_name, key_name, quoted, value_name
+from dovetail.base.columns import DELETED, foreign_name, key_name, quoted, value_name
 from dovetail.plan.select import row_columns
 from dovetail.snapshots.plan import LEFT_AGE, RIGHT_AGE, SIGN, SnapshotJoin, shell
 
@@ -133,6 +133,17 @@ def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
         F.max_by(F.when(F.col(SIGN) > 0, row), F.col(SIGN)).alias(AFTER),
     )
     return grouped.where(_differ(grouped))
+
+
+def after(changes: DataFrame, key: Sequence[str], values: Sequence[str]) -> DataFrame:
+    """Return the rows after changes, which are those of ``pair``: their key, their values, and
+    ``_deleted``, true and without values for a row that goes.
+    """
+    return changes.select(
+        *map(quoted, key),
+        *(F.col(f"{AFTER}.{quoted(name)}").alias(name) for name in values),
+        F.col(AFTER).isNull().alias(DELETED),
+    )
 
 
 def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dovetail.base.columns import DELETED, quoted
 from dovetail.errors import TargetError
 from dovetail.iceberg.catalogs import TableAddress
 from dovetail.io.sinks.iceberg.batch import merged
@@ -30,7 +28,7 @@ from dovetail.snapshots.commit_records import (
     record_of,
 )
 from dovetail.snapshots.delta_reader import Keys, Versions
-from dovetail.snapshots.delta_rules import AFTER
+from dovetail.snapshots.delta_rules import after
 from dovetail.snapshots.iceberg_reader import EMPTY
 from dovetail.snapshots.plan import SnapshotNode
 
@@ -111,11 +109,7 @@ class IcebergSnapshotTarget:
         another writer was faster.
         """
         names, values = self._root.key.names, self._root.values.names
-        rows = changes.select(
-            *map(quoted, names),
-            *(F.col(f"{AFTER}.{quoted(name)}").alias(name) for name in values),
-            F.col(AFTER).isNull().alias(DELETED),
-        ).toArrow()
+        rows = after(changes, names, values).toArrow()
         table = self._open()
         removed, coming = merged(table, rows, self._schema, names)
         return self._committed(table, coming, removed, versions, base, count)

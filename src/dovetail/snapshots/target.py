@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from dovetail.base.columns import DELETED, quoted
+from dovetail.base.columns import quoted
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.snapshots.commit_records import (
     Commit,
@@ -20,7 +20,7 @@ from dovetail.snapshots.commit_records import (
     record_of,
 )
 from dovetail.snapshots.delta_reader import Keys, Versions
-from dovetail.snapshots.delta_rules import AFTER
+from dovetail.snapshots.delta_rules import AFTER, after
 from dovetail.snapshots.plan import SnapshotNode
 
 if TYPE_CHECKING:
@@ -105,11 +105,7 @@ class SnapshotTarget:
         continue from. Delta refuses the transaction's number if another writer was faster.
         """
         names, values = self._root.key.names, self._root.values.names
-        rows = changes.select(
-            *map(quoted, names),
-            *(F.col(f"{AFTER}.{quoted(name)}").alias(name) for name in values),
-            F.col(AFTER).isNull().alias(DELETED),
-        )
+        rows = after(changes, names, values)
         few = count <= delta_upsert.ROWS_MAX and delta_upsert.measure(rows)[1]
         with self._committing(versions, base):
             if few and not delta_upsert.has_floats(rows.schema, names):

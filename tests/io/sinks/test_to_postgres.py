@@ -671,13 +671,13 @@ def test_a_server_that_goes_fails_the_query_without_secrets(
 
 def test_a_user_who_may_not_write_is_told_what_is_needed(place: Place) -> None:
     place.come((1, "a"))
-    place.sql("CREATE ROLE reader LOGIN")
-    owner, place.dsn = place.dsn, place.dsn.replace("user=dovetail", "user=reader")
+    place.sql("CREATE ROLE onlooker LOGIN")
+    owner, place.dsn = place.dsn, place.dsn.replace("user=dovetail", "user=onlooker")
     try:
         refused(place, "does not let this user write: permission denied", "GRANT it USAGE and")
     finally:
         place.dsn = owner
-        place.sql("DROP ROLE reader")
+        place.sql("DROP ROLE onlooker")
 
 
 def test_a_pooler_serves(place: Place, way: str, pooled: str) -> None:

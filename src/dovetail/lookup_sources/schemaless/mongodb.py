@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import Mask
+from dovetail.base.packages import package
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
-from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed, fitted, is_text
 from dovetail.lookup_sources.keys import grouped, in_calendar, numbered, refuse_types
@@ -263,16 +264,7 @@ def _refuse_fields(title: str, names: Iterable[str]) -> None:
 
 def _pymongo(title: str) -> Any:
     """Return the package ``pymongo``. Raises ``ConfigurationError`` if it is not installed."""
-    try:
-        import pymongo
-        import pymongo.errors
-    except ImportError as error:
-        raise ConfigurationError(
-            title,
-            "pymongo is not installed where it is needed",
-            "Install dovetail[mongodb] for the driver and the workers",
-        ) from error
-    return pymongo
+    return package(title, "mongodb", "pymongo", "pymongo.errors")
 
 
 @validated

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
+from dovetail.base.packages import package
 from dovetail.base.validation import Natural, Seconds, Text, validated
-from dovetail.errors import ConfigurationError, DataError, PlanError
+from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import fitted, is_text, parsed
 from dovetail.lookup_sources.keys import numbered, refuse_types
@@ -243,18 +244,7 @@ def _columns(title: str, pattern: str) -> list[str]:
 
 def _redis(title: str) -> Any:
     """Return the package ``redis``. Raises ``ConfigurationError`` if it is not installed."""
-    try:
-        import redis
-        import redis.backoff
-        import redis.exceptions
-        import redis.retry
-    except ImportError as error:
-        raise ConfigurationError(
-            title,
-            "redis is not installed where it is needed",
-            "Install dovetail[redis] for the driver and the workers",
-        ) from error
-    return redis
+    return package(title, "redis", "redis", "redis.backoff", "redis.exceptions", "redis.retry")
 
 
 @validated

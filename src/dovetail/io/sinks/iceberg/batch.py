@@ -86,7 +86,8 @@ class IcebergMerger:
                 keys = changes.select(*map(quoted, self.keys)).distinct().toArrow()
                 renew: Renew = partial(self._versions, changes, keys)
             else:
-                renew = partial(self._current, last_rows(changes.toArrow(), self.keys))
+                last = last_rows(changes.toArrow(), self.keys)
+                renew = partial(merged, changes=last, schema=self._schema, keys=self.keys)
 
             def merge(table: Table, summary: Mapping[str, str]) -> None:
                 self._merge(table, renew, query, summary, begun=batch_id > 0)
@@ -111,12 +112,6 @@ class IcebergMerger:
         if relation == "replaced":
             removed = all_files(table)
         commit(table, rows, removed, summary=summary, properties={QUERY: query})
-
-    def _current(self, changes: pa.Table, table: Table | None) -> Renewed:
-        """Return the files that the last changes of keys concern, and the rows in their place.
-        ``table``: None for a table without rows.
-        """
-        return merged(table, changes, self._schema, self.keys)
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Renewed:
         """Return the files with current versions of the changed ``keys``, and the rows in their

@@ -1,0 +1,28 @@
+"""Packages that only some users need, imported where they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from dovetail.errors import ConfigurationError
+
+
+def package(operator: str, extra: str, *modules: str) -> Any:
+    """Import the modules of a package, the package itself first, and return it.
+
+    ``operator``: what needs it. ``extra``: the extra of dovetail that brings it. Raises
+    ``ConfigurationError`` if it is not installed.
+
+    >>> package("orders", "none", "json", "json.decoder").loads("[1]")
+    [1]
+    """
+    try:
+        imported, *_ = [import_module(module) for module in modules]
+    except ImportError as error:
+        raise ConfigurationError(
+            operator,
+            f"{modules[0].partition('.')[0]} is not installed where it is needed",
+            f"Install dovetail[{extra}] for the driver and the workers",
+        ) from error
+    return imported
