@@ -149,12 +149,15 @@ def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
 def parted(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
     """Return the rows of ``PACKED`` for a stage, and those for other stages.
 
-    The columns are read as lists, since pandas takes long to make frames of a frame.
+    The columns are read as lists, since pandas takes long to make frames of a frame. A column of
+    text has NaN for null from pandas 3 on.
     """
     columns = {name: frame[name].tolist() for name in PACKED.names}
     for_stage = [reader == stage_number for reader in columns["reader"]]
     others = [
-        pa.array([*compress(columns[field.name], map(not_, for_stage))], field.type)
+        pa.array(
+            [*compress(columns[field.name], map(not_, for_stage))], field.type, from_pandas=True
+        )
         for field in PACKED
     ]
     rows = map(PackedRow._make, zip(*(columns[name] for name in PackedRow._fields), strict=True))
