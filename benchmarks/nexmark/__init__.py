@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from benchmarks import harness
-from benchmarks.nexmark.check import differences, rows_at_rest
+from benchmarks.flink.process import flink
+from benchmarks.nexmark.check import differences, queried, rows_at_rest
 from benchmarks.nexmark.events import TURN, events
-from benchmarks.nexmark.flink_process import flink
-from benchmarks.nexmark.flink_queries import FLINK
+from benchmarks.nexmark.flink_queries import FILE_FORMAT, FLINK, TABLES, FlinkQuery
 from benchmarks.nexmark.queries import QUERIES, SIDE_ROWS, Inputs, Query
 
 EVENTS, FILES = 2_000_000, 4
@@ -45,25 +45,23 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = [("query", "", "events/s and core", "rows at rest")]
     with (
         harness.workspace() as directory,
-        harness.workspace() as flink_folder,
-        flink(flink_folder) if arguments.flink else nullcontext() as peer,
+        flink() if arguments.flink else nullcontext() as peer,
     ):
         write(directory, arguments.events)
-        if arguments.flink:
+        if peer is not None:
             rows[0] += ("Flink", "beside Flink")
-            for kind in (*KINDS, "side"):
-                (flink_folder / kind).symlink_to(directory / kind)
+            for kind, columns in TABLES.items():
+                peer.declare(kind, columns, directory / kind, FILE_FORMAT)
         for name in arguments.queries:
             query = QUERIES[name]
             count = check(spark, directory, name, query)
             if peer is not None:
-                inputs = {kind: pq.read_table(directory / kind) for kind in (*KINDS, "side")}
-                peer.refuse_other_rows(FLINK[name], rows_at_rest(query, inputs), inputs)
+                refuse_other_rows(directory, FLINK[name], peer.rows(FLINK[name].sql), query)
             runs, peer_s = [], []
             for index in range(arguments.rounds + 1):
                 runs.append(measured(spark, directory, f"{name}-{index}", query))
                 if peer is not None:
-                    peer_s.append(peer.seconds(FLINK[name]))
+                    peer_s.append(peer.seconds(FLINK[name].sql))
                     harness.note(f"    Flink {peer_s[-1]:.1f} s, we {runs[-1].whole_s:.1f} s")
             per_core = events_in(directory) / CORES
             rate = per_core / median(run.batches_s for run in runs[1:])
@@ -137,6 +135,15 @@ def check(spark: SparkSession, directory: Path, name: str, query: Query) -> int:
     difference = differences(rows, expected)
     assert not difference, f"{name}: {difference}"
     return len(expected)
+
+
+def refuse_other_rows(directory: Path, flinks: FlinkQuery, rows: pa.Table, query: Query) -> None:
+    """Raise ``AssertionError`` if Flink's rows at rest are not those of DuckDB."""
+    inputs = {kind: pq.read_table(directory / kind) for kind in TABLES}
+    tables = {**inputs, "flink": rows, "expected": rows_at_rest(query, inputs)}
+    forms = [queried(sql, tables) for sql in (flinks.form, flinks.form_of_ours)]
+    difference = differences(*forms)
+    assert not difference, difference
 
 
 class Run(NamedTuple):

@@ -13,11 +13,16 @@ from benchmarks.nexmark.queries import Query
 
 def rows_at_rest(query: Query, inputs: Mapping[str, pa.Table]) -> pa.Table:
     """Return the result of a query's SQL. ``inputs``: persons, auctions, bids and side."""
+    return queried(query.sql, inputs)
+
+
+def queried(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return what DuckDB makes of tables by SQL, with times in UTC."""
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
-        for name, table in inputs.items():
+        for name, table in tables.items():
             database.register(name, table)
-        return database.sql(query.sql).to_arrow_table()
+        return database.sql(sql).to_arrow_table()
 
 
 def differences(rows: pa.Table, expected: pa.Table) -> dict[str, list[tuple[Any, ...]]]:

@@ -1,6 +1,7 @@
 """Nexmark's queries in the SQL of Apache Flink, and of DuckDB for the form of our results.
 
-The queries read the tables of ``flink.TABLES``. Deduplication and the best rows are written as
+The queries read the tables of ``TABLES``. All windows close at the end of the input, for files come
+in any order. Deduplication and the best rows are written as
 Flink's planner knows them, by ``ROW_NUMBER``.
 """
 
@@ -10,6 +11,22 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from benchmarks.nexmark.queries import QUERIES, SIDE_ROWS
+
+_MOMENT = ", ts AS CAST(`time` AS TIMESTAMP(3)), WATERMARK FOR ts AS ts - INTERVAL '1' HOUR"
+TABLES = {
+    "persons": f"id BIGINT, name STRING, city STRING, state STRING, `time` TIMESTAMP(6){_MOMENT}",
+    "auctions": (
+        "id BIGINT, item BIGINT, seller BIGINT, category BIGINT, opens TIMESTAMP(6), "
+        f"expires TIMESTAMP(6), `time` TIMESTAMP(6){_MOMENT}"
+    ),
+    "bids": (
+        "bid BIGINT, auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, "
+        f"`time` TIMESTAMP(6){_MOMENT}"
+    ),
+    "side": "side BIGINT, `value` BIGINT",
+}
+"""The columns of the inputs, by their names."""
+FILE_FORMAT = {"format": "parquet", "parquet.utc-timezone": "true"}
 
 _TEN = "INTERVAL '10' SECOND"
 _WINDOW = "window_start, window_end"

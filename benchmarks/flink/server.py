@@ -1,11 +1,15 @@
-"""Apache Flink on the files of Nexmark: a process of Flink's own Python, which runs this file.
+"""Apache Flink: a process of Flink's own Python, which runs this file.
 
-``flink.py JARS FOLDER``: reads lines of JSON from standard input, and answers each with one. A line
-``{"sql": …, "rows": PATH}`` writes the rows at rest of a query to a Parquet file. ``{"sql": …}``
-runs the query into nowhere. The answer has the seconds that it took.
+``server.py JARS``: reads lines of JSON from standard input, and answers each with one that has the
+seconds it took.
+
+| line | what it does |
+|---|---|
+| ``{"do": SQL}`` | executes a statement, such as one that declares a table |
+| ``{"sql": SQL, "rows": PATH}`` | writes the rows at rest of a query to a Parquet file |
+| ``{"sql": SQL}`` | runs a query into nowhere |
 
 The settings are those that Flink's guide names for throughput: RocksDB, mini-batches, two slots.
-All windows close at the end of the input, for files come in any order.
 """
 
 from __future__ import annotations
@@ -26,23 +30,10 @@ SETTINGS = {
     "taskmanager.memory.process.size": "6g",
     "taskmanager.numberOfTaskSlots": "2",
 }
-TABLES = {
-    "persons": "id BIGINT, name STRING, city STRING, state STRING, `time` TIMESTAMP(6)",
-    "auctions": (
-        "id BIGINT, item BIGINT, seller BIGINT, category BIGINT, opens TIMESTAMP(6), "
-        "expires TIMESTAMP(6), `time` TIMESTAMP(6)"
-    ),
-    "bids": (
-        "bid BIGINT, auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, "
-        "`time` TIMESTAMP(6)"
-    ),
-    "side": "side BIGINT, `value` BIGINT",
-}
-_MOMENT = ", ts AS CAST(`time` AS TIMESTAMP(3)), WATERMARK FOR ts AS ts - INTERVAL '1' HOUR"
 
 
-def environment(jars: str, folder: str) -> Any:
-    """Return Flink's environment with the tables over the files in a folder."""
+def environment(jars: str) -> Any:
+    """Return Flink's environment with these jars, parted by colons."""
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
     made = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
@@ -50,13 +41,6 @@ def environment(jars: str, folder: str) -> Any:
     for name, value in SETTINGS.items():
         config.set(name, value)
     config.set("pipeline.jars", ";".join(f"file://{jar}" for jar in jars.split(":")))
-    for name, columns in TABLES.items():
-        columns += _MOMENT if "`time`" in columns else ""
-        made.execute_sql(
-            f"CREATE TABLE {name} ({columns}) WITH ('connector' = 'filesystem', "
-            f"'path' = 'file://{folder}/{name}', 'format' = 'parquet', "
-            "'parquet.utc-timezone' = 'true')"
-        )
     return made
 
 
@@ -99,7 +83,9 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         begun = time.perf_counter()
-        if "rows" in asked:
+        if "do" in asked:
+            made.execute_sql(asked["do"])
+        elif "rows" in asked:
             write_rows(made, asked["sql"], asked["rows"])
         else:
             run_nowhere(made, asked["sql"])

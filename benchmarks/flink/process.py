@@ -1,23 +1,20 @@
-"""Apache Flink beside us: its process, its rows compared with DuckDB's, and its seconds."""
+"""The process of Apache Flink, and what is asked of it."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
-
-from benchmarks.nexmark.check import differences
-from benchmarks.nexmark.flink_queries import FlinkQuery
 
 PYTHON = "DOVETAIL_FLINK"
 """The environment variable with the Python that has Flink; ``./dev bench`` sets it."""
@@ -27,31 +24,34 @@ JARS = "DOVETAIL_FLINK_JARS"
 
 @dataclass
 class Flink:
-    """A process that answers requests of ``flink.py``."""
+    """A process that answers requests of ``server.py``."""
 
     process: subprocess.Popen[str]
-    folder: Path
 
-    def seconds(self, query: FlinkQuery) -> float:
-        """Run a query into nowhere. Return the seconds that it took."""
-        return float(self._asked({"sql": query.sql})["seconds"])
-
-    def refuse_other_rows(
-        self, query: FlinkQuery, expected: pa.Table, inputs: Mapping[str, pa.Table]
+    def declare(
+        self, name: str, columns: str, folder: Path, file_format: Mapping[str, str]
     ) -> None:
-        """Raise ``AssertionError`` if a query's rows at rest are not those of DuckDB."""
-        path = self.folder / "flink.parquet"
-        self._asked({"sql": query.sql, "rows": str(path)})
-        with duckdb.connect() as database:
-            database.execute("SET TimeZone = 'UTC'")
-            tables = {**inputs, "flink": pq.read_table(path), "expected": expected}
-            for name, table in tables.items():
-                database.register(name, table)
-            rows, ours = (
-                database.sql(sql).to_arrow_table() for sql in (query.form, query.form_of_ours)
-            )
-        difference = differences(rows, ours)
-        assert not difference, difference
+        """Declare the table of the files in a folder. ``columns`` and ``file_format``: as Flink
+        declares them.
+        """
+        options = {"connector": "filesystem", "path": f"file://{folder}", **file_format}
+        listed = ", ".join(f"'{option}' = '{value}'" for option, value in options.items())
+        self.do(f"CREATE TABLE {name} ({columns}) WITH ({listed})")
+
+    def do(self, sql: str) -> None:
+        """Execute a statement."""
+        self._asked({"do": sql})
+
+    def seconds(self, sql: str) -> float:
+        """Run a query into nowhere. Return the seconds that it took."""
+        return float(self._asked({"sql": sql})["seconds"])
+
+    def rows(self, sql: str) -> pa.Table:
+        """Return the rows at rest of a query."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/rows.parquet"
+            self._asked({"sql": sql, "rows": path})
+            return pq.read_table(path)
 
     def _asked(self, request: Mapping[str, Any]) -> Any:
         """Return the answer to a request."""
@@ -71,19 +71,19 @@ def answer(process: subprocess.Popen[str]) -> Any:
 
 
 @contextmanager
-def flink(folder: Path) -> Iterator[Flink]:
-    """Yield a process with the tables of the files in a folder, and end it after the block."""
+def flink() -> Iterator[Flink]:
+    """Yield a process of Flink, and end it after the block."""
     ours = Path(pyspark.__file__).parent / "jars"
     jars = [*Path(os.environ[JARS]).glob("*.jar"), *ours.glob("hadoop-client-*.jar")]
-    script = Path(__file__).with_name("flink.py")
-    arguments = [os.environ[PYTHON], str(script), ":".join(map(str, jars)), str(folder)]
+    script = Path(__file__).with_name("server.py")
+    arguments = [os.environ[PYTHON], str(script), ":".join(map(str, jars))]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     process = subprocess.Popen(
         arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept
     )
     try:
         answer(process)
-        yield Flink(process, folder)
+        yield Flink(process)
     finally:
         process.kill()
         process.wait()
