@@ -7,6 +7,7 @@ import argparse
 import json
 
 from benchmarks import (
+    broadcast,
     delta_join,
     delta_sink,
     foreign_key,
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "postgres-sink": postgres_sink,
     "kafka-exactly-once": kafka_exactly_once,
     "stream-table": stream_table,
+    "broadcast": broadcast,
     "stream-stream": stream_stream,
     "windowed": windowed,
     "snapshot-join": snapshot_join,

@@ -9,11 +9,12 @@ A second line has a table of 100 k rows, which Spark broadcasts instead of shuff
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
@@ -52,26 +53,37 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def compare(spark: SparkSession, data: Path, rows: int, rounds: int) -> dict[str, float]:
     """The rates of both joins with a table of so many rows."""
+    write(data, rows)
+    contenders = {"static": partial(static, spark, data), "stage": partial(stage, spark, data)}
+    return harness.in_turn(contenders, data, rounds=rounds, warm_up=WARM_UP)
+
+
+def write(data: Path, rows: int) -> None:
+    """Write a table of so many rows, and the stream's records, a file a micro-batch."""
     rng = np.random.default_rng(42)
     write_side(data / "right" / "0.parquet", "right", rng.permutation(rows), 0, 1)
     for number in range(WARM_UP + COUNTED):
         keys, first = rng.integers(0, rows, RECORDS), rows + number * RECORDS
         write_side(data / "left" / f"{number}.parquet", "left", keys, first, 1)
 
-    def stage(checkpoint: str) -> StreamingQuery:
-        left, right = (read_side(spark, data, side) for side in ("left", "right"))
-        stream = dt.Stream.from_changelog(left, key="k", timestamp="ts", name="left")
-        table = dt.Table.from_changelog(right, key="k", timestamp="ts", name="right")
-        joined = stream.join(table)
-        return joined.write_stream(
-            harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
-        )
 
-    def static(checkpoint: str) -> StreamingQuery:
-        table = spark.read.parquet(str(data / "right")).drop("ts")
-        joined = read_side(spark, data, "left").join(table, "k")
-        writer = joined.writeStream.format("noop").outputMode("append")
-        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+def stage(spark: SparkSession, data: Path, checkpoint: str) -> StreamingQuery:
+    """Start the join of the stream with the table."""
+    left, right = (read_side(spark, data, side) for side in ("left", "right"))
+    stream = dt.Stream.from_changelog(left, key="k", timestamp="ts", name="left")
+    table = dt.Table.from_changelog(right, key="k", timestamp="ts", name="right")
+    return stream.join(table).write_stream(
+        harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
+    )
 
-    contenders = {"static": static, "stage": stage}
-    return harness.in_turn(contenders, data, rounds=rounds, warm_up=WARM_UP)
+
+def static(spark: SparkSession, data: Path, checkpoint: str) -> StreamingQuery:
+    """Start Spark's join of the stream with a static table."""
+    table = spark.read.parquet(str(data / "right")).drop("ts")
+    return to_nowhere(read_side(spark, data, "left").join(table, "k"), checkpoint)
+
+
+def to_nowhere(frame: DataFrame, checkpoint: str) -> StreamingQuery:
+    """Start a query of Spark's own into nowhere."""
+    writer = frame.writeStream.format("noop").outputMode("append")
+    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()

@@ -117,7 +117,7 @@ def declare(peer: Flink, directory: Path) -> None:
     A key is never null to Flink's planner, so another column is asked.
     """
     for name, columns in data.COLUMNS.items():
-        listed = ", ".join(f"`{column}` BIGINT" for column in columns)
+        listed = ", ".join(f"{column} BIGINT" for column in columns)
         key = f", PRIMARY KEY ({columns[0]}) NOT ENFORCED"
         options = {"format": "csv", "csv.ignore-parse-errors": "true"}
         peer.declare(f"{name}_lines", listed + key, directory / name, options)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 COLUMNS = {
-    "orders": ("order_id", "customer", "amount", "at"),
+    "orders": ("order_id", "customer", "amount", "ordered_at"),
     "customers": ("customer_id", "city", "since"),
     "payments": ("payment_id", "paid", "paid_at"),
 }

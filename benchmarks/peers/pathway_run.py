@@ -18,7 +18,7 @@ class Order(pw.Schema):  # type: ignore[misc]
     order_id: int = pw.column_definition(primary_key=True)
     customer: int
     amount: int
-    at: int
+    ordered_at: int
 
 
 class Customer(pw.Schema):  # type: ignore[misc]
