@@ -108,8 +108,11 @@ class _Exact(Accumulating):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the count of values and the limbs of their sum after each update, a column each,
-        one row per update.
+        """Return the accumulator after each update: the count of values that are not null, then
+        the limbs of their sum, a column each, one row per update.
+
+        ``initial``: the accumulators of the groups before, one row per group. ``values``: one
+        column, one row per update. An update that takes a row out of its group is subtracted.
         """
         return self._summed(running_sum, updates, initial, values)
 

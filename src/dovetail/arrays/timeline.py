@@ -147,10 +147,10 @@ def _all(columns: Iterable[Ints | None]) -> Ints:
 
 
 def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeline:
-    """Return the timeline of the rows of all sources: grouped by key, each group in arrival order.
+    """Return the rows of all sources grouped by key, each group in the order of processing.
 
-    ``order`` is the order of processing, a permutation of the concatenated rows. The default is
-    ``arrival_order``.
+    ``order``: the numbers of the concatenated rows in that order, by default ``arrival_order``.
+    Groups go by the hash of their key; see ``by_key`` for nulls in keys and for equal hashes.
     """
     if order is None:
         order = arrival_order(sources)

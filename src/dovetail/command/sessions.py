@@ -83,7 +83,11 @@ def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointS
 
 
 def refuse_other_folder(caller: str, checkpoint: str) -> None:
-    """Raise ``CheckpointError`` for a local folder that is no checkpoint."""
+    """Raise ``CheckpointError`` for a local folder without the file that each checkpoint of a
+    query has (``NAME``). Paths that are no local folder pass: others look at them.
+
+    ``caller``: the command, for the error.
+    """
     folder = Path(checkpoint)
     if folder.is_dir() and not (folder / NAME).is_file():
         raise CheckpointError(

@@ -113,7 +113,12 @@ class ManifestReader:
     def _of(
         self, data: ManifestEntry, deletes: Mapping[Partition | None, list[ManifestEntry]]
     ) -> tuple[DataFile, ...]:
-        """Return the delete files that apply to a data file."""
+        """Return the delete files that apply to a data file, in order of their paths.
+
+        ``deletes``: delete files by their partition, and under None those for all partitions. By
+        Iceberg's rules equality deletes apply to older files, position deletes also to files of
+        the same commit. Source: Iceberg's specification, "Scan Planning".
+        """
         near = [*deletes.get(_partition(data.data_file), ()), *deletes.get(None, ())]
         applying = {e.data_file.file_path: e.data_file for e in near if self._applies(e, data)}
         return tuple(lean(applying[path]) for path in sorted(applying))

@@ -279,9 +279,10 @@ def running_clock(log: Ints, time_us: Ints) -> Ints:
 
 
 def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
-    """Return a number per record that orders records of equal clocks. Most significant is
-    ``origin``, the source; then ``rank``, the run, below 2**24; then ``ordinal``, the place in the
-    run, below 2**32.
+    """Return a number per record, int64[n], that orders records of equal clocks.
+
+    Most significant is ``origin``, the number of the source; then ``rank``, that of the log run,
+    below 2**24; then ``ordinal``, the place in the run, below 2**32. Larger ones are not noticed.
     """
     order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _RUN_SHIFT) + ordinal
     return order

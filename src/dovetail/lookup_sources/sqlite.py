@@ -102,8 +102,11 @@ class SqliteReader:
     def _chunk(
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of some keys, which are numbered from ``start``, each with the number in
-        front. The query is stopped after ``timeout_s``.
+        """Return the rows of some keys, with the number of its key in front of each.
+
+        The first key has the number ``start``. A key without rows has none in the result, one with
+        several rows several. SQLite raises ``OperationalError`` once the query takes longer than
+        the source's ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)

@@ -127,7 +127,17 @@ class Entries:
         return {"reason": reason, "inputs": () if below.presence == "unknown" else (below,)}
 
     def below(self, entry: Entry, match: Key) -> RowExplanation:
-        """Explain the row of an input whose rows no stage stores, by what it is made of."""
+        """Explain the row of a plan node whose rows are not stored, by the rows below it in the
+        plan.
+
+        | ``entry`` | explanation |
+        |---|---|
+        | a source | unknown: its rows are not stored |
+        | a result of another stage | that of the stage's row |
+        | a view | the row below it, with the view's columns; unknown if a condition decides |
+
+        ``match``: values of columns that the row has, by name.
+        """
         if isinstance(entry, Source):
             reason = f"the rows of {entry.name} are not stored"
             return replace(unknown_row(entry, match, reason), is_input=True)

@@ -25,8 +25,12 @@ class JoinedRows(Entries):
         *,
         missing: str | None = None,
     ) -> RowExplanation:
-        """Explain a joined row. ``sides``: the left row and, if it was sought, the right row.
-        ``missing``: what to say if the right row is missing, by default its own reason.
+        """Explain the row of a join with this key, whether it is there or not.
+
+        ``sides``: the explanation of the left row and that of the right one. The right one is left
+        out where no left row says which one to look for.
+        ``missing``: the reason to give if the right row is why there is no result; None for the
+        reason of its explanation. Values that cannot be computed are left out.
         """
         left = sides[0].presence
         presence = left if len(sides) == 1 else _presence(node.how, left, sides[1].presence)

@@ -80,9 +80,10 @@ class Runs:
             yield from merge.done
 
     def holding(self, ordered: Sequence[int]) -> Runs:
-        """Return the runs with only the segments that may have one of the ``ordered`` values.
+        """Return the runs with only the segments in whose range one of the values lies.
 
-        ``ordered``: values of the column that orders rows, ascending.
+        ``ordered``: values of the column that orders rows, ascending. A segment's range is from its
+        first to its last row, both inclusive. Runs without such a segment are left out.
         """
 
         def may(segment: Segment) -> bool:

@@ -121,9 +121,11 @@ def json_absent(text: Column, *, wrapped: bool = True) -> Column:
 
 
 def _from_json(text: Column, schema: DataType) -> Column:
-    """Return the result of ``from_json``, as the field ``object``.
+    """Return a column of structs whose field ``object`` is the value of a JSON text.
 
-    A list would be read as its first object. As a field's value it is not.
+    ``from_json`` would read a list of objects as its first one. So the text is parsed as the value
+    of a field: ``[{"a": 1}]`` becomes ``{"object": [{"a": 1}]}``, which does not fit the schema.
+    The field is null then, and for a null text.
     """
     fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
     return F.from_json(F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ)

@@ -300,8 +300,10 @@ def _in_arrow(
 
 
 def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
-    """Return the function that decodes an array of bytes to structs, null where unreadable. It runs
-    in a worker.
+    """Return a function that decodes an array of messages, as bytes, to an array of structs. A null
+    and a message that cannot be read become null. Spark calls the function in its workers.
+
+    ``files``: a serialized ``FileDescriptorSet``. ``message``: the full name of the message.
     """
 
     def decoded(values: pa.Array) -> pa.Array:

@@ -79,7 +79,11 @@ def has_no_equality(type_: DataType) -> bool:
 
 
 def spark_of(argument: str, type_: Type) -> DataType:
-    """Return a user's type as a Spark type. Raises ``PlanError`` for anything that is no type."""
+    """Return a type that a user has given as a Spark type.
+
+    ``type_``: a Spark type, an Arrow type, or a text such as ``"bigint"``. ``argument``: its name
+    in errors. Raises ``PlanError`` for anything else and for a type that Spark does not have.
+    """
     if isinstance(type_, DataType):
         return type_
     remedy = "Give a Spark type such as LongType(), its text such as 'bigint', or an Arrow type"
@@ -95,7 +99,7 @@ def spark_of(argument: str, type_: Type) -> DataType:
 
 
 def arrow_of(argument: str, type_: Type) -> pa.DataType:
-    """Return a user's type as an Arrow type. Raises ``PlanError`` for anything that is no type."""
+    """Return a type that a user has given as an Arrow type; see ``spark_of``."""
     return type_ if isinstance(type_, pa.DataType) else arrow_type(spark_of(argument, type_))
 
 

@@ -424,8 +424,7 @@ def top(
     - Equal rows count each.
     - NaN is higher than any number, and -0.0 is 0.0.
     - Rows with the same value of ``by`` are in ascending order of ``column``, nulls first.
-      Of several columns, the first one decides first. If it is the primary key, ties are in
-      the key's order.
+      Of several columns, the first one decides first.
     - The result depends only on the rows that the group has, not on their order of arrival.
 
     Source: spec/aggregate (``top``); Spark's ``ORDER BY``.

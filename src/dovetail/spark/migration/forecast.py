@@ -49,8 +49,11 @@ def forecast(
 
 
 def _rows_of_inputs(stored: CheckpointStores, stage: Stage) -> Iterator[int]:
-    """Yield the number of stored rows of each table that a stage reads. A result of other stages
-    counts as the largest of its tables.
+    """Yield a number of rows for each table that a stage reads, in the order of its inputs; 0 for
+    a table that is not stored.
+
+    The rows of another stage's result are not known before it is computed. The number of rows of
+    the largest table below it stands for them.
     """
     for entry in dict.fromkeys(stage.inputs.values()):
         names = {entry.name, *(source.name for source in entry.origins)}

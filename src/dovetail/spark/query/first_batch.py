@@ -257,9 +257,10 @@ def _opened(
 
 
 def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
-    """Return the stored state of a query that is not running.
+    """Return the stored state of a query that has stopped.
 
-    Raises ``CheckpointError`` for one that runs, has ended, or is partly repartitioned.
+    Raises ``CheckpointError`` for a query that runs, and for one whose ``repartition`` was
+    interrupted. Raises it, too, for one that ended by ``close_at_end``: no input may follow.
     """
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
