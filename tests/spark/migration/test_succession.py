@@ -139,12 +139,12 @@ def test_a_query_takes_over_from_one_that_runs(
 
 
 KILLS: list[tuple[Any, str, int, bool]] = [
-    (CheckpointFile, "write", 4, True),
+    (CheckpointFile, "write", 5, True),
     (succession, "freeze", 0, False),
     (succession, "freeze", 0, True),
     (frozen_copy, "_copy", 7, True),
     (row_files, "write", 0, True),
-    *((CheckpointFile, "write", call, True) for call in (0, 1, 2, 3, 5)),
+    *((CheckpointFile, "write", call, True) for call in (0, 1, 2, 3, 4, 6)),
     *((first_batch, "completed", call, after) for call in (0, 1) for after in (False, True)),
     (first_batch, "_going_on", 0, False),
     *((succession, "copy_sources", call, after) for call in (0, 1) for after in (False, True)),
@@ -339,6 +339,31 @@ def test_a_new_target_gets_all_rows_while_the_other_query_runs(program: Program)
     program.stop()
     assert not (program.shop.folder / "new/initial").exists()
     program.start("old").processAllAvailable()
+
+
+def test_a_new_target_gets_all_rows_once_though_its_start_is_killed(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its sources go on from is in the copy of the other checkpoint, which is removed then."""
+    old = program.start("old", buckets=1)
+    old.processAllAvailable()
+    real = row_files.remove
+
+    def killed(*arguments: Any) -> None:
+        real(*arguments)
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(row_files, "remove", killed)
+        with pytest.raises(KilledError):
+            program.start("new", initial=old, emit_initial=True)
+    program.order(10)
+    old.processAllAvailable()
+    new = program.start("new", initial=old, emit_initial=True)
+    new.processAllAvailable()
+    rows = [1, 2, 3, 4, 5, 10]
+    assert program.ids == {"old": rows, "new": rows}
+    assert not (program.shop.folder / "new/initial").exists()
 
 
 def test_the_plan_is_shown_and_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

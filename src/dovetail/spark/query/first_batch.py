@@ -28,7 +28,8 @@ complete step.
 |     │      | commit it          | commits/0                     | skips it, does the rest       |
 |     │      | copy the sources   | sources/ of the other query   | copies them again             |
 |     │      | set the offsets    | offsets/0 of the other query  | sets them again               |
-|     │      | remove the rows    | no initial/                   | sets the offsets again        |
+|     │      | note that          | dovetail.json: "positioned"   | skips these two, too          |
+|     │      | remove the rows    | no initial/                   | finds none to remove          |
 |     ▼      | bind               | dovetail.json: no "beginning" | goes on like any other query  |
 
 | separately | step               | on disk afterwards            | a restart there               |
@@ -96,6 +97,8 @@ from dovetail.spark.query.writer import (
 )
 
 _REMEDY = "Mend what it names"
+_POSITIONED = "positioned"
+"""Key of the entry ``BEGINNING``: sources and offsets are those that the query goes on from."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,11 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
         refuse_other_stages(bound, plan, run.title)
         stages = _stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
         completed(run, plan, stages, row_files.SETTINGS)
-    _going_on(run.session, run.checkpoint, first.carried)
+    if _POSITIONED not in bound[BEGINNING]:
+        _going_on(run.session, run.checkpoint, first.carried)
+        # The rows may be removed from here on, with the copy of the sources that lies beside them.
+        run.file.write({**bound, BEGINNING: {**bound[BEGINNING], _POSITIONED: True}})
+    row_files.remove(run.session, run.checkpoint)
     binding = {name: value for name, value in bound.items() if name != BEGINNING}
     run.file.write(binding)
     return binding
@@ -372,4 +379,3 @@ def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> N
         files.copy(f"{other_root}/sources/{before}", f"{root}/sources/{now}")
     offsets = (offset or "-" for offset in carried.offsets)
     files.put(f"{root}/offsets/{last}", "\n".join([*head, *offsets]))
-    row_files.remove(session, checkpoint)
