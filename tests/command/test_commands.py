@@ -121,6 +121,13 @@ def begun(checkpoint: Path) -> None:
     (checkpoint / "offsets/9").write_text("v1")
 
 
+def succeeded(checkpoint: Path) -> None:
+    successor = checkpoint / "new"
+    successor.mkdir()
+    (successor / "dovetail.json").touch()
+    bound_with(successor=f"file:{successor}")(checkpoint)
+
+
 def without_state(checkpoint: Path) -> None:
     for file in checkpoint.glob("state/0/0/*.changelog"):
         file.unlink()
@@ -133,6 +140,12 @@ def without_state(checkpoint: Path) -> None:
         (bound_with(repartitioning=3), {"partitions": "a call of repartition was killed"}),
         (bound_with(at="file:/elsewhere"), {"place": "it was made at file:/elsewhere"}),
         (bound_with(beginning=["run"]), {"beginning": "its first micro-batch is not finished"}),
+        (
+            bound_with(follows={"from": "file:/old", "begins": []}),
+            {"takeover": "it follows the query of file:/old, and has not taken over"},
+        ),
+        (succeeded, {"takeover": "the query of file:/.*/new has taken over from it"}),
+        (bound_with(successor="file:/removed"), {}),
         (bound_with(version=99), {"state": r"has format 99, this version reads \d"}),
         (begun, {"micro-batches": "9 is begun and not committed"}),
         (without_state, {"state": "Unknown: no such file"}),

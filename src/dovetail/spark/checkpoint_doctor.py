@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.spark.checkpoints.changelog_files import Unknown
-from dovetail.spark.checkpoints.checkpoint import AT, BEGINNING, REPARTITIONING
+from dovetail.spark.checkpoints.checkpoint import (
+    AT,
+    BEGINNING,
+    FOLLOWS,
+    REPARTITIONING,
+    SUCCESSOR,
+)
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
 from dovetail.spark.checkpoints.stage_layout import NAME
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -60,6 +66,7 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
     )
     beginning = "its first micro-batch is not finished" if bound.get(BEGINNING) else None
     yield Finding("beginning", beginning, "there is no result yet", "start the query again")
+    yield _takeover(bound)
     try:
         stored = CheckpointStores.read(_CALLER, files, None)
     except (Unknown, DovetailError) as error:
@@ -84,6 +91,32 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
         "each micro-batch opens more files",
         "tell the developers: merges have not kept up",
     )
+
+
+def _takeover(bound: Mapping[str, Any]) -> Finding:
+    """Return the finding for a query that is to take over from another one, or was succeeded."""
+    if FOLLOWS in bound:
+        return Finding(
+            "takeover",
+            f"it follows the query of {bound[FOLLOWS]['from']}, and has not taken over",
+            "nothing: that query is the true one",
+            "let that query complete its micro-batch, stop it, and start this one",
+        )
+    successor = bound.get(SUCCESSOR)
+    if successor is None or _is_gone(successor):
+        return Finding("takeover", None)
+    return Finding(
+        "takeover",
+        f"the query of {successor} has taken over from it",
+        "no query starts from it",
+        "start that query; to go back to this one, remove that folder",
+    )
+
+
+def _is_gone(checkpoint: str) -> bool:
+    """Say whether a checkpoint, named with its file system, is one on a local disk and gone."""
+    path = checkpoint.removeprefix("file:")
+    return path != checkpoint and not (Path(path) / NAME).exists()
 
 
 def _bound(files: LocalFiles) -> dict[str, Any]:
