@@ -1,27 +1,30 @@
 """A Delta table of versions in which late changes correct the past: what it is, however changes are
-ordered and cut.
+ordered and cut, and whatever is killed.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from bench.parameters import slow_after
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from small_session import with_delta
+from test_delta_history import Place
 
 import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
-from dovetail.io.sinks.delta import corrections
+from dovetail.io.sinks.delta import corrections, tables
 from dovetail.io.sinks.delta.versions import ADDED
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import apart
@@ -210,6 +213,76 @@ def test_a_query_starts_again_and_replaces(delta_spark: SparkSession, tmp_path: 
     assert run("second", *replaced, existing="replace", late="correct") == [
         *(("a", 1, 9, None), ("a", 2, 7, 9), ("d", None, 1, 1))
     ]
+
+
+COMMITS: list[tuple[Any, str]] = [
+    (corrections, "merge_corrections"),
+    (delta_tables, "create"),
+    (delta_tables, "set_property"),
+    (tables, "compact"),
+]
+"""The functions that each make a commit of a micro-batch, if there is anything to do."""
+
+
+class Killer:
+    """Ends the process, in the way of an error, before or after one of the calls of ``COMMITS``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.at: tuple[int, bool] | None = None
+        for owner, name in COMMITS:
+            monkeypatch.setattr(owner, name, self._killing(getattr(owner, name), name))
+
+    def _killing(self, called: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> None:
+            number = len(self.calls)
+            self.calls.append(name)
+            if self.at == (number, False):
+                raise RuntimeError("killed")
+            called(*arguments, **options)
+            if self.at == (number, True):
+                raise RuntimeError("killed")
+
+        return call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("existing", "commits"), [("fail", 6), ("replace", 4)])
+def test_a_query_that_is_killed_around_any_commit_has_the_history_of_an_unbroken_one(
+    delta_spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    existing: str,
+    commits: int,
+) -> None:
+    """Its content, and the operations of its log. It is killed before and after each commit."""
+    killer = Killer(monkeypatch)
+
+    def operations(name: str, at: tuple[int, bool] | None) -> list[str]:
+        (tmp_path / name).mkdir()
+        place = Place(delta_spark, tmp_path / name)
+        place.come(Change("a", 10, 1), Change("b", 5, 2), Change("a", 30, 3))
+        place.come(Change("a", 20, 4), Change("b", 7, None, True), Change("c", 9, None, True))
+        place.come(Change("a", 25, None, True), Change("c", 8, 5), Change("b", 5, 6))
+        if existing == "replace":
+            delta_spark.range(3).write.format("delta").save(str(place.target))
+        run = partial(place.run, existing=existing, late="correct", compact_every=2)
+        killer.calls, killer.at = [], at
+        if at is not None:
+            with suppress(RuntimeError, StreamingQueryException):
+                run()
+            assert len(killer.calls) == at[0] + 1, "it was not killed"
+            killer.at = None
+        run()
+        assert read(delta_spark, place.target) == model(place.changes)
+        log = delta_spark.sql(f"DESCRIBE HISTORY delta.`{place.target}`").collect()
+        return [row["operation"] for row in log][::-1]
+
+    unbroken, calls = operations("unbroken", None), killer.calls
+    assert len(calls) == commits
+    assert unbroken.count("MERGE") == 2
+    for at, after in product(range(commits), (False, True)):
+        assert operations(f"{at} {after}", (at, after)) == unbroken, (calls[at], after)
 
 
 @pytest.mark.parametrize(
