@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,40 @@ def wait_until(
         driver.refuse_ended()
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.005)
+
+
+def die_at(
+    owners: Sequence[Any],
+    name: str,
+    turn: int,
+    *,
+    first: bool,
+    counts: Callable[..., bool] = lambda *_, **__: True,
+) -> None:
+    """Let this process kill itself at a call of a function: before it, or else behind it.
+
+    ``turn``: which of the calls that count, from 1. ``counts``: say by the arguments whether a call
+    counts. ``owners``: those that have the function of this name.
+    """
+    turns = 0
+
+    def dying(called: Callable[..., Any]) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal turns
+            turns += counts(*arguments, **options)
+            if first and turns == turn:
+                os.kill(os.getpid(), signal.SIGKILL)
+            returned = called(*arguments, **options)
+            if turns == turn:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return returned
+
+        return call
+
+    for owner in owners:
+        function = dying(getattr(owner, name))
+        is_static = isinstance(getattr_static(owner, name), staticmethod)
+        setattr(owner, name, staticmethod(function) if is_static else function)
 
 
 def reported(script: str, *arguments: object, **environment: str) -> Any:

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -192,27 +191,11 @@ def test_tables_are_exact_whenever_the_process_is_killed(
 
 
 def main(source: str, folder: str, moment: str, table: str, turn: str) -> None:
-    turns = 0
-
-    def dying(called: Callable[..., Any], name_of: Callable[..., str], first: bool) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal turns
-            turns += name_of(*arguments, **options) == table
-            if first and turns == int(turn):
-                os.kill(os.getpid(), signal.SIGKILL)
-            returned = called(*arguments, **options)
-            if turns == int(turn):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return returned
-
-        return call
-
     if moment != ANY:
         owners, name, first, name_of = MOMENTS[moment]
-        for owner in owners:
-            function = dying(getattr(owner, name), name_of, first)
-            is_static = isinstance(getattr_static(owner, name), staticmethod)
-            setattr(owner, name, staticmethod(function) if is_static else function)
+        drivers.die_at(
+            owners, name, int(turn), first=first, counts=lambda *a, **o: name_of(*a, **o) == table
+        )
     spark = small_session.builder().config("spark.sql.shuffle.partitions", "2").getOrCreate()
     start(spark, Path(source), Path(folder), None).awaitTermination()
 
