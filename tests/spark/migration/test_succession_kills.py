@@ -24,7 +24,6 @@ import drivers
 import pyarrow as pa
 import pytest
 import small_session
-from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -252,13 +251,14 @@ def assert_exact(spark: SparkSession, folder: Path, draw: random.Random, kills: 
     assert not (folder / "new/initial").exists()
 
 
-@pytest.mark.parametrize("moments", slow_after(1, [["takes over"], [*MOMENTS]]))
+@pytest.mark.slow
 def test_a_killed_program_takes_over_when_it_is_started_again(
-    spark: SparkSession, tmp_path: Path, moments: list[str]
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     draw = random.Random()
-    kills = [(moment, draw.uniform(0, MOMENTS[moment][3])) for moment in moments]
-    assert_exact(spark, tmp_path, draw, kills)
+    assert_exact(
+        spark, tmp_path, draw, [(moment, draw.uniform(0, MOMENTS[moment][3])) for moment in MOMENTS]
+    )
 
 
 @pytest.mark.slow

@@ -215,13 +215,15 @@ def executors(driver: int) -> list[int]:
 
 def workers(driver: int) -> list[int]:
     """The Python workers of executors among the processes below a driver."""
-    return [
-        worker.pid
-        for executor in below(driver)
-        if EXECUTOR in executor.cmdline()
-        for daemon in executor.children()
-        for worker in daemon.children()
-    ]
+    with suppress(psutil.NoSuchProcess):  # one of them is about to end
+        return [
+            worker.pid
+            for executor in below(driver)
+            if EXECUTOR in executor.cmdline()
+            for daemon in executor.children()
+            for worker in daemon.children()
+        ]
+    return []
 
 
 def below(driver: int) -> Iterator[psutil.Process]:
