@@ -1,10 +1,11 @@
 """A join over snapshots kept in a Delta table, beside computing it again.
 
 Orders and their customers, of which some change: as a rule 1,000 of 2 million orders and 10 of 100
-thousand customers. ``strong``: ``SnapshotTable.refresh``. ``recompute``: the batch join written
-over the target. ``full merge``: the batch join merged into the target, without the rows that are
-there already as they are. All have a target of their own, with the same content; each round changes
-the sources once and runs all three. The first round is not counted.
+thousand customers. ``strong``: ``SnapshotTable.refresh``. ``changes`` and ``all``: the same, with
+its ``way=`` given. ``recompute``: the batch join written over the target. ``merge``: the batch join
+merged into the target, without the rows that are there already as they are. All have a target of
+their own, with the same content; each round changes the sources once and runs all of them. The
+first round is not counted.
 """
 
 from __future__ import annotations
@@ -29,9 +30,22 @@ PAD = "abcdefghijklmnopqrstuvwxyz" * 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="orders (2000000)")
-    parser.add_argument("--changed", type=int, default=1_000, help="orders that change (1000)")
-    parser.add_argument("--rounds", type=int, default=3, help="counted rounds (3)")
+    parser.add_argument(
+        "--changed",
+        type=int,
+        nargs="+",
+        default=[1_000],
+        help="orders that change: a number, or several, one after another (1000)",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="counted rounds of each number (3)")
     parser.add_argument("--how", default="left", help="kind of join (left)")
+    parser.add_argument(
+        "--contenders",
+        nargs="+",
+        choices=CONTENDERS,
+        default=["strong", "recompute", "merge"],
+        help="what runs (strong recompute merge)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -39,77 +53,82 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    rows, changed = arguments.rows, arguments.changed
-    customers = rows // CUSTOMERS_SHARE
-    orders_path, customers_path = str(directory / "orders"), str(directory / "customers")
+    rows = arguments.rows
+    orders, customers = str(directory / "orders"), str(directory / "customers")
+    fill(spark, orders, customers, rows)
+    joined = dt.SnapshotTable.from_delta(spark, orders, key="id").join(
+        dt.SnapshotTable.from_delta(spark, customers, key="cid"), on="customer", how=arguments.how
+    )
+    paths = {name: str(directory / name) for name in arguments.contenders}
+    for name, path in paths.items():
+        if name in ("recompute", "merge"):
+            write(joined.to_batch(), path, feed=False)
+        else:
+            joined.refresh(path)
+    figures: dict[str, Any] = {"rows": rows}
+    number = 0
+    for changed in arguments.changed:
+        taken: dict[str, list[float]] = {name: [] for name in paths}
+        warm_up = number == 0
+        for _ in range(arguments.rounds + warm_up):
+            change(spark, orders, customers, rows, changed, number)
+            for name, path in paths.items():
+                start = time.perf_counter()
+                way = CONTENDERS[name](joined, path)
+                took = time.perf_counter() - start
+                harness.note(f"  {changed:,} rows, round {number}: {name} {took:.2f} s {way}")
+                if number or not warm_up:
+                    taken[name].append(took)
+            number += 1
+        seconds = {name: median(times) for name, times in taken.items()}
+        show(rows, changed, arguments.rounds, seconds)
+        suffix = "" if len(arguments.changed) == 1 else f"_{changed}"
+        figures |= {f"{name}{suffix}_s": round(took, 3) for name, took in seconds.items()}
+        figures |= {
+            f"{first}_over_{name}{suffix}": round(seconds[name] / seconds[first], 3)
+            for first in list(seconds)[:1]
+            for name in list(seconds)[1:]
+        }
+    first, *others = paths.values()
+    figures["targets_are_equal"] = all(alike(spark, first, other) for other in others)
+    return figures
+
+
+def show(rows: int, changed: int, rounds: int, seconds: dict[str, float]) -> None:
+    """Print a table of the contenders beside the first one."""
+    first = next(iter(seconds))
+    harness.show(
+        f"{changed:,} of {rows:,} rows change; the median of {rounds} rounds",
+        [
+            ("", "seconds", f"{first} is"),
+            *((n, f"{s:.2f}", f"{s / seconds[first]:.2f} x") for n, s in seconds.items()),
+        ],
+    )
+
+
+def fill(spark: SparkSession, orders: str, customers: str, rows: int) -> None:
+    """The tables before all changes."""
+    count = rows // CUSTOMERS_SHARE
     write(
         spark.range(0, rows, 1, FILES).select(
             F.col("id"),
-            F.pmod(F.xxhash64("id"), F.lit(customers)).alias("customer"),
+            F.pmod(F.xxhash64("id"), F.lit(count)).alias("customer"),
             F.concat(F.lit(PAD), F.col("id").cast("string")).alias("note"),
         ),
-        orders_path,
+        orders,
     )
     write(
-        spark.range(0, customers, 1, 2).select(
+        spark.range(0, count, 1, 2).select(
             F.col("id").alias("cid"), F.concat(F.lit(PAD), "id").alias("name")
         ),
-        customers_path,
+        customers,
     )
-    joined = dt.SnapshotTable.from_delta(spark, orders_path, key="id").join(
-        dt.SnapshotTable.from_delta(spark, customers_path, key="cid"),
-        on="customer",
-        how=arguments.how,
-    )
-    paths = {name: str(directory / name) for name in ("strong", "recompute", "merge")}
-    joined.refresh(paths["strong"])
-    for name in ("recompute", "merge"):
-        write(joined.to_batch(), paths[name])
-    contenders: dict[str, Callable[[], Any]] = {
-        "strong": lambda: joined.refresh(paths["strong"]),
-        "recompute": lambda: write(joined.to_batch(), paths["recompute"]),
-        "merge": lambda: full_merge(joined, paths["merge"]),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(arguments.rounds + 1):
-        change(spark, orders_path, customers_path, rows, changed, number)
-        for name, contender in contenders.items():
-            start = time.perf_counter()
-            contender()
-            took = time.perf_counter() - start
-            harness.note(f"  {f'round {number}' if number else 'warm-up'}: {name} {took:.2f} s")
-            if number:
-                taken[name].append(took)
-    same = all(alike(spark, paths["strong"], paths[name]) for name in ("recompute", "merge"))
-    seconds = {name: median(times) for name, times in taken.items()}
-    harness.show(
-        f"{changed:,} of {rows:,} rows change; the median of {arguments.rounds} rounds",
-        [
-            ("", "seconds", "strong is"),
-            ("strong form", f"{seconds['strong']:.2f}", ""),
-            *(
-                (title, f"{seconds[name]:.2f}", f"{seconds[name] / seconds['strong']:.2f} x")
-                for title, name in (
-                    ("recompute and overwrite", "recompute"),
-                    ("recompute and merge", "merge"),
-                )
-            ),
-        ],
-    )
-    return {
-        "rows": rows,
-        "changed": changed,
-        "strong_s": round(seconds["strong"], 3),
-        "strong_over_recompute": round(seconds["recompute"] / seconds["strong"], 3),
-        "strong_over_full_merge": round(seconds["merge"] / seconds["strong"], 3),
-        "targets_are_equal": same,
-    }
 
 
-def write(frame: DataFrame, path: str) -> None:
+def write(frame: DataFrame, path: str, *, feed: bool = True) -> None:
     """A Delta table in place of what is there."""
     writer = frame.write.format("delta").mode("overwrite")
-    writer = writer.option("delta.enableChangeDataFeed", "true")
+    writer = writer.option("delta.enableChangeDataFeed", str(feed).lower())
     writer.option("delta.enableDeletionVectors", "true").save(path)
 
 
@@ -126,9 +145,10 @@ def change(
     )
     new.write.format("delta").mode("append").save(orders)
     count = max(changed // CHANGED_CUSTOMERS_SHARE, 1)
+    first = number * count % (rows // CUSTOMERS_SHARE)
     spark.sql(
         f"UPDATE delta.`{customers}` SET name = 'round {number}' "
-        f"WHERE cid >= {number * count} AND cid < {(number + 1) * count}"
+        f"WHERE cid >= {first} AND cid < {first + count}"
     )
 
 
@@ -146,6 +166,12 @@ def full_merge(joined: dt.SnapshotTable, path: str) -> None:
     )
 
 
+def refreshed(joined: dt.SnapshotTable, path: str, **options: Any) -> str:
+    """Refresh the target; how that was done, and why."""
+    (commit,) = joined.refresh(path, **options)
+    return f"by {commit.way}: {commit.reason}"
+
+
 def alike(spark: SparkSession, path: str, other: str) -> bool:
     """Whether two tables hold the same rows."""
     sides = [spark.read.format("delta").load(one) for one in (path, other)]
@@ -156,3 +182,13 @@ def alike(spark: SparkSession, path: str, other: str) -> bool:
         for side in sides
     ]
     return hashes[0] == hashes[1]
+
+
+CONTENDERS: dict[str, Callable[[dt.SnapshotTable, str], Any]] = {
+    "strong": refreshed,
+    "changes": lambda joined, path: refreshed(joined, path, way="changes"),
+    "all": lambda joined, path: refreshed(joined, path, way="all"),
+    "recompute": lambda joined, path: write(joined.to_batch(), path, feed=False),
+    "merge": full_merge,
+}
+"""What runs, by its name; what it says of itself."""

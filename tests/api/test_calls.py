@@ -1189,6 +1189,7 @@ CALLS: dict[str, Call] = {
         table=line("None"),
         catalog=line("None", wrong=("default",)),
         max_versions=POSITIVE,
+        way=line("None", wrong=("incremental", "CHANGES")),
         rebuild=FLAG,
     ),
     "SnapshotTable.maintain": call(

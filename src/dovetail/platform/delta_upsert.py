@@ -111,7 +111,7 @@ def upsert(
     keys: Sequence[str],
     *,
     nulls: bool,
-    details: Row | None = None,
+    details: Row | Mapping[str, Any] | None = None,
 ) -> None:
     """Put rows in place of those of the same keys, in one commit.
 
@@ -146,7 +146,7 @@ def upsert(
 
 @contextmanager
 def for_few(
-    session: SparkSession, table: str, details: Row | None = None
+    session: SparkSession, table: str, details: Row | Mapping[str, Any] | None = None
 ) -> Iterator[Mapping[str, str]]:
     """Apply settings for a commit of few rows within the block; yield the table's properties.
 

@@ -4,6 +4,8 @@
 - ``tables``: name, id and covered version of each source
 - ``join``: the description of the plan
 - ``base``: the target's version that the commit was made from
+- ``step``: how the commit was made, and when that began (``costs.RefreshStep``); missing in
+  commits of earlier versions, and in those without changed rows
 
 Rows and record are one commit, so nothing else is needed for recovery.
 """
@@ -12,10 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dovetail.errors import TargetError
+from dovetail.snapshots.costs import RefreshStep, Way
 from dovetail.snapshots.delta_reader import Versions
 from dovetail.snapshots.plan import REBUILD, SnapshotNode, describe, differences, tables
 
@@ -34,8 +37,16 @@ class Commit:
     """The number of the target's rows that the commit changed.
 
     None if the commit was read from the history. None, too, for a commit that wrote the whole
-    table: the first one, and one of ``rebuild=True``.
+    table: the first one, and each one with ``way="all"``.
     """
+    way: Way | None = None
+    """How the commit was made: ``"changes"`` if changed rows were merged, ``"all"`` if the whole
+    table was written.
+
+    None for a commit without changed rows, or of an earlier version of dovetail.
+    """
+    reason: str | None = None
+    """Why it was made in this way. None if the commit was read from the history."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +66,16 @@ class CommitRecords:
     operator: str
     root: SnapshotNode
 
-    def text(self, versions: Versions, base: int) -> str:
+    def text(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
         """Return the record of a commit as JSON."""
         recorded = [
             {"name": source.name, "id": key, "version": versions[key]}
             for key, source in tables(self.root).items()
         ]
-        return json.dumps(
-            {"dovetail": FORMAT, "tables": recorded, "base": base, "join": describe(self.root)}
-        )
+        record: dict[str, Any] = {"dovetail": FORMAT, "tables": recorded, "base": base}
+        if step is not None:
+            record["step"] = asdict(step)
+        return json.dumps({**record, "join": describe(self.root)})
 
     def named(self, versions: Versions) -> dict[str, int]:
         """Return the versions by the sources' names instead of their ids."""
@@ -111,6 +123,11 @@ class CommitRecords:
             "Choose another one; or, where it was one whose log has been cleaned since, remove it "
             "and let it be made anew",
         )
+
+
+def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
+    """Return how a commit was made, from its record; None if that does not say it."""
+    return RefreshStep(**record["step"]) if "step" in record else None
 
 
 def covered_by_name(record: Mapping[str, Any]) -> dict[str, int]:

@@ -12,16 +12,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
 
 from dovetail.base.columns import foreign_name, quoted
 from dovetail.errors import ConfigurationError, DataError, TargetError
-from dovetail.platform import delta_tables, jvm
+from dovetail.platform import delta_tables, delta_upsert, jvm
+from dovetail.platform.delta_log import DeltaLog
 from dovetail.platform.sessions import is_remote, keep, release
 from dovetail.snapshots import delta_rules
+from dovetail.snapshots.few_rows import FewRows, ranges_of
 from dovetail.snapshots.iceberg_reader import SnapshotReader
 from dovetail.snapshots.plan import (
     REBUILD,
@@ -32,10 +35,16 @@ from dovetail.snapshots.plan import (
     used_columns,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 BROADCAST_ROWS_MAX = 500_000
 """The number of keys or changed rows up to which they are sent to all executors. No table is
 shuffled then.
 """
+
+LISTED_KEYS_MAX = 2_000
+"""The number of keys up to which a condition lists them. Then no job sends them to executors."""
 
 Versions = Mapping[str, int]
 """The version of each table, by its id."""
@@ -74,6 +83,29 @@ class Keys:
     """The range of each column, by which files can be skipped; None for columns without a usable
     range.
     """
+    few: FewRows | None = None
+    """The keys in this process, if they are few."""
+
+    def among(self, frame: DataFrame, columns: Sequence[str], *, nulls: bool = False) -> DataFrame:
+        """Return the rows whose columns are among the keys. ``nulls``: True if a null equals a
+        null.
+        """
+        if self.few is None or len(columns) > 1 or self.count > LISTED_KEYS_MAX:
+            return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
+        (field,), (column,) = self.few.schema, columns
+        if delta_upsert.has_floats(self.few.schema, [field.name]):
+            return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
+        if not self.count:
+            return frame.where(F.lit(False))
+        listed = {column: (self.few.table[field.name], field.dataType)}
+        return frame.where(F.expr(delta_upsert.having_keys(listed)))
+
+
+def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> Keys:
+    """Return keys of this process, a result of ``few_rows.numbered``, with their Spark types."""
+    fields = [StructField(name, t) for name, t in zip(keys.column_names, types, strict=True)]
+    few = FewRows(keys, StructType(fields))
+    return Keys(F.broadcast(few.frame(session)), keys.num_rows, ranges_of(few), few)
 
 
 def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
@@ -130,22 +162,18 @@ class VersionReader:
         if isinstance(node, SnapshotSource):
             if keys is None:
                 return self._snapshot(node, versions)
-            near = self._near(node, versions, columns, keys)
-            return delta_rules.at_keys(near, columns, keys.frame)
+            return keys.among(self._near(node, versions, columns, keys), columns)
         if keys is None:
             sides = [self.rows(side, versions) for side in node.sides]
             return delta_rules.joined(node, sides[0], sides[1], node.how)
-        return delta_rules.at_keys(
-            self._narrowed(node, versions, columns, keys), columns, keys.frame
-        )
+        return keys.among(self._narrowed(node, versions, columns, keys), columns)
 
     def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
         """Return the source's rows whose own key is among the keys. These keys may
         contain nulls.
         """
         names = source.key.names
-        near = self._near(source, versions, names, keys)
-        return delta_rules.at_keys(near, names, keys.frame, nulls=True)
+        return keys.among(self._near(source, versions, names, keys), names, nulls=True)
 
     def _near(
         self, source: SnapshotSource, versions: Versions, columns: Sequence[str], keys: Keys
@@ -314,6 +342,8 @@ class Present:
     """Delta's own id of the table."""
     has_feed: bool
     """True if the change data feed is enabled."""
+    log: DeltaLog | None
+    """The log; None on Spark Connect."""
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
@@ -324,11 +354,11 @@ class Present:
             table = delta_tables.named(path)
             version = delta_tables.history(session, table, 1)[0]["version"]
             detail = delta_tables.details(session, table)
-            return cls(version, detail["id"], delta_tables.records_changes(detail["properties"]))
-        snapshot = jvm.delta_snapshot(session, path)
-        feed = snapshot.metadata().configuration().get(delta_tables.FEED)
-        has_feed = feed.isDefined() and feed.get().lower() == "true"
-        return cls(snapshot.version(), snapshot.metadata().id(), has_feed)
+            feed = delta_tables.records_changes(detail["properties"])
+            return cls(version, detail["id"], feed, None)
+        log = DeltaLog.of(session, path, (delta_tables.FEED,))
+        feed = delta_tables.records_changes(log.properties)
+        return cls(log.version, log.table_id, feed, log)
 
 
 def present_version(reader: VersionReader, source: SnapshotSource) -> int:
@@ -380,14 +410,12 @@ _OF_NO_FILE = ("metadata", "nullable")
 """The properties of a schema's field that files do not store."""
 
 
-def fit_version(reader: VersionReader, source: SnapshotSource) -> int:
-    """Return the present version of a table, which must still fit the plan.
+def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
+    """Return the present state of a Delta table, which must still fit the plan.
 
     Raises ``TargetError`` if the table was replaced or a used column changed its type,
     ``ConfigurationError`` without a change data feed.
     """
-    if source.iceberg is not None:
-        return reader.iceberg.latest(source, reader.columns(source))
     operator = f"snapshot {source.name}"
     now = Present.of(reader.session, source.path)
     if now.table_id != source.table_id:
@@ -413,7 +441,7 @@ def fit_version(reader: VersionReader, source: SnapshotSource) -> int:
                 + REBUILD[0].lower()
                 + REBUILD[1:],
             )
-    return now.version
+    return now
 
 
 def unreachable(error: Exception) -> bool:

@@ -168,16 +168,28 @@ def at_keys(
     return frame.join(keys, all_of(equal), "left_semi")
 
 
-def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str], *, new: bool) -> DataFrame:
-    """Return rows of a node with ``_age``: old or new if its delta has the row, else unchanged.
-    ``key``: the node's key.
+def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFrame) -> DataFrame:
+    """Return a node's old rows with ``_age``, from its new rows with the same values of some
+    columns. So no table is read at its old version.
 
-    ``new``: True for rows of the new snapshot, False for those of the old one.
+    ``key``: the node's key. ``gone``: the rows of the delta with these values that go.
     """
-    sign, age = (1, NEW) if new else (-1, OLD)
-    changed = delta.where(F.col(SIGN) == sign).select(
+    come = delta.where(F.col(SIGN) > 0).select(
+        *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key))
+    )
+    same = [F.col(quoted(n)).eqNullSafe(F.col(foreign_name(i))) for i, n in enumerate(key)]
+    unchanged = rows.join(come, all_of(same), "left_anti").withColumn("_age", F.lit(UNCHANGED))
+    columns = [F.col(quoted(name)) for name in rows.columns]
+    return unchanged.unionByName(gone.select(*columns, F.lit(OLD).alias("_age")))
+
+
+def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return a node's new rows with ``_age``: new if its delta has the row, else unchanged.
+    ``key``: the node's key.
+    """
+    changed = delta.where(F.col(SIGN) > 0).select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key)),
-        F.lit(age).alias("_age"),
+        F.lit(NEW).alias("_age"),
     )
     same = [F.col(quoted(n)).eqNullSafe(F.col(foreign_name(i))) for i, n in enumerate(key)]
     return rows.join(changed, all_of(same), "left").select(

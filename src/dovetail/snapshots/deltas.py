@@ -1,6 +1,7 @@
 """The deltas of a plan's nodes, from the versions that a target covers to later ones.
 
-A *delta* is the difference of two snapshots of a node (see ``snapshots.delta_rules``).
+A *delta* is the difference of two snapshots of a node (see ``snapshots.delta_rules``). Tables are
+read at their new versions only. A node's old rows are its new ones without its delta.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from dovetail.base.columns import foreign_name, quoted
-from dovetail.snapshots import delta_rules
+from dovetail.platform import delta_upsert
+from dovetail.snapshots import delta_rules, few_rows
 from dovetail.snapshots.delta_reader import (
     Keys,
     VersionReader,
     Versions,
     counted,
+    few_keys,
     keys_of,
     refuse_keys,
     small,
 )
-from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
+from dovetail.snapshots.few_rows import FewRows
+from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,35 @@ class RowDelta:
     """The rows with their signs, or None if there are none."""
     rows: int
     """The number of rows."""
+    few: FewRows | None = None
+    """The rows in this process, if they are few."""
+
+
+@dataclass(frozen=True)
+class TargetChanges:
+    """The changes of a target."""
+
+    frame: DataFrame | None
+    """The result of ``delta_rules.pair``, or None if nothing changes."""
+    rows: int
+    """The number of changes."""
+    few: bool
+    """True if the changes may go through this process."""
 
 
 class Deltas:
-    """The delta of each node, computed once. A node whose inputs did not change reads nothing."""
+    """The delta of each node, computed once. A node whose inputs did not change reads nothing.
 
-    def __init__(self, reader: VersionReader, old: Versions, new: Versions) -> None:
+    ``few``: True if the sources have few and small changes, which are held in this process then.
+    """
+
+    def __init__(
+        self, reader: VersionReader, old: Versions, new: Versions, *, few: bool = False
+    ) -> None:
         self._reader = reader
         self._old = old
         self._new = new
+        self._few = few
         self._known: dict[SnapshotNode, RowDelta] = {}
 
     def of(self, node: SnapshotNode) -> RowDelta:
@@ -52,15 +77,18 @@ class Deltas:
             if isinstance(node, SnapshotSource):
                 self._known[node] = self._source(node)
             else:
-                self._known[node] = self._join(node)
+                self._known[node] = self._held(self._join(node))
         return self._known[node]
 
-    def changes(self, root: SnapshotNode) -> RowDelta:
+    def changes(self, root: SnapshotNode) -> TargetChanges:
         """Return the root's keys whose rows differ, each with its row before and after."""
-        delta = self.of(root)
-        if delta.frame is None:
-            return delta
-        return self._counted(delta_rules.pair(delta.frame, root.key.names))
+        frame = self._join(root) if isinstance(root, SnapshotJoin) else self.of(root).frame
+        if frame is None:
+            return TargetChanges(None, 0, few=True)
+        key, values = root.key.names, root.values.names
+        pairs = self._reader.scratch.keep(delta_rules.pair(frame, key))
+        rows, few = delta_upsert.measure(delta_rules.after(pairs, key, values))
+        return TargetChanges(pairs if rows else None, rows, few)
 
     def _source(self, source: SnapshotSource) -> RowDelta:
         """Return the delta of a table, from its change feed. Raises ``DataError`` for keys that are
@@ -70,9 +98,14 @@ class Deltas:
         if old == new:
             return RowDelta(None, 0)
         keep, key = self._reader.scratch.keep, source.key.names
-        feed = self._reader.feed(source, self._old, self._new)
-        images = keep(delta_rules.images(feed, key))
+        images = delta_rules.images(self._reader.feed(source, self._old, self._new), key)
+        row_type = images.schema[delta_rules.BEFORE].dataType
+        assert isinstance(row_type, StructType)
+        if self._few and all(delta_upsert.is_plain(field.dataType) for field in row_type):
+            return self._few_changes(source, images, row_type)
+        images = keep(images)
         nulls = delta_rules.all_of(F.col(quoted(name)).isNull() for name in key)
+        has_row = F.col(delta_rules.AFTER).isNotNull()
         present = sum(
             F.col(image).isNotNull().cast("int")
             for image in (delta_rules.BEFORE, delta_rules.AFTER)
@@ -80,71 +113,110 @@ class Deltas:
         row = images.agg(
             F.count(F.when(F.col(delta_rules.FAULTY) & ~nulls, True)).alias("faulty"),
             F.count(F.when(F.col(delta_rules.FRESH), True)).alias("fresh"),
-            F.count(F.when(nulls & F.col(delta_rules.AFTER).isNotNull(), True)).alias("nulls"),
+            F.count(F.when(F.col(delta_rules.FRESH) & has_row, True)).alias("come"),
+            F.count(F.when(nulls & has_row, True)).alias("nulls"),
             F.coalesce(F.sum(F.when(F.col(delta_rules.APART), present)), F.lit(0)).alias("rows"),
         ).first()
         assert row is not None
         refuse_keys(source, self._new, row["faulty"], row["nulls"])
         if row["fresh"]:
-            self._refuse_known(source, images.where(delta_rules.FRESH))
+            names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(key)]
+            fresh = keep(images.where(delta_rules.FRESH).select(*names))
+            self._refuse_known(source, counted(fresh), row["come"])
         return RowDelta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
 
-    def _refuse_known(self, source: SnapshotSource, fresh: DataFrame) -> None:
-        """Raise ``DataError`` if a key that the change feed reports as new had a row in the old
-        snapshot.
-        """
-        names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(source.key.names)]
-        keys = counted(self._reader.scratch.keep(fresh.select(*names)))
-        old_rows = self._reader.having_keys(source, self._old, keys)
-        refuse_keys(source, self._new, old_rows.count(), 0)
+    def _few_changes(
+        self, source: SnapshotSource, images: DataFrame, row_type: StructType
+    ) -> RowDelta:
+        """Return the delta of a table with few changes. ``images``: those of its change feed."""
+        held, key = images.toArrow(), source.key.names
+        counts = few_rows.count_images(held, key)
+        refuse_keys(source, self._new, counts.faulty, counts.nulls)
+        if counts.fresh:
+            fresh = held.filter(held[delta_rules.FRESH])
+            keys = few_rows.numbered(fresh, key)
+            types = [field.dataType for field in source.key]
+            come = fresh.num_rows - fresh[delta_rules.AFTER].null_count
+            self._refuse_known(source, few_keys(self._reader.session, keys, types), come)
+        sign = StructField(SIGN, IntegerType())
+        return self._few_rows(FewRows(few_rows.signed(held), StructType([*row_type.fields, sign])))
 
-    def _join(self, node: SnapshotJoin) -> RowDelta:
-        """Return the delta of a join: the sum of both sides' terms. Without a changed side nothing
-        is read.
+    def _few_rows(self, few: FewRows) -> RowDelta:
+        """Return a delta whose rows are in this process."""
+        rows = few.table.num_rows
+        return RowDelta(few.frame(self._reader.session), rows, few) if rows else RowDelta(None, 0)
+
+    def _refuse_known(self, source: SnapshotSource, fresh: Keys, come: int) -> None:
+        """Raise ``DataError`` if a key that the change feed reports as new had a row before.
+
+        ``fresh``: these keys. ``come``: the number of them that have a row now.
         """
+        rows = self._reader.having_keys(source, self._new, fresh).count()
+        refuse_keys(source, self._new, rows - come, 0)
+
+    def _join(self, node: SnapshotJoin) -> DataFrame | None:
+        """Return the delta of a join, the sum of both sides' terms; None without a changed side,
+        since nothing is read then.
+        """
+        deltas = [self.of(side) for side in node.sides]
         terms = [
-            self._term(node, side, delta.frame)
-            for side, delta in enumerate([self.of(side) for side in node.sides])
+            self._term(node, side, delta.frame, delta.few)
+            for side, delta in enumerate(deltas)
             if delta.frame is not None
         ]
         if not terms:
-            return RowDelta(None, 0)
-        united_terms = reduce(lambda a, b: a.unionByName(b), terms)
-        return self._counted(delta_rules.netted(node, united_terms))
+            return None
+        return delta_rules.netted(node, reduce(lambda a, b: a.unionByName(b), terms))
 
-    def _term(self, node: SnapshotJoin, side: int, delta: DataFrame) -> DataFrame:
+    def _term(
+        self, node: SnapshotJoin, side: int, delta: DataFrame, few: FewRows | None
+    ) -> DataFrame:
         """Return the effect of one side's changes on the join.
 
         Changes of the left side meet the right side's new rows. Changes of the right side meet the
-        left side's old rows.
+        left side's old rows. ``few``: the changes in this process, if they are few.
         """
-        reader, other = self._reader, 1 - side
-        standing = self._new if side == 0 else self._old
-        keys = keys_of(reader.scratch, delta, node.on_columns(side))
-        others = self._aged(node.sides[other], standing, node.on_columns(other), keys)
+        reader, other, columns = self._reader, 1 - side, node.on_columns(side)
+        if few is None:
+            keys = keys_of(reader.scratch, delta, columns)
+        else:
+            types = [few.schema[name].dataType for name in columns]
+            keys = few_keys(reader.session, few_rows.keys_of(few.table, columns), types)
+        others = self._others(node.sides[other], node.on_columns(other), keys, old=side == 1)
         if not node.preserves(other):
             return delta_rules.term(node, side, delta, others, None)
         now = None
         if not node.one_each(side):
-            now = reader.rows(node.sides[side], self._new, node.on_columns(side), keys)
-        moved = delta_rules.moves(delta, node.on_columns(side), now)
+            now = reader.rows(node.sides[side], self._new, columns, keys)
+        elif few is not None and not delta_upsert.has_floats(few.schema, columns):
+            moved = few_rows.moves(few.table, columns)
+            if not moved.num_rows:
+                return delta_rules.term(node, side, delta, others, None)
+        moved = delta_rules.moves(delta, columns, now)
         return delta_rules.term(node, side, delta, reader.scratch.keep(others), moved)
 
-    def _aged(
-        self, node: SnapshotNode, standing: Versions, columns: list[str], keys: Keys
+    def _others(
+        self, node: SnapshotNode, columns: list[str], keys: Keys, *, old: bool
     ) -> DataFrame:
-        """Return a node's rows of some keys at the versions ``standing``, each with ``_age``: old,
-        new or unchanged.
+        """Return a node's rows of some keys, each with ``_age``: old, new or unchanged. ``old``:
+        True for its rows before the changes, False for those after them.
         """
-        rows = self._reader.rows(node, standing, columns, keys)
+        rows = self._reader.rows(node, self._new, columns, keys)
         delta = self.of(node)
         if delta.frame is None:
             return rows.withColumn("_age", F.lit(delta_rules.UNCHANGED))
         changed = small(delta.frame, delta.rows)
-        return delta_rules.aged(rows, changed, node.key.names, new=standing is self._new)
+        if not old:
+            return delta_rules.aged(rows, changed, node.key.names)
+        gone = keys.among(delta.frame.where(F.col(SIGN) < 0), columns)
+        return delta_rules.former(rows, changed, node.key.names, gone)
 
-    def _counted(self, frame: DataFrame) -> RowDelta:
-        """Return a frame as a delta, computed once and counted."""
+    def _held(self, frame: DataFrame | None) -> RowDelta:
+        """Return a frame as a delta, computed once and counted, in this process if it is small."""
+        if frame is None:
+            return RowDelta(None, 0)
         stored_rows = self._reader.scratch.keep(frame)
-        rows = stored_rows.count()
+        rows, few = delta_upsert.measure(stored_rows)
+        if self._few and few:
+            return self._few_rows(FewRows(stored_rows.toArrow(), frame.schema))
         return RowDelta(stored_rows if rows else None, rows)

@@ -26,9 +26,12 @@ from dovetail.snapshots.commit_records import (
     covered_by_id,
     covered_by_name,
     record_of,
+    step_of,
 )
-from dovetail.snapshots.delta_reader import Keys, Versions
+from dovetail.snapshots.costs import RefreshStep, Took
+from dovetail.snapshots.delta_reader import Versions
 from dovetail.snapshots.delta_rules import after
+from dovetail.snapshots.deltas import TargetChanges
 from dovetail.snapshots.iceberg_reader import EMPTY
 from dovetail.snapshots.plan import SnapshotNode
 
@@ -83,36 +86,48 @@ class IcebergSnapshotTarget:
         """Say whether any commit in the table's history is of a join over snapshots."""
         return any(record is not None for _, record in _commits(self._open()))
 
-    def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
-        """Write all rows as one commit, and return it. ``replace``: True to replace the rows of a
-        table that exists.
+    def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
+        """Create the table, or take an empty one, with these rows in one commit, and return it.
 
         Raises ``TargetError`` if a table that exists has other columns.
         """
+        if not self._has_table():
+            self._target.create()
+        return self.replace(rows, versions, None, step)
+
+    def replace(
+        self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
+    ) -> Commit:
+        """Put these rows in place of all, in one commit, and return it. ``base``: the snapshot to
+        continue from; None for the present one.
+
+        Raises ``TargetError`` if the table has other columns, or if another writer was faster.
+        """
         from dovetail.iceberg.replacement import all_files
 
-        if not (replace or self._has_table()):
-            self._target.create()
         table = self._open()
         self._refuse_columns(table)
-        base = _present(table)
-        self._commit(table, rows.toArrow().cast(self._schema), all_files(table), versions, base)
+        base = _present(table) if base is None else base
+        if _present(table) != base:
+            raise self._records.overtaken
+        arrow_rows = rows.toArrow().cast(self._schema)
+        self._commit(table, arrow_rows, all_files(table), versions, base, step)
         return Commit(_present(table), self._records.named(versions))
 
     def merge(
-        self, changes: DataFrame, keys: Keys, count: int, versions: Versions, base: int
+        self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
         """Bring the target to the new versions in one commit, and return it.
 
-        ``changes``: ``delta_rules.pair`` of the root. ``keys``: the keys of the changes. ``count``:
-        the number of changes. ``base``: the snapshot to continue from. Raises ``TargetError`` if
-        another writer was faster.
+        ``base``: the snapshot to continue from. Raises ``TargetError`` if another writer was
+        faster.
         """
+        assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
-        rows = after(changes, names, values).toArrow()
+        rows = after(changes.frame, names, values).toArrow()
         table = self._open()
         removed, coming = merged(table, rows, self._schema, names)
-        return self._committed(table, coming, removed, versions, base, count)
+        return self._committed(table, coming, removed, versions, base, changes.rows, step)
 
     def advance(self, versions: Versions, base: int) -> Commit:
         """Record that the target covers new versions if none of its rows change, by a snapshot with
@@ -120,13 +135,25 @@ class IcebergSnapshotTarget:
 
         Raises ``TargetError`` if another writer was faster.
         """
-        return self._committed(self._open(), self._schema.empty_table(), [], versions, base, 0)
+        empty = self._schema.empty_table()
+        return self._committed(self._open(), empty, [], versions, base, 0, None)
 
     def commits(self) -> Iterator[Commit]:
         """Yield the commits of joins over snapshots in the table's history, the last one first."""
         for snapshot, record in _commits(self._open()):
             if record is not None:
-                yield Commit(snapshot.snapshot_id, covered_by_name(record))
+                step = step_of(record)
+                way = None if step is None else step.way
+                yield Commit(snapshot.snapshot_id, covered_by_name(record), way=way)
+
+    def earlier(self) -> list[Took]:
+        """Return no steps: their times are not needed while there is an ``objection``."""
+        return []
+
+    @property
+    def objection(self) -> str:
+        """The reason why the table is overwritten only if that is asked for."""
+        return "this process would hold all rows of an Iceberg target to overwrite it"
 
     def _committed(
         self,
@@ -136,10 +163,11 @@ class IcebergSnapshotTarget:
         versions: Versions,
         base: int,
         count: int,
+        step: RefreshStep | None,
     ) -> Commit:
         if _present(table) != base:
             raise self._records.overtaken
-        self._commit(table, rows, removed, versions, base)
+        self._commit(table, rows, removed, versions, base, step)
         return Commit(_present(table), self._records.named(versions), count)
 
     def _commit(
@@ -149,11 +177,12 @@ class IcebergSnapshotTarget:
         removed: Sequence[DataFile],
         versions: Versions,
         base: int,
+        step: RefreshStep | None,
     ) -> None:
         """Make a snapshot with a record. Raises ``TargetError`` if another writer was faster."""
         from dovetail.iceberg.replacement import CONFLICTS, commit
 
-        summary = {RECORD: self._records.text(versions, base)}
+        summary = {RECORD: self._records.text(versions, base, step)}
         try:
             commit(table, rows, removed, summary=summary, properties={}, always=True)
         except CONFLICTS as error:

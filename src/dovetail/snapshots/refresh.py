@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
+from time import time
 
 from pyspark.sql import SparkSession
 
-from dovetail.base.columns import foreign_name, quoted
 from dovetail.errors import DovetailError, PlanError, TargetError
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
-from dovetail.platform import delta_upsert
+from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.delta_log import ChangeSize
 from dovetail.platform.delta_tables import (
-    called,
     folder_of,
+    path_of,
     refuse_but_one,
     refuse_without_delta,
     setting,
@@ -23,19 +25,20 @@ from dovetail.platform.delta_tables import (
 )
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import apart, cores
-from dovetail.snapshots.commit_records import Commit
+from dovetail.snapshots.commit_records import Commit, Standing
+from dovetail.snapshots.costs import Choice, RefreshStep, Way, choose
 from dovetail.snapshots.delta_reader import (
+    Present,
     Scratch,
     VersionReader,
     Versions,
-    counted,
-    fit_version,
+    fit_state,
     refuse_duplicates,
     unreachable,
 )
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.iceberg_target import IcebergSnapshotTarget
-from dovetail.snapshots.plan import REBUILD, SnapshotNode, tables
+from dovetail.snapshots.plan import REBUILD, SnapshotNode, SnapshotSource, tables
 from dovetail.snapshots.target import SnapshotTarget
 
 ANY_SCHEMA = (
@@ -70,31 +73,49 @@ class Refresher:
         # The reader compares the used columns itself. Changes of other columns do not matter.
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
+        self._tables = tables(root)
+        self._states: dict[str, Present] = {}
         self._target = target_of(self._session, root, call, path, table, catalog, make=True)
 
-    def refresh(self, *, max_versions: int | None, rebuild: bool) -> list[Commit]:
+    def refresh(
+        self, *, max_versions: int | None, rebuild: bool, way: Way | None = None
+    ) -> list[Commit]:
         """Bring the target to the sources' present versions, step by step. Return the commits made.
 
         ``max_versions``: the number of versions of each source that a commit covers at most; None
-        for no limit. ``rebuild``: True to compute the whole target anew.
+        for no limit. ``rebuild``: True to compute the whole target anew, even if it is the target
+        of another plan. ``way``: how each step is made; None for the cheaper way.
         """
         with self._reading() as reader:
-            latest = {
-                key: fit_version(reader, source) for key, source in tables(self._root).items()
-            }
+            latest = {key: self._latest(reader, table) for key, table in self._tables.items()}
         if rebuild or not self._target.exists():
+            choice = Choice("all", "rebuild=True" if rebuild else "the target is made")
             with progress_bar(self._session, f"{self._operator} is made"):
-                return [self._make(latest)]
+                return [self._make(latest, choice)]
         commits: list[Commit] = []
         while True:
             standing = self._target.standing()
             until = self._next(reader, standing.covered, latest, max_versions)
             if until == standing.covered:
                 return commits
-            with progress_bar(self._session, f"{self._operator}, step {len(commits) + 1}"):
-                commits.append(self._follow(standing.covered, until, standing.version))
+            sizes = self._sizes(standing.covered, until)
+            choice = self._choice(way, sizes)
+            title = f"{self._operator}, step {len(commits) + 1} by {choice.way}: {choice.reason}"
+            with progress_bar(self._session, title):
+                if choice.way == "all":
+                    commits.append(self._replace(standing, until, choice, _share(sizes)))
+                else:
+                    commits.append(self._follow(standing, until, choice, sizes))
             if until == latest:
                 return commits
+
+    def _latest(self, reader: VersionReader, source: SnapshotSource) -> int:
+        """Return a source's present version. The source must still fit the plan."""
+        if source.iceberg is not None:
+            return reader.iceberg.latest(source, reader.columns(source))
+        state = fit_state(reader, source)
+        self._states[source.table_id] = state
+        return state.version
 
     def _next(
         self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
@@ -105,7 +126,7 @@ class Refresher:
         Raises ``TargetError`` if an Iceberg table no longer has the snapshots in between.
         """
         until = {}
-        for key, source in tables(self._root).items():
+        for key, source in self._tables.items():
             start, end = covered[key], latest[key]
             if source.iceberg is not None:
                 until[key] = reader.iceberg.following(source, start, end, max_versions)
@@ -114,43 +135,97 @@ class Refresher:
                 until[key] = end if max_versions is None else min(end, start + max_versions)
         return until
 
-    def _make(self, versions: Versions) -> Commit:
-        """Write the whole join at these versions in one commit.
+    def _sizes(self, old: Versions, new: Versions) -> list[SourceChange] | None:
+        """Return the sizes of what has changed in the sources. None if a source is not a Delta
+        table, or its log is not in reach.
+        """
+        sizes = []
+        for key in self._tables:
+            state = self._states.get(key)
+            if state is None or state.log is None:
+                return None
+            sizes.append(SourceChange(state.log.size, state.log.changes(old[key], new[key])))
+        return sizes
+
+    def _choice(self, way: Way | None, sizes: list[SourceChange] | None) -> Choice:
+        """Return the way of a step: ``way``, or the cheaper one if it is None."""
+        if way is not None:
+            return Choice(way, f"way={way!r}")
+        if sizes is None:
+            return Choice("changes", "the size of the changes is not known beforehand")
+        if not any(size.changes is None or size.changes.rows for size in sizes):
+            return Choice("changes", "no row of a source has changed")
+        objection = self._target.objection
+        if objection is not None:
+            return Choice("changes", objection)
+        return choose(_share(sizes), self._target.earlier())
+
+    def _step(self, choice: Choice, share: float) -> RefreshStep:
+        """Return the record of a step that begins now."""
+        size = sum(s.log.size for s in self._states.values() if s.log is not None)
+        return RefreshStep(choice.way, share, size, int(time() * 1000))
+
+    def _make(self, versions: Versions, choice: Choice) -> Commit:
+        """Write the whole join at these versions in one commit, to a new target or in place of an
+        old one.
 
         Raises ``TargetError`` if the target is a table of another kind, ``DataError`` for keys that
         are not unique.
         """
-        replace = self._target.exists()
-        if replace and not self._target.belongs():
+        exists, step = self._target.exists(), self._step(choice, 1.0)
+        if exists and not self._target.belongs():
             raise TargetError(
                 self._operator,
                 "the table there is not one of a join over snapshots",
                 "Choose another one; it is not overwritten",
             )
         with self._reading() as reader:
-            for source in tables(self._root).values():
+            for source in self._tables.values():
                 refuse_duplicates(reader, source, versions)
             rows = reader.rows(self._root, versions)
-            return self._target.create(rows, versions, replace=replace)
+            if exists:
+                commit = self._target.replace(rows, versions, None, step)
+            else:
+                commit = self._target.create(rows, versions, step)
+            return replace(commit, way=choice.way, reason=choice.reason)
 
-    def _follow(self, old: Versions, new: Versions, base: int) -> Commit:
-        """Merge the changes from the old to the new versions into the target in one commit, also if
-        no row changes.
-
-        ``base``: the target's version that the commit continues from.
-        """
+    def _replace(self, standing: Standing, new: Versions, choice: Choice, share: float) -> Commit:
+        """Write the whole join at the new versions over the target's rows, in one commit."""
+        step = self._step(choice, share)
         with self._reading() as reader:
-            deltas = Deltas(reader, old, new)
-            changed = sum(deltas.of(source).rows for source in tables(self._root).values())
-            few = changed <= delta_upsert.ROWS_MAX
-            with setting(self._session, self._for_few) if few else nullcontext():
-                delta = deltas.changes(self._root)
-            if delta.frame is None:
-                return self._target.advance(new, base)
-            names = self._root.key.names
-            numbered = [(quoted(name), foreign_name(i)) for i, name in enumerate(names)]
-            keys = counted(delta.frame.selectExpr(*(f"{a} AS {b}" for a, b in numbered)))
-            return self._target.merge(delta.frame, keys, delta.rows, new, base)
+            for key, source in self._tables.items():
+                if new[key] != standing.covered[key]:  # the keys of the others are known
+                    refuse_duplicates(reader, source, new)
+            rows = reader.rows(self._root, new)
+            commit = self._target.replace(rows, new, standing.version, step)
+            return replace(commit, way=choice.way, reason=choice.reason)
+
+    def _follow(
+        self,
+        standing: Standing,
+        new: Versions,
+        choice: Choice,
+        sizes: list[SourceChange] | None,
+    ) -> Commit:
+        """Merge the changes up to the new versions into the target in one commit, also if no row
+        changes.
+        """
+        step = self._step(choice, _share(sizes))
+        few = sizes is not None and _are_few(sizes)
+        with self._reading() as reader, ExitStack() as settings:
+            if few:
+                settings.enter_context(setting(self._session, self._for_few))
+            deltas = Deltas(reader, standing.covered, new, few=few)
+            changed = sum(deltas.of(source).rows for source in self._tables.values())
+            if not few and changed <= delta_upsert.ROWS_MAX:
+                settings.enter_context(setting(self._session, self._for_few))
+            changes = deltas.changes(self._root)
+            settings.close()
+            if changes.frame is None:
+                commit = self._target.advance(new, standing.version)
+                return replace(commit, reason="no row of the target changes")
+            commit = self._target.merge(changes, new, standing.version, step)
+            return replace(commit, way=choice.way, reason=choice.reason)
 
     @property
     def _for_few(self) -> dict[str, str]:
@@ -182,6 +257,34 @@ class Refresher:
             scratch.release()
 
 
+@dataclass(frozen=True)
+class SourceChange:
+    """A source, and what has changed in it since the version covered."""
+
+    size: int
+    """The bytes of the whole source."""
+    changes: ChangeSize | None
+    """The size of the changes; None if the log does not say it."""
+
+
+def _share(sizes: list[SourceChange] | None) -> float:
+    """Return about which share of the target's rows changes, at most 1. A source whose log does not
+    say what has changed counts as one that has changed as a whole.
+    """
+    shares = [1.0 if s.changes is None else s.changes.size / max(s.size, 1) for s in sizes or ()]
+    return min(sum(shares), 1.0)
+
+
+def _are_few(sizes: list[SourceChange]) -> bool:
+    """Say whether the changes of all sources are few and small enough for this process."""
+    known = [size.changes for size in sizes if size.changes is not None]
+    return (
+        len(known) == len(sizes)
+        and sum(changes.rows for changes in known) <= delta_upsert.ROWS_MAX
+        and sum(changes.size for changes in known) <= delta_upsert.BYTES_MAX
+    )
+
+
 def target_of(
     session: SparkSession,
     root: SnapshotNode,
@@ -203,8 +306,9 @@ def target_of(
         refuse_without_delta(session, operator)
         if make and path is not None:
             path = folder_of(session, call, "target=", path)
-        named = called(session, call, "target=", path, table)
-        return SnapshotTarget(session, operator, named, root)
+        full = None if path is None else path_of(session, call, "target=", path)
+        named = (table or "") if full is None else delta_tables.named(full)
+        return SnapshotTarget(session, operator, named, root, full)
     if table is None:
         raise PlanError(
             call,

@@ -24,6 +24,7 @@ from dovetail.platform.sessions import apart
 from dovetail.platform.spark_errors import refused
 from dovetail.snapshots import plan
 from dovetail.snapshots.commit_records import Commit
+from dovetail.snapshots.costs import Way
 from dovetail.snapshots.delta_reader import Present, Scratch, VersionReader, present_version
 from dovetail.snapshots.refresh import Refresher, target_of
 
@@ -357,13 +358,15 @@ class SnapshotTable:
         table: Text | None = None,
         catalog: GivenCatalog | None = None,
         max_versions: Positive | None = None,
+        way: Way | None = None,
         rebuild: bool = False,
     ) -> list[Commit]:
         """Bring a target to the present versions of the sources, and return the commits made.
 
-        The first call makes the target by a batch join. Later calls read only changes: the
-        change data feeds since the versions covered, and the other tables' rows with the
-        same join keys.
+        The first call makes the target by a batch join. Later calls take the cheaper way.
+        They merge what has changed: they read the change data feeds since the versions
+        covered, and the other tables' rows with the same join keys. Or they compute the
+        batch join again and overwrite the target.
 
         Parameters
         ----------
@@ -377,6 +380,10 @@ class SnapshotTable:
         max_versions : int, optional
             The number of versions of each source that a commit covers at most, so that a
             backlog comes in steps. By default one commit covers all.
+        way : {"changes", "all"}, optional
+            How the target is brought up to date: changed rows are merged, or all rows are
+            written. By default each step takes the way with the lower estimate. It merges if
+            the target has a change data feed or is an Iceberg table.
         rebuild : bool, default False
             True to replace the target by a batch join, even if it is the target of another
             join. A table that is no target is never overwritten.
@@ -386,7 +393,8 @@ class SnapshotTable:
         list of Commit
             The commits in order, an empty list if no source has changed. ``covered`` has
             the version of each source by its name. ``changed`` is the number of changed
-            rows, None after a batch join.
+            rows, None after a batch join. ``way`` and ``reason`` say how the commit was
+            made, and why.
 
         Raises
         ------
@@ -408,8 +416,9 @@ class SnapshotTable:
         Notes
         -----
         Rows and the versions that they cover are one commit, so a run that was killed is
-        simply run again. Let one process at a time keep a target. Source: FLIP-486, "Future
-        Work" (strong consistency, batch-stream fusion).
+        simply run again. Let one process at a time keep a target. The estimate is of the
+        share of rows that change, by the commits of the sources, and of the times of earlier
+        steps. Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
 
         Examples
         --------
@@ -422,13 +431,13 @@ class SnapshotTable:
         >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
         >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
         >>> for commit in orders.refresh(f"{folder.name}/copy"):
-        ...     print(commit.version, commit.covered)
-        0 {'orders': 0}
+        ...     print(commit.version, commit.covered, commit.way)
+        0 {'orders': 0} all
         >>> orders.refresh(f"{folder.name}/copy")  # nothing has changed
         []
         """
         keeper = Refresher(self._session, self.plan, "refresh", target, table, catalog)
-        return keeper.refresh(max_versions=max_versions, rebuild=rebuild)
+        return keeper.refresh(max_versions=max_versions, rebuild=rebuild, way=way)
 
     @validated
     def maintain(

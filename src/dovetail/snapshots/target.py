@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import cached_property
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from dovetail.base.columns import quoted
 from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform.delta_log import HARMLESS, DeltaLog
+from dovetail.platform.sessions import is_remote
 from dovetail.snapshots.commit_records import (
     Commit,
     CommitRecords,
@@ -18,42 +22,40 @@ from dovetail.snapshots.commit_records import (
     covered_by_id,
     covered_by_name,
     record_of,
+    step_of,
 )
-from dovetail.snapshots.delta_reader import Keys, Versions
+from dovetail.snapshots.costs import RefreshStep, Took
+from dovetail.snapshots.delta_reader import Versions
 from dovetail.snapshots.delta_rules import AFTER, after
+from dovetail.snapshots.deltas import TargetChanges
 from dovetail.snapshots.plan import SnapshotNode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+COMMITS_MAX = 20
+"""The number of commits, from the present one backwards, whose times count."""
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The setting of a session that has the user metadata of its next commits."""
-HARMLESS = (
-    "ANALYZE TABLE",
-    "CLUSTER BY",
-    "COMPUTE STATS",
-    "OPTIMIZE",
-    "REORG",
-    "REORG TABLE UPGRADE UNIFORM",
-    "SET TBLPROPERTIES",
-    "UNSET TBLPROPERTIES",
-    "UPGRADE PROTOCOL",
-    "VACUUM END",
-    "VACUUM START",
-)
-"""Operations of other writers that leave a table's rows and columns as they are."""
 
 
 class SnapshotTarget:
     """The table that a plan is kept in, named as in SQL.
 
-    ``operator``: the subject of errors. ``session`` must belong to this target alone, since the
-    metadata of a commit is a setting of the session.
+    ``operator``: the subject of errors. ``path``: where the table is, if it is given by its path.
+    ``session`` must belong to this target alone, since the metadata of a commit is a setting of the
+    session.
     """
 
     def __init__(
-        self, session: SparkSession, operator: str, table: str, root: SnapshotNode
+        self,
+        session: SparkSession,
+        operator: str,
+        table: str,
+        root: SnapshotNode,
+        path: str | None,
     ) -> None:
+        self._path = path
         self._session = session
         self._records = CommitRecords(operator, root)
         self._table = table
@@ -68,7 +70,7 @@ class SnapshotTarget:
 
         Raises ``TargetError`` if the target belongs to another plan, or if others changed it since.
         """
-        newer: list[Any] = []
+        newer: list[Mapping[str, Any]] = []
         for row in self._commits():
             recorded = record_of(row["userMetadata"])
             if recorded is None:
@@ -83,45 +85,58 @@ class SnapshotTarget:
         """Say whether any commit in the table's history is of a join over snapshots."""
         return any(record_of(row["userMetadata"]) is not None for row in self._commits())
 
-    def create(self, rows: DataFrame, versions: Versions, *, replace: bool) -> Commit:
-        """Write all rows as one commit, and return it. ``replace``: True to replace a table that
-        exists.
-        """
-        base = self._version() if replace else -1
-        with delta_tables.setting(self._session, {METADATA: self._records.text(versions, base)}):
-            if replace:
-                delta_tables.overwrite(rows, self._table)
-            else:
-                delta_tables.create(rows, self._table, {}, replace=False)
+    def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
+        """Create the table with these rows in one commit, and return it."""
+        text = self._records.text(versions, -1, step)
+        with delta_tables.setting(self._session, {METADATA: text}):
+            delta_tables.create(rows, self._table, {}, replace=False)
         return Commit(self._version(), self._records.named(versions))
 
+    def replace(
+        self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
+    ) -> Commit:
+        """Put these rows in place of all, in one commit, and return it. ``base``: the version to
+        continue from; None for the present one.
+
+        Raises ``TargetError`` if another writer was faster.
+        """
+        base = self._version() if base is None else base
+        with self._committing(versions, base, step):
+            delta_tables.overwrite(rows, self._table)
+        return self._committed(None, base)
+
     def merge(
-        self, changes: DataFrame, keys: Keys, count: int, versions: Versions, base: int
+        self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
         """Bring the target to the new versions in one commit, and return it.
 
-        ``changes``: ``delta_rules.pair`` of the root. ``keys``: the keys of the changes, whose
-        ranges let files be skipped. ``count``: the number of changes. ``base``: the version to
-        continue from. Delta refuses the transaction's number if another writer was faster.
+        ``base``: the version to continue from. Delta refuses the transaction's number if another
+        writer was faster.
         """
+        assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
-        rows = after(changes, names, values)
-        few = count <= delta_upsert.ROWS_MAX and delta_upsert.measure(rows)[1]
-        with self._committing(versions, base):
-            if few and not delta_upsert.has_floats(rows.schema, names):
+        rows = after(changes.frame, names, values)
+        with self._committing(versions, base, step):
+            if changes.few and not delta_upsert.has_floats(rows.schema, names):
                 delta_upsert.upsert(
-                    self._session, self._table, rows.toArrow(), rows.schema, names, nulls=True
+                    self._session,
+                    self._table,
+                    rows.toArrow(),
+                    rows.schema,
+                    names,
+                    nulls=True,
+                    details=self._details(),
                 )
-                return self._committed(count, base)
-            delta_tables.merge(
-                changes,
-                self._table,
-                key={name: F.col(quoted(name)) for name in names},
-                values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
-                gone=F.col(AFTER).isNull(),
-                where=delta_tables.within([F.col(quoted(name)) for name in names], keys.ranges),
-            )
-        return self._committed(count, base)
+            else:
+                delta_tables.merge(
+                    changes.frame,
+                    self._table,
+                    key={name: F.col(quoted(name)) for name in names},
+                    values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
+                    gone=F.col(AFTER).isNull(),
+                    where=delta_tables.near(changes.frame, {name: name for name in names}),
+                )
+        return self._committed(changes.rows, base)
 
     def advance(self, versions: Versions, base: int) -> Commit:
         """Record that the target covers new versions if none of its rows change, by setting a table
@@ -130,7 +145,7 @@ class SnapshotTarget:
         Raises ``TargetError`` if another writer was faster.
         """
         recorded = json.dumps(self._records.named(versions), sort_keys=True)
-        with self._committing(versions, base):
+        with self._committing(versions, base, None):
             delta_tables.set_property(
                 self._session, self._table, "dovetail.unchanged_until", recorded
             )
@@ -141,33 +156,91 @@ class SnapshotTarget:
         for row in self._commits():
             recorded = record_of(row["userMetadata"])
             if recorded is not None:
-                yield Commit(row["version"], covered_by_name(recorded))
+                step = step_of(recorded)
+                way = None if step is None else step.way
+                yield Commit(row["version"], covered_by_name(recorded), way=way)
+
+    def earlier(self) -> list[Took]:
+        """Return the steps among the last commits, the last one first, with their times. On Spark
+        Connect there are none, as the log is not in reach.
+        """
+        if is_remote(self._session):
+            return []
+        took = []
+        for row in islice(self._commits(), COMMITS_MAX):
+            step = step_of(record_of(row["userMetadata"]) or {})
+            if step is not None and "timestamp" in row:
+                took.append(Took(step, (row["timestamp"] - step.started_ms) / 1e3))
+        return took
+
+    @property
+    def objection(self) -> str | None:
+        """The reason why the table is overwritten only if that is asked for; None without one."""
+        if delta_tables.records_changes(self._details()["properties"]):
+            return "the target has a change data feed, in which an overwrite shows every row"
+        return None
 
     def _version(self) -> int:
         """Return the table's present version."""
         return int(next(iter(self._commits()))["version"])
 
-    def _commits(self) -> Iterator[Any]:
-        """Yield the rows of the table's history from the present backwards. Usually the first few
-        suffice, so few are read at first.
+    def _commits(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the commits of the table's history from the present backwards, with their
+        ``version``, ``operation`` and ``userMetadata``.
+        """
+        log = self._log()
+        if log is None or log.version < 0:  # Spark has the error for a table that does not exist
+            yield from self._history(None)
+            return
+        for version in range(log.version, -1, -1):
+            commit = log.commit(version)
+            if commit is None:
+                yield from self._history(version)
+                return
+            yield {"userMetadata": None, **commit, "version": version}
+
+    def _history(self, newest: int | None) -> Iterator[Mapping[str, Any]]:
+        """Yield the commits that Spark knows of, up to a version. Usually the first few suffice,
+        so few are read at first.
         """
         seen = 0
         for limit in (5, 100, None):
             rows = delta_tables.history(self._session, self._table, limit)
-            yield from rows[seen:]
+            for row in rows[seen:]:
+                if newest is None or row["version"] <= newest:
+                    yield row.asDict()
             if limit is None or len(rows) < limit:
                 return
             seen = len(rows)
 
-    def _since(self, base: int, version: int) -> list[Any]:
+    def _log(self) -> DeltaLog | None:
+        """Return the table's log; None on Spark Connect."""
+        if is_remote(self._session):
+            return None
+        return DeltaLog.of(self._session, self._location, (delta_tables.FEED,))
+
+    def _details(self) -> Mapping[str, Any]:
+        """Return ``sizeInBytes`` and ``properties`` of the table."""
+        log = self._log()
+        if log is None:
+            return delta_tables.details(self._session, self._table).asDict()
+        return {"sizeInBytes": log.size, "properties": log.properties}
+
+    @cached_property
+    def _location(self) -> str:
+        """The path of the table."""
+        return self._path or delta_tables.location(self._session, self._table)
+
+    def _since(self, base: int, version: int) -> list[Mapping[str, Any]]:
         """Return the commits between a commit of this plan and the version that it
         was made from.
         """
         if base + 1 >= version:
             return []
-        return [row for row in self._commits() if base < row["version"] < version]
+        later = takewhile(lambda row: row["version"] > base, self._commits())
+        return [row for row in later if row["version"] < version]
 
-    def _refuse_changed(self, rows: list[Any]) -> None:
+    def _refuse_changed(self, rows: list[Mapping[str, Any]]) -> None:
         """Raise ``TargetError`` if commits of other writers, as rows of the history, may have
         changed rows or columns.
         """
@@ -176,17 +249,19 @@ class SnapshotTarget:
                 change = f"version {row['version']} is a {row['operation']}"
                 raise self._records.foreign_change(change)
 
-    def _committing(self, versions: Versions, base: int) -> AbstractContextManager[None]:
+    def _committing(
+        self, versions: Versions, base: int, step: RefreshStep | None
+    ) -> AbstractContextManager[None]:
         """Set the user metadata and the transaction's number of the commits made in the block."""
         return delta_tables.setting(
             self._session,
             {
-                METADATA: self._records.text(versions, base),
+                METADATA: self._records.text(versions, base, step),
                 **delta_tables.once("dovetail", base + 1),
             },
         )
 
-    def _committed(self, count: int, base: int) -> Commit:
+    def _committed(self, count: int | None, base: int) -> Commit:
         """Return the commit made from ``base``. Raises ``TargetError`` if another writer was
         faster.
         """

@@ -1,0 +1,134 @@
+"""The log of a Delta table in a classic session: its commits, read without Spark's jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dovetail.platform import jvm
+from dovetail.platform.files import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HARMLESS = (
+    "ANALYZE TABLE",
+    "CLUSTER BY",
+    "COMPUTE STATS",
+    "OPTIMIZE",
+    "REORG",
+    "REORG TABLE UPGRADE UNIFORM",
+    "SET TBLPROPERTIES",
+    "UNSET TBLPROPERTIES",
+    "UPGRADE PROTOCOL",
+    "VACUUM END",
+    "VACUUM START",
+)
+"""Operations that leave a table's rows and columns as they are."""
+COMMITS_MAX = 100
+"""The number of commits up to which they are read for their sizes."""
+
+_ROWS = ("numOutputRows", "numUpdatedRows", "numDeletedRows")
+_MERGED_ROWS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+
+
+@dataclass(frozen=True)
+class ChangeSize:
+    """The size of some commits' changes, as their metrics say it."""
+
+    rows: int
+    """The number of rows inserted, updated and deleted."""
+    size: int
+    """About how many bytes of data files these rows take."""
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """The log at the table's present version."""
+
+    version: int
+    """The present version."""
+    table_id: str
+    """Delta's own id of the table."""
+    properties: dict[str, str]
+    """The properties of the table that are asked for."""
+    _snapshot: Any
+    _folder: Folder
+
+    @classmethod
+    def of(cls, session: SparkSession, location: str, properties: tuple[str, ...]) -> DeltaLog:
+        """Return the log of the table at a path, with these properties as far as they are set."""
+        snapshot = jvm.delta_snapshot(session, location)
+        asked = {name: snapshot.metadata().configuration().get(name) for name in properties}
+        return cls(
+            snapshot.version(),
+            snapshot.metadata().id(),
+            {name: value.get() for name, value in asked.items() if value.isDefined()},
+            snapshot,
+            Folder(session, str(snapshot.deltaLog().logPath().toString())),
+        )
+
+    @cached_property
+    def size(self) -> int:
+        """The bytes of the table's data files. Without a checksum in the log it takes jobs."""
+        checksum = self._folder.read(f"{self.version:020d}.crc")
+        if checksum is None:
+            return int(self._snapshot.sizeInBytes())
+        return int(json.loads(checksum)["tableSizeBytes"])
+
+    def commit(self, version: int) -> dict[str, Any] | None:
+        """Return what a commit says of itself: ``operation``, ``operationMetrics``,
+        ``userMetadata`` and more. None if the log no longer has its file.
+        """
+        return next(_actions(self._lines(version), "commitInfo"), None)
+
+    def changes(self, after: int, until: int) -> ChangeSize | None:
+        """Return the size of the changes after a version up to another one; None if a commit does
+        not say it.
+        """
+        if until - after > COMMITS_MAX:
+            return None
+        sizes = [self._change(version) for version in range(after + 1, until + 1)]
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            return None
+        return ChangeSize(sum(size.rows for size in known), sum(size.size for size in known))
+
+    def _change(self, version: int) -> ChangeSize | None:
+        """Return the size of a commit's changes; None if it does not say it."""
+        lines = self._lines(version)
+        commit = next(_actions(lines, "commitInfo"), None)
+        rows = None if commit is None else _changed_rows(commit)
+        if not rows:
+            return None if rows is None else ChangeSize(0, 0)
+        files = [action for action in _actions(lines, "add") if action.get("stats")]
+        sizes = [(json.loads(file["stats"]).get("numRecords") or 0, file["size"]) for file in files]
+        in_file, size = max(sizes, default=(0, 0))  # small files are large for their rows
+        return ChangeSize(rows, rows * size // in_file) if in_file else None
+
+    def _lines(self, version: int) -> list[bytes]:
+        """Return the actions of a commit; none if the log no longer has its file."""
+        text = self._folder.read(f"{version:020d}.json")
+        return [] if text is None else text.splitlines()
+
+
+def _actions(lines: list[bytes], kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the actions of a kind."""
+    start = b'{"%s"' % kind.encode()
+    return (json.loads(line)[kind] for line in lines if line.startswith(start))
+
+
+def _changed_rows(commit: dict[str, Any]) -> int | None:
+    """Return the number of rows that a commit changes; None if it does not say it."""
+    if commit["operation"] in HARMLESS:
+        return 0
+    metrics = commit.get("operationMetrics") or {}
+    overwrites = commit.get("operationParameters", {}).get("mode") == "Overwrite"
+    if overwrites and "numDeletedRows" not in metrics:
+        return None
+    counts = [int(metrics[name]) for name in _MERGED_ROWS if name in metrics]
+    counts = counts or [int(metrics[name]) for name in _ROWS if name in metrics]
+    return sum(counts) if counts else None

@@ -1,0 +1,88 @@
+"""The two ways of a step, and the estimate by which one of them is taken. No Spark job is needed.
+
+A step merges what has changed, or computes the whole join again and overwrites the target. The
+second way costs what it has cost before. The first way is estimated as a part of that:
+
+    changes / all  =  f · (READ + ROW · share)
+
+``share``: about which share of the target's rows changes. ``READ``: a step looks for rows with the
+keys that have changed all over the tables, and does not write them. ``ROW``: a changed row costs
+more than one of the batch join. ``f`` is what earlier steps of the target took, as a part of this
+estimate; 1 before there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, TypeAlias
+
+Way: TypeAlias = Literal["changes", "all"]
+
+READ, ROW = 0.75, 5.0
+"""The part of the whole join's time that a step takes if hardly any row changes, and what each
+share of changed rows adds to it. It is a first guess for tables of some gigabytes. Small ones take
+more, since a step runs more jobs. The first steps of a target show that.
+"""
+STEPS_MAX = 3
+"""The number of steps of each way whose times count: the last ones."""
+
+
+@dataclass(frozen=True)
+class RefreshStep:
+    """A step that is made, as its commit records it."""
+
+    way: Way
+    """The way that is taken."""
+    share: float
+    """About which share of the target's rows changes."""
+    size: int
+    """The bytes of the sources."""
+    started_ms: int
+    """When the step began."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """An earlier step, and the time that it took until its commit."""
+
+    step: RefreshStep
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, and the reason why it is taken, for people."""
+
+    way: Way
+    reason: str
+
+
+def choose(share: float, earlier: Sequence[Took]) -> Choice:
+    """Return the cheaper way of a step that changes a share of the rows. ``earlier``: steps of the
+    target, the last one first.
+    """
+    part = (READ + ROW * share) * _factor(earlier)
+    reason = (
+        f"about {share:.2%} of the rows change, and to merge them is estimated at {part:.2f} of "
+        "the time that all rows take"
+    )
+    return Choice("all" if part > 1 else "changes", reason)
+
+
+def _factor(earlier: Sequence[Took]) -> float:
+    """Return how earlier steps compare with the estimate, the factor ``f``."""
+    rates = []
+    for way in ("changes", "all"):
+        steps = [took for took in earlier if took.step.way == way][:STEPS_MAX]
+        if not steps:
+            return 1
+        rates.append(median(took.seconds / _estimated(took.step) for took in steps))
+    return rates[0] / rates[1]
+
+
+def _estimated(step: RefreshStep) -> float:
+    """Return the time of a step by the estimate, in that of reading and writing one byte."""
+    part = READ + ROW * step.share if step.way == "changes" else 1
+    return max(step.size, 1) * part

@@ -1,0 +1,176 @@
+"""The way of a step: the estimate, what it is made of, and that either way is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import dovetail as dt
+from dovetail.platform.delta_log import ChangeSize, DeltaLog
+from dovetail.snapshots.costs import READ, ROW, RefreshStep, Took, Way, choose
+
+EVEN = (1 - READ) / ROW
+"""The share of changed rows at which both ways cost the same, before there are steps."""
+
+
+def took(way: Way, seconds: float, share: float = 0.0, size: int = 1000) -> Took:
+    return Took(RefreshStep(way, share, size, 0), seconds)
+
+
+@pytest.mark.parametrize(
+    ("share", "earlier", "way"),
+    [
+        (0.9 * EVEN, [], "changes"),
+        (1.1 * EVEN, [], "all"),
+        (1.1 * EVEN, [took("all", 1)] * 9, "all"),
+        (1.1 * EVEN, [took("changes", 1)] * 9, "all"),
+        # steps took longer, or half as long, as the estimate says
+        (0.0, [took("changes", 0.9), took("all", 1)], "changes"),
+        (EVEN / 2, [took("changes", 0.9), took("all", 1)], "all"),
+        (EVEN, [took("all", 1), took("changes", READ / 2)], "changes"),
+        # a step that changed many rows, and one when the tables were smaller
+        (EVEN, [took("changes", 1.1, EVEN), took("all", 1)], "all"),
+        (EVEN, [took("changes", 0.9, EVEN), took("all", 0.1, size=100)], "changes"),
+        # the median of the last three steps of a way
+        (EVEN, [*(took("changes", s * READ) for s in (0.9, 9, 0.9, 9, 9)), took("all", 1)],
+         "changes"),
+    ],
+)  # fmt: skip
+def test_the_cheaper_way_is_taken(share: float, earlier: list[Took], way: Way) -> None:
+    assert choose(share, earlier).way == way
+
+
+class Shop:
+    """Orders of customers in tables with a change data feed, and a target without one."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.orders, self.customers, self.target = (
+            str(folder / name) for name in ("orders", "customers", "target")
+        )
+        write = spark.range(200).selectExpr("id", "id % 20 AS customer", "'o' AS v").coalesce(1)
+        write.write.format("delta").save(self.orders)
+        spark.range(20).selectExpr("id AS cid", "'c' AS w").coalesce(1).write.format("delta").save(
+            self.customers
+        )
+        self.joined = dt.SnapshotTable.from_delta(spark, self.orders, key="id").join(
+            dt.SnapshotTable.from_delta(spark, self.customers, key="cid"), on="customer", how="left"
+        )
+        feed = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
+        before = spark.conf.get(feed)
+        spark.conf.set(feed, "false")
+        self.joined.refresh(self.target)
+        spark.conf.set(feed, before or "true")
+
+    def sql(self, text: str) -> None:
+        self.spark.sql(text.format(o=f"delta.`{self.orders}`", c=f"delta.`{self.customers}`"))
+
+    def refresh(self, **options: Any) -> list[tuple[str | None, int | None]]:
+        """Refresh the target, which must be the join then: the way and the changes of each
+        commit.
+        """
+        commits = self.joined.refresh(self.target, **options)
+        stored = self.spark.read.format("delta").load(self.target)
+        assert sorted(stored.collect()) == sorted(self.joined.to_batch().collect())
+        assert [c.covered for c in self.joined.commits(self.target)][: len(commits)] == [
+            c.covered for c in commits[::-1]
+        ]
+        return [(commit.way, commit.changed) for commit in commits]
+
+
+@pytest.fixture
+def shop(delta_spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(delta_spark, tmp_path)
+
+
+def test_few_changes_are_merged_and_many_overwrite(shop: Shop) -> None:
+    shop.sql("UPDATE {o} SET v = 'few' WHERE id = 1")
+    (commit,) = shop.joined.refresh(shop.target)
+    assert (commit.way, commit.changed) == ("changes", 1)
+    assert "of the rows change" in str(commit.reason)
+    shop.sql("UPDATE {o} SET v = 'many' WHERE id >= 20")
+    assert shop.refresh() == [("all", None)]
+    shop.sql("INSERT OVERWRITE {c} SELECT * FROM {c} WHERE cid > 0")
+    assert shop.refresh() == [("all", None)]
+    shop.sql("ALTER TABLE {o} SET TBLPROPERTIES (team = 'me')")
+    assert shop.refresh() == [(None, 0)]
+    assert [commit.way for commit in shop.joined.commits(shop.target)] == [
+        None, "all", "all", "changes", "all",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_way_that_is_asked_for(shop: Shop) -> None:
+    shop.sql("UPDATE {o} SET v = 'all' WHERE id = 1")
+    shop.sql("DELETE FROM {o} WHERE id = 2")
+    assert shop.refresh(way="all", max_versions=1) == [("all", None)] * 2
+    shop.sql("UPDATE {o} SET v = 'many'")
+    assert shop.refresh(way="changes") == [("changes", 199)]
+    shop.spark.sql(
+        f"ALTER TABLE delta.`{shop.target}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    )
+    shop.sql("UPDATE {o} SET v = 'again'")
+    (commit,) = shop.joined.refresh(shop.target)
+    assert (commit.way, commit.changed) == ("changes", 199)
+    assert "change data feed" in str(commit.reason)
+
+
+@pytest.mark.slow
+def test_duplicate_keys_are_refused_by_either_way(shop: Shop) -> None:
+    shop.sql("INSERT INTO {o} VALUES (5, 1, 'again')")
+    for way in ("changes", "all"):
+        with pytest.raises(dt.errors.DataError, match="1 keys occur more than once"):
+            shop.joined.refresh(shop.target, way=way)
+    shop.sql("DELETE FROM {o} WHERE v = 'again'")
+    assert shop.refresh(way="all") == [("all", None)]
+
+
+@pytest.mark.slow
+def test_an_overwrite_after_which_another_writer_was_faster(shop: Shop, monkeypatch: Any) -> None:
+    """Another process makes the same step while this one computes it."""
+    from dovetail.snapshots import target
+
+    replace = target.SnapshotTarget.replace
+
+    def slow(self: Any, *arguments: Any) -> Any:
+        monkeypatch.setattr(target.SnapshotTarget, "replace", replace)
+        shop.joined.refresh(shop.target, way="changes")
+        return replace(self, *arguments)
+
+    shop.sql("UPDATE {o} SET v = 'all' WHERE id < 10")
+    monkeypatch.setattr(target.SnapshotTarget, "replace", slow)
+    assert shop.refresh(way="all") == [("all", None)]
+    assert [commit.version for commit in shop.joined.commits(shop.target)] == [1, 0]
+
+
+def test_commits_say_what_they_change(delta_spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    delta_spark.range(100).coalesce(1).write.format("delta").save(path)
+    table = f"delta.`{path}`"
+    for change in (
+        f"INSERT INTO {table} SELECT id FROM range(100, 103)",
+        f"UPDATE {table} SET id = -id WHERE id < 3",
+        f"DELETE FROM {table} WHERE id IN (50, 60)",
+        (
+            f"MERGE INTO {table} t USING (SELECT explode(array(7L, 8L, 900L)) AS k) s "
+            "ON t.id = s.k WHEN MATCHED AND s.k = 7 THEN DELETE "
+            "WHEN MATCHED THEN UPDATE SET id = -8 WHEN NOT MATCHED THEN INSERT (id) VALUES (k)"
+        ),
+        f"OPTIMIZE {table}",
+        f"ALTER TABLE {table} SET TBLPROPERTIES (team = 'me')",
+        f"INSERT OVERWRITE {table} SELECT id FROM range(5)",
+    ):
+        delta_spark.sql(change)
+    log = DeltaLog.of(delta_spark, path, ())
+    sizes = [log.changes(version, version + 1) for version in range(log.version)]
+    assert [None if size is None else size.rows for size in sizes] == [3, 3, 2, 3, 0, 0, None]
+    assert log.changes(0, 6) == ChangeSize(11, sum(s.size for s in sizes if s is not None))
+    assert log.changes(0, 7) is None
+    assert log.commit(8) is None
+    files = delta_spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]["sizeInBytes"]
+    assert log.size == files
+    (tmp_path / "t" / "_delta_log" / f"{log.version:020d}.crc").unlink()
+    assert DeltaLog.of(delta_spark, path, ()).size == files
