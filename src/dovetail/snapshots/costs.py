@@ -22,8 +22,8 @@ Way: TypeAlias = Literal["changes", "all"]
 
 READ, ROW = 0.75, 5.0
 """The part of the whole join's time that a step takes if hardly any row changes, and what each
-share of changed rows adds to it. It is a first guess for tables of some gigabytes. Small ones take
-more, since a step runs more jobs. The first steps of a target show that.
+share of changed rows adds to it. Both are guesses, for tables so large that the number of Spark
+jobs does not matter. The first steps of a target correct them.
 """
 STEPS_MAX = 3
 """The number of steps of each way whose times count: the last ones."""

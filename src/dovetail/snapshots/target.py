@@ -169,8 +169,9 @@ class SnapshotTarget:
         took = []
         for row in islice(self._commits(), COMMITS_MAX):
             step = step_of(record_of(row["userMetadata"]) or {})
-            if step is not None and "timestamp" in row:
-                took.append(Took(step, (row["timestamp"] - step.started_ms) / 1e3))
+            committed_ms = row.get("timestamp")  # a moment in Spark's own history
+            if step is not None and isinstance(committed_ms, int):
+                took.append(Took(step, (committed_ms - step.started_ms) / 1e3))
         return took
 
     @property
