@@ -1,7 +1,8 @@
 """Peers: Pathway, Apache Flink and Spark's own operators, on the same CSV files in one run.
 
-Each topology goes from files to nowhere. First every system writes its rows, which must be those of
-DuckDB. Then all run in turn, round by round, on two cores:
+Each topology goes from files to nowhere. All systems run in turn, round by round, on two cores.
+Then each writes its rows, which must be those of DuckDB, else no figure is given. Spark's are those
+of its query over the same files as a batch. The systems:
 
 - dovetail with ``emit="batch"`` in one micro-batch;
 - Flink SQL on RocksDB with mini-batches, as ``benchmarks.flink`` sets it;

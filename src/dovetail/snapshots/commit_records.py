@@ -125,6 +125,12 @@ class CommitRecords:
         )
 
 
+def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
+    """Return a commit of the history from its version and its record."""
+    step = step_of(record)
+    return Commit(version, covered_by_name(record), way=None if step is None else step.way)
+
+
 def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
     """Return how a commit was made, from its record; None if that does not say it."""
     return RefreshStep(**record["step"]) if "step" in record else None

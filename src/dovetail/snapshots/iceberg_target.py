@@ -23,10 +23,9 @@ from dovetail.snapshots.commit_records import (
     Commit,
     CommitRecords,
     Standing,
+    commit_of,
     covered_by_id,
-    covered_by_name,
     record_of,
-    step_of,
 )
 from dovetail.snapshots.costs import RefreshStep, Took
 from dovetail.snapshots.delta_reader import Versions
@@ -142,9 +141,7 @@ class IcebergSnapshotTarget:
         """Yield the commits of joins over snapshots in the table's history, the last one first."""
         for snapshot, record in _commits(self._open()):
             if record is not None:
-                step = step_of(record)
-                way = None if step is None else step.way
-                yield Commit(snapshot.snapshot_id, covered_by_name(record), way=way)
+                yield commit_of(snapshot.snapshot_id, record)
 
     def earlier(self) -> list[Took]:
         """Return no steps: their times are not needed while there is an ``objection``."""

@@ -19,6 +19,7 @@ from dovetail.snapshots.commit_records import (
     Commit,
     CommitRecords,
     Standing,
+    commit_of,
     covered_by_id,
     covered_by_name,
     record_of,
@@ -156,9 +157,7 @@ class SnapshotTarget:
         for row in self._commits():
             recorded = record_of(row["userMetadata"])
             if recorded is not None:
-                step = step_of(recorded)
-                way = None if step is None else step.way
-                yield Commit(row["version"], covered_by_name(recorded), way=way)
+                yield commit_of(row["version"], recorded)
 
     def earlier(self) -> list[Took]:
         """Return the steps among the last commits, the last one first, with their times. On Spark
