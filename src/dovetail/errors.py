@@ -5,6 +5,9 @@
     - ``PlanError``: a mistake in how a topology is written. It is a ``ValueError``, too.
     - ``ConfigurationError``: a Spark setting or a missing piece that a query needs.
     - ``CheckpointError``: a checkpoint that belongs to another topology.
+
+        - ``TakenOverError``: a checkpoint whose query another one has taken over.
+
     - ``DataError``: a row that no rule of the topology can place.
     - ``BatchError``: a batch that fails with something else.
     - ``StateError``: stored state that this version cannot read.
@@ -34,6 +37,7 @@ __all__ = [
     "PlanError",
     "StateError",
     "StorageError",
+    "TakenOverError",
     "TargetError",
 ]
 
@@ -122,8 +126,22 @@ class CheckpointError(DovetailError):
 
     See Also
     --------
+    TakenOverError : A checkpoint whose query another one has taken over.
     upgrade : Turn a checkpoint into one for another topology.
     rewind : Set a checkpoint back to an earlier micro-batch.
+    """
+
+
+class TakenOverError(CheckpointError):
+    """A checkpoint whose query another one has taken over, raised before a query starts.
+
+    It is raised as long as the checkpoint of the newer query is there. Nothing has been read
+    or written then. Catch it in a program that may be started again after a takeover.
+
+    See Also
+    --------
+    CheckpointError : A checkpoint that a call cannot use.
+    upgrade : Build a checkpoint beside a running query, with ``running=True``.
     """
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src"
 TROUBLESHOOTING = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 CLASSES = (
-    *("PlanError", "ConfigurationError", "CheckpointError", "TargetError"),
+    *("PlanError", "ConfigurationError", "CheckpointError", "TakenOverError", "TargetError"),
     *("DataError", "StateError", "StorageError", "BatchError"),
 )
 GAP = "…"

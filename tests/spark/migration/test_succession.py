@@ -132,7 +132,7 @@ def test_a_query_takes_over_from_one_that_runs(
     assert former is not None
     assert SUCCESSOR in former
     assert not (program.shop.folder / "new/initial").exists()
-    with pytest.raises(dt.errors.CheckpointError, match="has taken over from that of"):
+    with pytest.raises(dt.errors.TakenOverError, match="has taken over from that of"):
         program.start("old")
     program.shop.run(program.topology("new"), "whole")
     assert program.content("new") == program.content("whole")
@@ -187,7 +187,7 @@ def test_a_program_that_is_killed_is_started_again(
     former = program.binding("old")
     assert former is not None
     if SUCCESSOR in former:
-        with pytest.raises(dt.errors.CheckpointError, match="has taken over from that of"):
+        with pytest.raises(dt.errors.TakenOverError, match="has taken over from that of"):
             program.start("old")
         new = program.start("new")
     else:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import chain
@@ -29,7 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.errors import CheckpointError
+from dovetail.errors import TakenOverError
 from dovetail.spark.checkpoints.checkpoint import FOLLOWS, SUCCESSOR
 from dovetail.spark.query import succession
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -195,11 +196,8 @@ def assert_in_order(batches: list[Changes], files: list[Changes]) -> int:
 def program(spark: SparkSession, folder: Path) -> StreamingQuery:
     """Start the old query, unless another one has taken over from it, and the new one."""
     options = {}
-    try:
+    with suppress(TakenOverError):
         options["initial"] = start(spark, folder, "old", buckets=1, partitions=1)
-    except CheckpointError as error:
-        if "has taken over from that of" not in str(error):
-            raise
     while not [*(folder / "old/commits").glob("[0-9]*")]:
         time.sleep(0.01)
     return start(spark, folder, "new", partitions=1, **options)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dovetail.errors import CheckpointError
+from dovetail.errors import CheckpointError, TakenOverError
 from dovetail.physical.routing import Plan
 from dovetail.plan.fingerprint import describe, describe_input, fingerprint, identity, refuse_other
 from dovetail.plan.nodes import Node, Source
@@ -280,12 +280,13 @@ class CheckpointFile:
         return binding
 
     def refuse_succeeded(self, binding: Mapping[str, Any], title: str) -> None:
-        """Raise ``CheckpointError`` for a query from which another one has taken over, as long as
-        the checkpoint of that one is there.
+        """Raise ``TakenOverError`` if another query has taken over from the binding's query.
+
+        Raise nothing once the checkpoint of that other query is gone.
         """
         successor = binding.get(SUCCESSOR)
         if successor is not None and self._files.exists(f"{successor}/{NAME}"):
-            raise CheckpointError(
+            raise TakenOverError(
                 title,
                 f"the query of {successor} has taken over from that of {self._root}",
                 "Start that one. To go back to this one, remove that folder",
