@@ -78,7 +78,8 @@ class End(Accumulating):
         self, updates: GroupUpdates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
         """Return the accumulator after each update: the stored value, or that of the first or last
-        ``eligible`` update so far; null with a false flag for neither.
+        ``eligible`` update so far; null with a false flag for neither. ``initial``: the stored
+        value and flag of each group. ``values``: one row per update.
         """
         stored = _flags(initial[1])
         present = any_so_far(updates, eligible, stored)

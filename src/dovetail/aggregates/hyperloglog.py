@@ -53,7 +53,8 @@ class ApproxCountDistinct(Aggregate):
         return pa.int64()
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the estimate after each update.
+        """Return the estimate after each update. ``initial``: the stored registers of each group,
+        null for none. ``values``: one row per update; nulls are not counted.
 
         An update changes at most one register. So the two sums behind the estimate are carried
         along in whole numbers, and no registers are copied.

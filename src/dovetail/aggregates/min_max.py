@@ -41,7 +41,8 @@ class Extreme(Accumulating):
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
         """Return the extreme after each update as the only column, null while the group has had no
-        value.
+        value. ``initial``: the stored extreme of each group, null for none. ``values``: one row per
+        update; nulls count as no value.
         """
         comparable = keyed([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
@@ -102,7 +103,8 @@ class ChangingExtreme(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the extreme of the group's values after each update, one row per update, null if
-        it has none.
+        it has none. ``initial``: the stored values of each group; ``values``: the value that each
+        update brings or takes.
         """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(

@@ -195,8 +195,8 @@ def _rows(state: Columns, row: Ints) -> list[pa.Array]:
 
 
 def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
-    """Return the accumulators with those in the rows ``at`` replaced by the rows of ``others``, one
-    for each.
+    """Return the accumulators ``state`` with those in the rows ``at`` replaced by the rows of
+    ``others``, one for each. Rows in ``at`` are distinct.
     """
     if len(at) == 0:
         return state

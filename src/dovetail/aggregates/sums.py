@@ -127,7 +127,10 @@ class _Exact(Accumulating):
         initial: Columns,
         values: Columns,
     ) -> list[pa.Array]:
-        """Return the accumulators with the updates added up by ``sums``."""
+        """Return the accumulators with the counts and limbs of ``values`` added up by ``sums``: a
+        running sum or that at the end, one row per row of its result. ``initial``: the stored
+        accumulators, one row per group.
+        """
         summands = [_counted(updates, values)]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
         return _stored(
@@ -254,7 +257,8 @@ class _Float(Aggregate):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update: one row per group, arbitrary for
-        a group without updates.
+        a group without updates. ``initial``: the stored ones, one row per group. ``values``: one
+        row per update.
         """
         if len(updates) == 0:
             return list(initial)

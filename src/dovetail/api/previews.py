@@ -134,7 +134,9 @@ def _counted(shown: int, noun: str, of: str, *, more: bool) -> str:
 
 
 def _notes(first: FirstRows, noun: str, name: str) -> Iterator[str]:
-    """Yield the notes of a preview: the number of rows shown, and of rows that were read."""
+    """Yield the notes of a preview: a text on the number of rows shown, and one on those read of
+    each input. ``noun``: the word for rows.
+    """
     yield _counted(first.rows.num_rows, noun, f" of {name}", more=first.more)
     for read in first.read:
         if not read.rows:

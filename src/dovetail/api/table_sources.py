@@ -472,8 +472,9 @@ def _by_commit(
     malformed: Malformed,
     max_ahead: Span | None,
 ) -> Source:
-    """Return the source of a change feed's changes, which take effect commit by commit. ``time``:
-    the text of the event time in fingerprints.
+    """Return the source of a change feed's ``changes``, which take effect commit by commit.
+    ``keys``: the key columns. ``time``: the text of the event time in fingerprints. ``versioned``,
+    ``malformed``, ``max_ahead``: the user's arguments.
     """
     roles = {
         "timestamp=": TIMESTAMP,

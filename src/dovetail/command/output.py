@@ -14,8 +14,8 @@ from rich.table import Table as Grid
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as a table as wide as they need, in colours where standard output is a
-    terminal.
+    """Print rows under a header of ``names``, as wide as they need, in colours where standard
+    output is a terminal. Without rows, print the header alone.
     """
     grid = Grid(*names)
     for row in rows:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """Yield the session of this process, or a quiet one of its own."""
+    """Yield the active Spark session of this process or, if there is none, a new quiet one, which
+    is stopped after the block. If none can be made, show what Spark has printed.
+    """
     from pyspark.sql import SparkSession
 
     from dovetail.spark.session import configure
@@ -53,8 +55,9 @@ def session() -> Iterator[SparkSession]:
 
 @contextmanager
 def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[CheckpointStores]:
-    """Yield the stores of a checkpoint, from its files if they are on a local disk, else through a
-    session.
+    """Yield the stores of a checkpoint after the micro-batch ``batch``, None for the last one. They
+    come from its files if they are on a local disk, else through a session. Raises
+    ``CheckpointError`` if files go while they are read.
     """
     stored = local_stores(caller, checkpoint, batch)
     if stored is None:
@@ -72,7 +75,9 @@ def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[Checkpoi
 
 
 def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointStores | None:
-    """Return the stores of a checkpoint on a local disk; None if Spark is needed."""
+    """Return the stores of a checkpoint on a local disk after the micro-batch ``batch``, None for
+    the last one. Return None if Spark is needed to read them.
+    """
     files = local_files(checkpoint)
     if files is None:
         refuse_other_folder(caller, checkpoint)

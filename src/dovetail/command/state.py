@@ -118,7 +118,9 @@ def state(
 def _rows_here(
     stored: CheckpointStores, table: str, key: Sequence[str] | None, columns: Sequence[str] | None
 ) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the columns and the rows of a table on a local disk."""
+    """Return the names of the columns and the rows of a table on a local disk, read as they are
+    asked for. ``key``: texts of keys, None for all rows. ``columns``: None for all.
+    """
     named = stored.named(table)
     keys = None if key is None else keys_of_text("state", named.store, key)
     names = list(columns or schema_of(named.store).names)
@@ -133,7 +135,9 @@ def _rows_of(frame: DataFrame) -> Iterator[list[Any]]:
 
 
 def _write(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int) -> None:
-    """Write rows as JSON, or the first ``limit`` of them as a table."""
+    """Write rows with the columns ``names`` as JSON, one a line, or the first ``limit`` of them as
+    a table. A table says if there are more.
+    """
     if form is OutputFormat.json:
         for row in rows:
             print_json(dict(zip(names, row, strict=True)))

@@ -89,7 +89,10 @@ def top(
 
 
 def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
-    """Yield the known figures at each call, without end."""
+    """Yield a view with the newest figures at each step, without end. ``checkpoint``, ``record``:
+    where they come from, None for neither of one. Raises ``ConfigurationError`` if both are None,
+    or if the checkpoint is not on a local disk.
+    """
     if checkpoint is None and record is None:
         raise ConfigurationError("top", "nothing to show is given", "Give CHECKPOINT or --record")
     name = PurePath(checkpoint or record or "").name
@@ -160,7 +163,9 @@ def _headline(view: QueryView, now: datetime) -> Text:
 
 
 def _inputs(progress: Progress) -> Grid:
-    """Return the inputs of a micro-batch, with their rates."""
+    """Return the inputs of a micro-batch as a grid: one line each, with its rows, rows per second
+    and what Spark says it is behind. Without inputs the grid has its head only.
+    """
     return _grid(
         "input",
         ["rows", "rows/s", "behind"],
@@ -179,7 +184,9 @@ def _inputs(progress: Progress) -> Grid:
 
 
 def _stages(progress: Progress) -> Grid:
-    """Return the stages of a micro-batch, with their rates."""
+    """Return the stages of a micro-batch as a grid: one line each, with rows and changes per
+    second, times and the size of its state. Without stages the grid has its head only.
+    """
     names = ["rows/s", "changes/s", "work ms", "state ms", "slowest ms", "state MB"]
     return _grid(
         "stage",
@@ -202,7 +209,9 @@ def _stages(progress: Progress) -> Grid:
 
 
 def _stores(stores: Sequence[Mapping[str, Any]]) -> Grid:
-    """Return the stores of a checkpoint."""
+    """Return the stores of a checkpoint as a grid, one line each. Without stores the grid has its
+    head only.
+    """
     return _grid(
         "store",
         ["table", "rows", "MB", "segments", "stream time"],
@@ -223,7 +232,9 @@ def _stores(stores: Sequence[Mapping[str, Any]]) -> Grid:
 
 
 def _grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Grid:
-    """Return a table whose first column is text."""
+    """Return a table with the columns ``first``, which is text, and ``names``. ``rows``: the first
+    cell of each line, and its others.
+    """
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim")
     grid.add_column(first, overflow="fold")
     for name in names:

@@ -125,8 +125,9 @@ def align(
 
 
 def _logs(logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int) -> Logs:
-    """Return for each log of a source (largest timestamp read, wall-clock time when it was last
-    heard), this batch included. Logs of which nothing came keep their entry.
+    """Return for each log of a source, by its number: (largest timestamp read, wall-clock time when
+    it was last heard), this batch included. Logs of which nothing came keep their entry in
+    ``logs_before``. ``pieces``: all of the batch.
     """
     logs = dict(logs_before)
     for piece in pieces:

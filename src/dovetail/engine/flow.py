@@ -74,8 +74,8 @@ def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
 
 
 def _leaving(step: RouteStep, flow: Flow[R, P]) -> P:
-    """Run a step and everything before it. Return the packed rows that leave it, with those that
-    pass it.
+    """Run a step by ``flow``, and everything before it. Return the packed rows that leave it, with
+    those that pass it.
     """
     if not isinstance(step.origin, Stage | Relay):
         return flow.read(step)

@@ -98,7 +98,9 @@ def _process(
     bucket: int,
     idle: Idle | None,
 ) -> Processed:
-    """Run one micro-batch as ``process`` does, without naming the place of errors."""
+    """Run one micro-batch of one bucket. Arguments and result are those of ``process``; errors do
+    not name where they happened.
+    """
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
     read_us = _advance(before.read_us, pieces)
@@ -161,10 +163,12 @@ def _worked(
     bucket: int,
 ) -> Iterator[pa.Table]:
     """Yield the changes of shares in turn, each computed on the state that the one before left.
-    After the last share's operators, store the manifest.
+    After the last share's operators, store the manifest. Nothing is stored if the iteration stops
+    before.
 
     ``after``: the manifest at the end but for the operators' stores; ``waiting_stores``: its other
-    stores. Unused rows are added to ``counts``, the rows that come to ``report``.
+    stores. Unused rows are added to ``counts``, the rows that come to ``report``. ``bucket``: its
+    number, for errors.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -218,8 +222,9 @@ def _place(share: Share, bucket: int, error: Exception) -> str:
 
 
 def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
-    """Return the pieces with their rows in memory; heartbeats stay as they are. With a ``stock``,
-    only the columns that order rows are, beside the rows' numbers in it.
+    """Return the pieces with their rows in memory as tables, in the same order; heartbeats stay as
+    they are. With a ``stock``, only the columns that order rows are in memory, beside the rows'
+    numbers in the stock.
     """
     piece_index, loaded = 0, []
     for piece in pieces:

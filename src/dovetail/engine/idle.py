@@ -107,7 +107,9 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozense
 # | 12:00:55 | 55 s | no | after 5 s, when 60 s are over |
 # | 12:02:00 | 120 s | yes | after 12 s: a tenth of the pause |
 def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
-    """Return the pause of a stage at ``now_us``.
+    """Return the pause of a stage at ``now_us``: since when nothing has come, whether stream time
+    goes on, and when to look again. ``heard_us``: the wall-clock time at which each input last
+    brought something.
 
     While stream time goes on, the stage looks again whenever the pause is longer by a tenth. So a
     long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
@@ -122,11 +124,11 @@ def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
 
 
 def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
-    """Return the stream time of each input while nothing comes, None for an input that has had
-    none. It never goes back.
+    """Return the stream time of each input at the wall-clock time ``now_us`` while nothing comes,
+    None for an input that has had none. It never goes back.
 
     It is the largest timestamp read plus the wall-clock time since the last record. For an input
-    that hears heartbeats, it is the time that they say.
+    that hears heartbeats, it is the time that they say. ``manifest``: what was read and heard.
     """
     since_us = _since(idle, manifest.heard_us, now_us)
     times: list[int | None] = []

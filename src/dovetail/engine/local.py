@@ -131,8 +131,9 @@ class Buckets:
         """Run one micro-batch of all buckets in turn. Yield (bucket, table of changes); last of
         each bucket its heartbeat, if it sends one.
 
-        ``pieces``: the stage's input. A bucket without any does nothing, unless it must run on its
-        own.
+        ``pieces``: the stage's input. ``now_us``: the wall-clock time of the micro-batch. ``idle``:
+        what the stage does in a pause, None for nothing. A bucket without pieces does nothing,
+        unless ``idle`` or ``align=`` let it run on its own.
         """
         for bucket, blobs in enumerate(self.blobs):
             bucket_pieces = [piece for target, piece in pieces if target == bucket]
@@ -339,9 +340,11 @@ class Local:
     def pieces(
         self, reading: InputEdge, tables: Sequence[pa.Table], partition: int = 0
     ) -> tuple[Pieces, Counts]:
-        """Pack an input's rows for every bucket, through the bytes that Spark would move.
+        """Pack the rows of the input ``reading`` for every bucket, through the bytes that Spark
+        would move. ``tables``: the rows, as those of input partition ``partition``.
 
-        Returns the pieces, and the counts of the rows that were left out.
+        Return the pieces, and the counts of the rows that were left out. If dead letters are a
+        result, keep the rows on which the foreign key fails.
         """
         port = reading.port
         wire_tables = [self._wire_rows(reading, table) for table in tables]
@@ -358,7 +361,9 @@ class Local:
         return [piece for batch in rows for piece in _pieces(batch)], counted
 
     def _letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
-        """Keep the rows on which an input's foreign key fails, if dead letters are a result."""
+        """Keep the rows on which the foreign key of the input ``reading`` fails, if dead letters
+        are a result. ``batches``: rows in the columns of ``_wire_rows``.
+        """
         if not self.plan.dead_letters:
             return
         title, places = reading.stage.fragment.title, [1, -1]
@@ -368,8 +373,9 @@ class Local:
             self.letters += [pa.Table.from_batches([letter_rows])] if letter_rows.num_rows else []
 
     def _wire_rows(self, reading: InputEdge, rows: pa.Table) -> pa.Table:
-        """Return an input's rows in the columns in which they travel: views applied, keys canonical
-        and hashed. If the foreign key may fail, a last column ``failed`` follows.
+        """Return the rows of the input ``reading`` in the columns in which they travel: views
+        applied, keys canonical and hashed. If the foreign key may fail, a last column ``failed``
+        follows.
 
         On Spark ``spark.execution.wire`` does this.
         """
@@ -445,8 +451,8 @@ class _MicroBatch(Flow[Made, Packed]):
                 yield from (Parcel(to, 0, table) for table in tables)
 
     def partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Yield the changes of all buckets on demand: each table becomes a piece for every bucket
-        of the only reader. What passes the stage comes last.
+        """Run a stage on its packed ``inputs``. Yield the changes of all buckets on demand: each
+        table becomes a piece for every bucket of the only reader. What passes the stage comes last.
         """
         stage, reading = step.stage, step.moves
         assert reading is not None
@@ -462,8 +468,8 @@ class _MicroBatch(Flow[Made, Packed]):
         yield from passing
 
     def emitted(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Yield the step's changes as parcels of bucket 0 for its result, then the parcels that
-        pass the step.
+        """Run a stage on its packed ``inputs``. Yield its changes as parcels of bucket 0 for its
+        result, then the parcels that pass the step.
         """
         output = self.changes(step, inputs)
         assert step.result is not None
@@ -494,8 +500,8 @@ class _MicroBatch(Flow[Made, Packed]):
     def _own(
         self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
-        """Separate the (bucket, content) pairs for this step from the parcels that pass it. If
-        nothing passes, all are its own, read lazily.
+        """Separate ``inputs`` into the (bucket, content) pairs for this step and the parcels that
+        pass it. If nothing can pass, all are for this step, read lazily, and the list is empty.
         """
         parcels = chain(*inputs)
         if not step.passes:
@@ -507,9 +513,10 @@ class _MicroBatch(Flow[Made, Packed]):
     def _processed(
         self, step: RouteStep, contents: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the changes of all buckets with their bucket.
+        """Yield (bucket, table of changes) for all buckets, in the order of buckets. ``contents``:
+        the pieces of the stage's input by bucket.
 
-        Add their heartbeats to ``passing``.
+        Add the buckets' heartbeats to ``passing``.
         """
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle

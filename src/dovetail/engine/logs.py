@@ -91,7 +91,9 @@ class _Known(TableState):
         return log
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the newest row of each key. A merge of the oldest tier drops old tombstones."""
+        """Return the newest row of each key in ``pieces``, which come oldest first. A merge of the
+        oldest tier drops tombstones that are too old to hide anything.
+        """
         merged = newest_of_key(pieces, self.key_columns)
         if self.runs.runs[0].tier != merge.tier:
             return merged
@@ -121,7 +123,8 @@ def _has_several(rows: pa.Table) -> bool:
 # | 0 | 0 | 7 | 100 | no: 101 came before it |
 # | 1 | 0 | 8 | 102 | yes, and it is the row that stays |
 def _kept(share: Share, source_index: int, key_logs: _Known | None) -> Ints:
-    """Return the rows of source ``source_index`` that have an effect, ascending: int64[kept].
+    """Return the rows of source ``source_index`` in ``share`` that have an effect, ascending:
+    int64[kept].
 
     ``key_logs``: the store on the logs of keys, which is updated; None if it is not needed.
     """

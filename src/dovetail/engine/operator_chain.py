@@ -44,8 +44,8 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run(share: Share) -> Done:
-    """Run a fragment's operators on one bucket. Return the last one's changes, and the stores of
-    all under the manifest's names.
+    """Run the operators of a share's fragment on one bucket. Return the last one's changes, and the
+    stores of all under the manifest's names.
     """
     fragment = share.fragment
     if not fragment.last.reads:
@@ -66,8 +66,8 @@ def run(share: Share) -> Done:
 
 
 def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
-    """Return an operator's stores before the batch, by its own names for them. A store without
-    anything is missing.
+    """Return the stores of operator ``operator_index`` before the batch, by its own names for them.
+    A store without anything is missing.
     """
     stores_by_name = share.manifest.stores
     names = {
@@ -100,8 +100,8 @@ def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
 #
 # ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
 def _run_all(share: Share) -> Done:
-    """Run several operators in turn, on rows that are numbered in the order of arrival. Return as
-    ``run`` does.
+    """Run several operators of a fragment in turn, on rows that are numbered in the order of
+    arrival. Return as ``run`` does.
     """
     operators = share.fragment.operators
     sources = [share.rows(index) for index in range(len(share.sources))]
@@ -197,8 +197,9 @@ class _Clock:
 
 
 def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
-    """Return changes with ``Fragment.feeds`` for ``_sequence``: facts on the record that caused
-    each. Windows that close are caused by the moment at which they are due.
+    """Return the changes ``emitted`` with the columns ``Fragment.feeds`` in place of ``_sequence``:
+    facts on the record that caused each. Windows that close are caused by the moment at which they
+    are due.
 
     ``order``: the rows of all inputs in order of arrival. ``clock``: that of the last operator.
     """

@@ -102,8 +102,10 @@ class Pack(ABC):
 def pack(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an input partition, read once, packed for all readers: rows of
-    ``PACKED``.
+    """Yield the rows of an input partition, read once, packed for all readers: rows of ``PACKED``.
+    A reader without rows and counts gets none.
+
+    ``packings``: one per reader; ``batches``: the flat rows; ``partition``: the partition's number.
     """
     begun = [(packing, packing.of(partition)) for packing in packings]
     for batch in batches:
@@ -148,8 +150,8 @@ class Packer(Packing):
         return _Buckets(self, partition)
 
     def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows whose foreign key did not fail, under the source's own names and without
-        the column of failures. Count the others as failed.
+        """Return the rows of ``batch`` whose foreign key did not fail, under the source's own names
+        and without the column of failures. Add the others to ``counts`` as failed.
         """
         if not self.source.shape.fallible:
             return self._named(batch)
@@ -161,8 +163,8 @@ class Packer(Packing):
         return batch
 
     def of_use(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows that a join can use. Count the others as dropped; they stay if the
-        source's ``keeps_time`` is set.
+        """Return the rows of ``batch`` that a join can use. Add the others to ``counts`` as
+        dropped; they stay if the source's ``keeps_time`` is set.
         """
         usable = self._usable(batch)
         if usable is None or usable.true_count == len(usable):
@@ -176,8 +178,8 @@ class Packer(Packing):
         counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
 
     def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return for each row whether a join can use it: bool[rows], None if all can. The class's
-        table lists the rows of no use.
+        """Return for each row of ``batch`` whether a join can use it: bool[rows], None if all can.
+        The class's table lists the rows of no use.
         """
         usable = []
         needs_value = self.source.meaning.stream and not self.source.meaning.valueless
@@ -206,7 +208,9 @@ class Packer(Packing):
         return batch.rename_columns(names)
 
     def refuse_timeless(self, batch: pa.RecordBatch) -> None:
-        """Raise ``DataError`` if a row has a null timestamp, and so no place in time."""
+        """Raise ``DataError`` if a row of ``batch`` has a null timestamp, so it has no place in
+        event time.
+        """
         time = batch.column(EVENT_TIME)
         if time.null_count:
             timeless = pa.Table.from_batches([batch.filter(time.is_null())])
@@ -283,8 +287,8 @@ class _Buckets(Pack):
         self._bytes, self._counts = 0, Counts()
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows of use; yield rows of ``PACKED`` once they are about ``_FLUSH_BYTES``.
-        Raises ``DataError`` for a null timestamp.
+        """Add the rows of use in ``batch``. Once about ``_FLUSH_BYTES`` are held, yield all of them
+        as rows of ``PACKED``; else yield nothing. Raises ``DataError`` for a null timestamp.
         """
         packer = self._packer
         taken = packer.of_use(packer.sound(batch, self._counts), self._counts)
@@ -357,8 +361,8 @@ class Letters(Carrier):
     """The problem."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a dead letter for each incoming row whose text is not null. The first column is
-        the event time, the second the text.
+        """Return a dead letter for each row of ``batch`` whose text is not null, in order. The
+        first column of ``batch`` is the event time, the second the text.
         """
         time, row = batch.filter(batch.column(1).is_valid()).columns
         text_columns = (
@@ -377,8 +381,8 @@ class _Whole(Pack):
         self._number = self._bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows that are carried; yield a row of ``PACKED`` once they are about
-        ``_FLUSH_BYTES``.
+        """Add the rows of ``batch`` that are carried. Once about ``_FLUSH_BYTES`` are held, yield
+        them as rows of ``PACKED``; else yield nothing.
         """
         rows = self._carrier.rows(batch)
         if rows.num_rows:

@@ -55,7 +55,8 @@ def schema_of(store: Store) -> pa.Schema:
 
 def horizon_us(store: Store, manifest: Manifest) -> int:
     """Return the time before which a bucket's rows of a store are of no use, or have left its
-    queue. It is ``NO_TIME`` if the store keeps rows for good, or before the first record.
+    queue. ``manifest``: the bucket's, with its stream times. It is ``NO_TIME`` if the store keeps
+    rows for good, or before the first record.
     """
     if store.span_us is None or not store.clocks:
         return NO_TIME
@@ -78,7 +79,8 @@ def rows(
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
     kept, or those that wait. ``beside``: the runs of the stores that are read with it
-    (``Store.beside``).
+    (``Store.beside``). ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where
+    segments are read from.
     """
     segment = next(runs.segments, None)
     if segment is None:
@@ -104,7 +106,8 @@ def found(
     asked: Asked,
 ) -> pa.Table:
     """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
-    key without any gives none; rows lie by hash, not in the order asked.
+    key without any gives none; rows lie by hash, not in the order asked. Arguments are those of
+    ``rows``.
 
     | store | rows of a key |
     |---|---|
@@ -174,7 +177,9 @@ class _Groups(NamedTuple):
 def _lists(
     store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
-    """Open the stores of long lists of the result columns that may have them, by column number."""
+    """Open the stores of long lists of the result columns that may have them, by column number;
+    empty if none may. Arguments are those of ``rows``.
+    """
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
     lists = {}
     for result_index, result in enumerate(store.results):
@@ -186,8 +191,8 @@ def _lists(
 
 
 def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
-    """Yield the result columns of stored groups in turn, computed from their accumulators, a row
-    per group. ``lists``: as ``_lists`` returns them.
+    """Yield one array per result column, in order, computed from the accumulators in ``table``, a
+    row per group. ``lists``: as ``_lists`` returns them.
     """
     groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
     for result_index, result in enumerate(store.results):
@@ -211,8 +216,8 @@ def _opened(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> RunState:
-    """Open the store as its operator does, by its kind. ``schema``: the stored columns.
-    ``horizon_us``: as the function returns it.
+    """Open the store as its operator does, by its kind. ``schema``: the stored columns. Other
+    arguments are those of ``rows``.
     """
     if store.kind == "rows":
         keys, expiry = len(store.key), store.time

@@ -34,7 +34,8 @@ class Checked(NamedTuple):
 
 
 def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> Checked:
-    """Return the rows of an expectation from those of its node.
+    """Return the rows of the expectation ``view`` from those of its node. Also return those that do
+    not meet it, as texts and as dead letters.
 
     ``rows`` have ``_deleted``, null for a row that a condition has left out, and ``_event_time``.
     ``conditions``: needed if the expectation is ``computed``. Raises ``DataError`` for a row that
@@ -53,7 +54,10 @@ def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) ->
 
 
 def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> pa.Array:
-    """Return a text for each row that does not meet an expectation, null for the others."""
+    """Return one text per row, null for a row that meets the expectation. The text is the row as
+    JSON if ``conditions`` compute the expectation. Else it is the first such row, in all of them.
+    Deleted rows meet every expectation.
+    """
     if view.computed:
         assert conditions is not None
         return conditions.unmet(view, rows)

@@ -52,7 +52,9 @@ class FileChange:
 def changed_files(
     before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]
 ) -> Iterator[FileChange]:
-    """Yield the data files whose rows may differ between two snapshots, by their paths' order."""
+    """Yield the data files whose rows may differ between the snapshots ``before`` and ``after``, by
+    their paths' order: added, removed, or with other delete files. Equal snapshots yield none.
+    """
     for path in sorted({*before, *after}):
         was, is_ = before.get(path), after.get(path)
         if was is None or is_ is None or was.delete_paths != is_.delete_paths:
@@ -105,8 +107,8 @@ class RowReader:
         return cls(table.metadata.model_copy(update=unread), table.io, schema)
 
     def changed_rows(self, change: FileChange) -> Iterator[tuple[bool, pa.RecordBatch]]:
-        """Yield the rows of a data file that were removed, with True, and those that were added,
-        with False.
+        """Yield (True, rows) for the rows of a data file that ``change`` removes, and (False, rows)
+        for those that it adds, batch by batch. Yield nothing if no row differs.
         """
         was, is_ = (self._live(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]
@@ -145,7 +147,9 @@ class RowReader:
         return _LiveRows(live, deleted_values)
 
     def _values(self, delete: DataFile) -> pa.Table:
-        """Return the rows of a file of values, in columns named by their numbers."""
+        """Return the rows of ``delete``, a file of deleted values, in columns named by
+        their numbers.
+        """
         schema = columns_of(self.metadata, delete.equality_ids or [])
         batches = list(self.rows(delete, schema))
         names = [str(field.field_id) for field in schema.fields]

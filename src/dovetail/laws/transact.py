@@ -139,9 +139,10 @@ class Settled:
 def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
-    ``start``: int64[k], the first event of each key; ``tally``: the state of these keys before. An
-    event may repeat another one only if its order or its place falls within a span. The events of
-    such spans are taken one after the other, those of all spans at once.
+    ``start``: int64[k], the first event of each key; ``steps``: all events, key by key. ``tally``:
+    the state of these keys before. An event may repeat another one only if its order or its place
+    falls within a span. The events of such spans are taken one after the other, those of all spans
+    at once.
     """
     count = len(steps.kind)
     group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))
@@ -160,8 +161,8 @@ def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
 
 
 def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
-    """Return the same as ``settled``, computed event by event, for all keys at once. ``start``:
-    int64[k], the first event of each key.
+    """Return the same as ``settled``, computed event by event, for all keys at once. The arguments
+    are the same.
     """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))
@@ -186,8 +187,8 @@ def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
 # | GOES | 8, 1, 97 | 1 | 0 | |
 # | CHANGES | none | 1 | 1 | |
 def _next(steps: Steps, tally: Tally) -> Settled:
-    """Return the outcome of k events, one of each of k keys. ``tally``: the state of these keys
-    before, in the same order.
+    """Return the outcome of k events, one of each of k keys, in the same order. ``steps``: these
+    events. ``tally``: the state of the keys before.
     """
     kind = steps.kind
     same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)
@@ -272,6 +273,9 @@ def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
 def _changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, Ints]:
     """Return the sum of a span's changes up to each event, and the largest of floor - sum so far:
     int64[n] each.
+
+    ``kind``: int64[n], the kind of each event; ``begin``: the first event of each span; ``span``:
+    the span of each event. ``rows_max``: the most rows that a key has had before.
     """
     large = len(kind) + 2 + rows_max
     change = np.select([kind == COMES, kind == GOES, kind == BARE], [1, -1, -large])

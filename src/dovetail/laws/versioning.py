@@ -71,8 +71,8 @@ def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
 
 
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
-    """Return a version for each ``counted`` event, by (group, time, arrival). Events of one time
-    are all kept.
+    """Return a version for each event with ``counted`` true (bool[n]), by (group, time, arrival).
+    Events of one time are all kept.
     """
     event = np.flatnonzero(counted)
     event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]

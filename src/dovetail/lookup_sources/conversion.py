@@ -83,7 +83,9 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
 
 
 def changed(title: str, problem: object) -> DataError:
-    """Return the error for a store that no longer has the declared columns."""
+    """Return the error for a store that no longer has the declared columns. ``problem``: the
+    store's own error or text, of which the first line is shown.
+    """
     return DataError(
         title,
         f"its columns are not those of the table: {first_line(problem)}",
@@ -107,7 +109,9 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
 
 
 def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
-    """Return the values that bytes are the texts of. Raises an Arrow exception if they are not."""
+    """Return the values of the type ``declared`` that bytes are the texts of; null for None. Raises
+    an Arrow exception if they are not.
+    """
     array = pa.array(values, pa.binary())
     if _is_binary(declared):
         return array.cast(declared)

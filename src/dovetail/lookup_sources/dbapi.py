@@ -115,8 +115,9 @@ class DbapiReader:
                 connection.close()
 
     def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the database's rows of the keys, as tuples in the order of the schema. Raises
-        ``OSError`` if another attempt may help.
+        """Connect if need be, and look up ``keys`` by the columns ``by`` once. Return the
+        database's rows, as tuples in the order of the schema. Raises ``OSError`` if another attempt
+        may help.
 
         The errors raised have none of the driver's in their chain, which may show connection
         arguments.

@@ -68,8 +68,9 @@ class DeltaFilesReader:
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Return the rows of the latest version that a scan finds, possibly more than asked for.
-        Raises ``OSError`` if another attempt may help, else ``DataError``.
+        """Return the rows of the latest version that have the values of ``keys`` in the columns
+        ``by``, possibly more than asked for. Raises ``OSError`` if another attempt may help, else
+        ``DataError``.
         """
         title = self._source.title
         deltalake = _deltalake(title)

@@ -68,8 +68,11 @@ class IcebergReader:
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:
-        """Return the rows of the latest snapshot that have one of the keys, and the keys that its
-        columns cannot have. Raises ``OSError`` if another attempt may help.
+        """Return the rows of the latest snapshot that have one of the keys in the columns ``by``.
+        Also return the keys that these columns cannot have: bool[keys].
+
+        Raises ``OSError`` if another attempt may help, ``DataError`` if a column is missing or of
+        another type.
         """
         from dovetail.iceberg.columns import arrow_schema
         from dovetail.iceberg.replacement import rows_of_keys

@@ -63,7 +63,9 @@ def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
 
 
 def within(keys: pa.Array, low: int, high: int) -> Mask:
-    """Find the numbers that are whole and from ``low`` to ``high``, both included: bool[n]."""
+    """Find the keys, numbers without nulls, that are whole and from ``low`` to ``high``, both
+    included: bool[n].
+    """
     if pa.types.is_decimal(keys.type):
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
         bounds = [pa.scalar(Decimal(bound), wide.type) for bound in (low, high)]

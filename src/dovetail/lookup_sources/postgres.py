@@ -160,7 +160,8 @@ class PostgresReader:
         return Found(table, np.flatnonzero(fine)[key_index], ~fine)
 
     def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
-        """Return the store's present columns by name, checked against the keys and the schema.
+        """Return all present columns of the store by name, checked against the types of the keys
+        and the schema.
 
         Raises ``DataError`` for a column that is missing, or that does not fit its declared type.
         """

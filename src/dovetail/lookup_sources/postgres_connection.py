@@ -23,7 +23,9 @@ def psycopg_for(title: str) -> Any:
 
 
 def refuse_names(title: str, dsn: str, table: str) -> None:
-    """Raise ``PlanError`` for a text that is no connection string, or no table's name."""
+    """Raise ``PlanError`` if ``dsn`` is no connection string, or ``table`` is not of the form
+    ``table`` or ``schema.table``.
+    """
     if parameters(dsn) is None:
         raise PlanError(
             title,
@@ -36,7 +38,9 @@ def refuse_names(title: str, dsn: str, table: str) -> None:
 
 
 def parameters(dsn: str) -> dict[str, Any] | None:
-    """Return the parameters of a connection string or URL, or None if it cannot be parsed."""
+    """Return the parameters of the connection string or URL ``dsn`` by name, or None if it cannot
+    be parsed.
+    """
     import psycopg
 
     with suppress(psycopg.Error):
@@ -45,7 +49,8 @@ def parameters(dsn: str) -> dict[str, Any] | None:
 
 
 def connected(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
-    """Return a new connection. Each statement is a transaction, unless one is begun.
+    """Return a new connection to ``dsn``. Each statement is a transaction, unless one is begun. A
+    lost connection is noticed after about ``timeout_s``, at least 2 s.
 
     ``name``: the application's name on the server. Raises psycopg's error without a connection.
     """

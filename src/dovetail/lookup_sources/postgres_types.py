@@ -170,7 +170,9 @@ def digits_of(column: StoreColumn) -> tuple[int, int]:
 
 
 def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
-    """Find the numbers that fit a column's precision and scale: bool[n]."""
+    """Find the keys, numbers without nulls, that fit a column's precision and scale: bool[n]. A
+    column without these fits all.
+    """
     if column.modifier < 0:
         return np.ones(len(keys), np.bool_)
     precision, scale = digits_of(column)
@@ -185,7 +187,9 @@ def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
 
 
 def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Find the texts that a column could have, by its type, length and encoding: bool[n]."""
+    """Find the keys, texts without nulls, that a column could have by its type, length and
+    encoding: bool[n].
+    """
     if column.type == "uuid":
         return mask_of(pc.match_substring_regex(keys, _UUID))
     if column.type == "enum":
@@ -202,7 +206,7 @@ def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
 
 def _encodes(key: str, encoding: str) -> bool:
-    """Return True if the encoding has all characters of a text."""
+    """Return True if the encoding has all characters of ``key``."""
     try:
         key.encode(encoding)
     except UnicodeEncodeError:

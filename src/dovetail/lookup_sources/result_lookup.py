@@ -86,8 +86,8 @@ class ChainReader:
         """Do nothing: the readers of the sides belong to the process."""
 
     def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
-        """Return the side to look up first, and the columns of ``by`` that belong to it. An index
-        of that side must cover them.
+        """Return the number of the side to look up first, and the columns of ``by`` that belong to
+        it. An index of that side must cover them.
         """
         source = self._source
         for side in (0, 1):

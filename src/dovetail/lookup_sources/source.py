@@ -352,8 +352,9 @@ def declared(
     timeout_s: float,
     retries: int,
 ) -> dict[str, Any]:
-    """Return the fields of ``Declared`` by name, from the arguments of a source. Raises
-    ``PlanError`` without a key column.
+    """Return the fields of ``Declared`` by name, from the arguments of a source. ``where``:
+    constants by column, which become filters; None for none. Raises ``PlanError`` without a key
+    column.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:

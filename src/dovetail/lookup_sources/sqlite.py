@@ -81,8 +81,9 @@ class SqliteReader:
             connection.close()
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
-        """Return all rows found, in one transaction, each with the number of its key, from 0, in
-        front. Raises ``sqlite3.OperationalError`` if another attempt may help.
+        """Return all rows found for ``keys`` in the columns ``by``, in one transaction, each with
+        the number of its key, from 0, in front. Raises ``sqlite3.OperationalError`` if another
+        attempt may help.
         """
         connection = self._connect()
         step = max(1, _PARAMETERS_MAX // keys.num_columns)

@@ -115,7 +115,9 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
 
 
 def _rows(waiting: pa.Table) -> SourceRows:
-    """Return the keys taken from the queue as rows without values, all with time 0 and clock 0."""
+    """Return the keys that were taken from the queue as rows without values, all with time 0 and
+    clock 0. ``waiting``: rows of the queue; none give no rows.
+    """
     zeros = np.zeros(len(waiting), np.int64)
     return SourceRows(
         keys=[whole(column) for column in waiting.columns[3:]],
@@ -368,8 +370,8 @@ class _Versions:
 
 
 def _due_us(located: Located) -> Ints:
-    """Return the stored ``_due`` of each query, stored tombstones included; ``NO_TIME`` if nothing
-    is stored.
+    """Return the stored ``_due`` of each query in ``located``, stored tombstones included:
+    int64[queries]. It is ``NO_TIME`` if nothing is stored.
     """
     due_us = np.full(len(located.segment), NO_TIME)
     stored_query = np.flatnonzero(located.segment >= 0)

@@ -105,8 +105,9 @@ def _differing(
     """Return the last emitted change of each element, without those that leave its row as it was
     before the batch: indices into ``which``.
 
-    ``which``: the emitted elements, in order. ``rows``: the other value columns before and after,
-    one row per change each.
+    ``element_changes``: all elements that leave or enter with ``changes``; ``value``: their values.
+    ``which``: the indices of the emitted ones, in order. ``rows``: the other value columns before
+    and after, one row per change each.
     """
     group = changes.events.group[changes.event]
     element_id = element_changes.known_by(group)

@@ -78,8 +78,9 @@ def _filled(
     missing.
 
     Each column has a row per event, null for a tombstone. The column ``law.column``, which lists
-    the unsent names, is all null. ``stored``: bool[groups], true if the group has a stored row.
-    Raises ``DataError`` for a missing value if ``law.fails``.
+    the unsent names, is all null. ``pool``: the stored rows of all groups, then the batch's.
+    ``stored``: bool[groups], true if the group has a stored row. Raises ``DataError`` for a missing
+    value if ``law.fails``.
     """
     columns = job.sources[0].shape.value_columns
     event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
@@ -100,7 +101,7 @@ def _filled(
 
 def _named_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
     """Return the events that name a column as unsent, bool[events], by the number of each column
-    that is named.
+    that is named; empty if none is. ``values``: the value columns, one row per event.
     """
     row, name = elements(values[law.column])
     events: dict[int, Mask] = {}
@@ -115,7 +116,7 @@ def _named_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
 
 def _null_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
     """Return the events with a null in a column, bool[events], by the number of each column of
-    ``law.nulls`` that has any.
+    ``law.nulls`` that has any. ``values``: the value columns, one row per event.
     """
     return {
         column_index: values[column_index].is_null().to_numpy(zero_copy_only=False)

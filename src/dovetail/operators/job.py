@@ -303,7 +303,8 @@ class Cause:
         reaches ``due_us``.
 
         Such results precede all records of that clock, in the order of their keys' hashes.
-        ``which``: bool[n]; ``due_us`` and ``hash_``: int64[n].
+        ``which``: bool[n]; ``due_us`` and ``hash_``: int64[n]. ``holds_us``: how far the stream
+        time of the results lies behind.
         """
         early = {
             CLOCK: due_us,
@@ -358,10 +359,12 @@ def output(
     position: int,
     cause: Cause,
 ) -> pa.Table:
-    """Return n changes as one table of ``operator.output_schema``.
+    """Return n changes as one table of ``operator.output_schema``, in the order given. No changes
+    give an empty table.
 
     - ``keys``: the key columns. ``leaves``: the value columns of each leaf. They have n rows each.
     - ``references``: per leaf, the row that each change shows, ABSENT for none.
+    - ``deleted``: bool[n]; ``event_time_us``: int64[n].
     - ``position``: the position of the first change; the others follow it without gaps.
     - ``cause``: the record that causes each change.
     """
@@ -382,8 +385,8 @@ def output(
 
 
 def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
-    """Take the rows ``refs`` of some columns, null for ABSENT. All rows in their order are the
-    columns themselves.
+    """Take the rows ``refs`` of some columns: one row per reference, null for ABSENT. If ``refs``
+    are all rows in their order, return the columns themselves.
     """
     if all(len(refs) == len(column) for column in columns) and _is_range(refs):
         return [whole(column) for column in columns]

@@ -68,7 +68,8 @@ def _read(
     group.
 
     ``given``: per event, its operation, transaction, order and place, null for a record without a
-    value. A group that is not stored has the state ``Tally.none``.
+    value. ``located``: the stored row of each group. A group that is not stored has the state
+    ``Tally.none``.
     """
     op, id_, order, place = given.flatten()
     known = np.flatnonzero(located.present)

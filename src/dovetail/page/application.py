@@ -33,8 +33,8 @@ _ANSWERS_MAX = 2
 
 
 def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlette:
-    """Return the application with the page, its events and its searches. Requests without the token
-    are refused if there is one.
+    """Return the application with the page ``shown``, its events and its searches. Requests without
+    the token are refused; None allows all. Once ``stopping`` is set, the events end.
     """
     searching = anyio.CapacityLimiter(_ANSWERS_MAX)
 
@@ -98,7 +98,9 @@ def _guarded(
 
 
 async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncIterator[str]:
-    """Yield the figures of all micro-batches and the query's state, then each change."""
+    """Yield server-sent events: the figures of all micro-batches and the query's state, then each
+    change. End when ``stopping`` is set or the reader has gone.
+    """
     last_number, state = 0, ""
     while not stopping.is_set() and not await request.is_disconnected():
         last_number, batches = await anyio.to_thread.run_sync(figures.after, last_number)

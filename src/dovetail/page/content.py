@@ -86,8 +86,9 @@ def _part(name: str) -> str:
 
 
 def _flows(graph: TopologyGraph) -> list[dict[str, Any]]:
-    """Return for each edge with a figure that figure, and the names of both ends. ``source`` is the
-    input at its start, None if no input is there; ``before`` is the stage there, None if none is.
+    """Return for each edge of the graph with a figure: that figure, and the names of both ends.
+    ``source`` is the input at its start, None if no input is there; ``before`` is the stage there,
+    None if none is.
     """
     nodes = {node.id: node for node in graph.nodes}
     return [

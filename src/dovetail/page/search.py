@@ -36,7 +36,9 @@ class StateSearch:
     """The session that reads what is not on a local disk; None for the active one."""
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables that can be searched, as JSON data: their names and key columns."""
+        """Return the tables that can be searched, as JSON data: their names, key columns and
+        contents. The list is empty if nothing is stored.
+        """
         stored = at_once("search", self.checkpoint, lambda _, stored: stored, self.session)
         with_key = (
             {"name": name, "key": [field.name for field in store.own_key], "holds": store.holds}
@@ -89,8 +91,10 @@ class RowReasons:
 
 
 def latest_letters(folder: str) -> dict[str, Any]:
-    """Return the latest dead letters in a local folder of Parquet files, as JSON data: a header and
-    cells as text, the latest first. Folders of micro-batches are read from the last one on.
+    """Return at most ``_LETTERS_MAX`` latest dead letters in a local folder of Parquet files, as
+    JSON data: a header and cells as text, the latest first. Both are empty if there are none.
+
+    Folders of micro-batches are read from the last one on.
     """
     directory = Path(folder.removeprefix("file:"))
     batches = [p for p in directory.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]

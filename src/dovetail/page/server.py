@@ -163,12 +163,13 @@ def serve_checkpoint(
     host: str,
     token: str | None,
 ) -> Page:
-    """Serve the page of a query that runs elsewhere or has ended, from its checkpoint.
+    """Serve the page of a query that runs elsewhere or has ended, from its checkpoint, at ``host``
+    and ``port``.
 
     ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
     None for none. ``session``: the session that reads a checkpoint on another file system and
-    evaluates the topology's expressions. Raises ``CheckpointError`` for another folder, and for
-    results of another query.
+    evaluates the topology's expressions. ``token``: as in ``page_of``. Raises ``CheckpointError``
+    for another folder, and for results of another query.
     """
 
     def committed() -> CheckpointStores:
@@ -202,7 +203,9 @@ def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
 
 
 def _is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Return True if ``host`` is an address or name that only this machine reaches. Other names
+    than ``localhost`` count as reached by others.
+    """
     if host == "localhost":
         return True
     with suppress(ValueError):

@@ -97,7 +97,8 @@ def foreign_key(
     """Return the operator that joins subscriptions with the table that they refer to.
 
     ``left``: the input of ``Subscribe``, whose output the operator reads; ``carries``: as in
-    ``subscriptions``; ``right``: the table. Other arguments are fields of ``Operator``.
+    ``subscriptions``; ``right``: the table. ``how``: the kind of join. Other arguments are fields
+    of ``Operator``.
     """
     return Operator(
         law=ops.ForeignKeyJoinLaw(left.shape.keys, how),

@@ -39,7 +39,9 @@ def explain(
 
 
 def _stage(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
-    """Yield the lines of one stage."""
+    """Yield the lines of one stage: its number, then what it shuffles, stores and looks up, and its
+    result. ``reasons``: also say why.
+    """
     yield f"Stage {stage.number}"
     yield f"  shuffle  {', '.join(stage.reads)} by {stage.by}"
     for title, lines in (

@@ -98,7 +98,8 @@ class Operator:
         return self.law.stores(self.sources)
 
     def inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the fragment's inputs by whose stream time these ``sources`` go.
+        """Return the numbers of the fragment's inputs by whose stream time these ``sources`` of the
+        operator go.
 
         A source that another operator feeds goes by the operator's ``clocks``.
         """
@@ -207,7 +208,9 @@ class Fragment:
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """The stores with rows that wait for a time."""
+        """The stores with rows that wait for a time, operator by operator, then those of
+        ``align=``; empty if nothing waits.
+        """
         waits = [
             Wait(
                 self.stored(operator_index, wait.name),
@@ -239,7 +242,9 @@ class Fragment:
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """The stores of a bucket, by their names in the manifest. Their ``clocks`` are inputs."""
+        """The stores of a bucket, by their names in the manifest; empty for a fragment without
+        state. Their ``clocks`` are inputs of the fragment.
+        """
         alone = len(self.operators) == 1
         stores = {
             self.stored(operator_index, name): replace(

@@ -86,7 +86,7 @@ class Input:
     @property
     def value_fields(self) -> list[StructField]:
         """The columns that travel as values, under the source's names; those of a star's foreign
-        keys under internal names.
+        keys under internal names. Columns of the key by which rows are found are left out.
         """
         if self.references:
             return [
@@ -98,7 +98,9 @@ class Input:
         return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
     def reference(self, number: int) -> list[StructField]:
-        """Return the columns of foreign key ``number`` of a star: its hash, then itself."""
+        """Return the columns of foreign key ``number`` of a star, counted from 0: its hash, then
+        each column of the key.
+        """
         key = (
             StructField(value_name(number, part_index), type_)
             for part_index, (_, type_) in enumerate(self.references[number], start=1)
@@ -133,7 +135,8 @@ class Arrival:
 
     @classmethod
     def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:
-        """Return the arrival of a topology with these results.
+        """Return the arrival of a topology with the results ``nodes``. ``one_log``: True if one log
+        orders all its inputs.
 
         If results have the sources in different orders, the order of first use counts.
         """
@@ -264,7 +267,9 @@ def source_spec(
 
 
 def _ordered_by(source: Entry, arrival: Arrival) -> OrderedBy | None:
-    """Return the place by which the rows of a source are ordered, None for rows without one."""
+    """Return ``"shared log"``, ``"own logs"`` or ``"file"``: what orders the rows of a source.
+    Return None for rows that time alone orders.
+    """
     if arrival.shared_log(source):
         return "shared log"
     base = source.base
@@ -310,7 +315,9 @@ def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str])
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """Raise ``PlanError`` for a shared log that only some inputs have, or beside ``align=``."""
+    """Raise ``PlanError`` if only some of ``inputs`` have their place in a shared log, or if all
+    have and ``aligned`` is true, as with ``align=``.
+    """
     logs = [i.source.name for i in inputs if i.source.ordered]
     if logs and aligned:
         raise PlanError(

@@ -64,11 +64,12 @@ def plan_of(
     arrival: Arrival | None = None,
     dead_letters: bool = False,
 ) -> Plan:
-    """Return the plan of the stages that compute these nodes. Stages that several nodes need are
-    planned once.
+    """Return the plan of the stages that compute the results ``nodes``, in their order. Stages that
+    several nodes need are planned once.
 
-    ``emit``: ``"change"`` for each change, ``"batch"`` for the last change of a key in a
-    micro-batch. ``arrival``: the order of rows, by default that of these nodes. Raises
+    ``buckets``: the number of buckets of each stage. ``emit``: ``"change"`` for each change,
+    ``"batch"`` for the last change of a key in a micro-batch. ``arrival``: the order of rows, by
+    default that of these nodes. ``dead_letters``: True if these are one more result. Raises
     ``PlanError`` for a node that cannot be computed or emitted so.
     """
     for node in nodes:
@@ -134,7 +135,8 @@ class _Planner:
     def of(
         self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
     ) -> Stage:
-        """Return the stage that computes ``node``, creating it on first use.
+        """Return the stage that computes ``node`` with the emission ``emit``, creating it on first
+        use.
 
         A node has a second stage only if a view needs each of its changes and other readers do not.
         ``feeds``: as in ``Fragment``; ``entry``: the view through which the caller reads the node.
@@ -181,7 +183,10 @@ class _Planner:
         key_names: tuple[str, ...] = (),
         align_us: int | None = None,
     ) -> Fragment:
-        """Return a fragment of one operator, titled with the node's name."""
+        """Return a fragment of one operator, titled with the node's name. ``topology``: its
+        fingerprint. ``key_names``: the users' names of the key's columns. ``align_us``: as in
+        ``Fragment``.
+        """
         return Fragment(
             topology=topology,
             buckets=self.buckets,
@@ -249,7 +254,7 @@ class _Planner:
     @stage.register
     def _foreign_key(self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order.
-        Several such joins may be a star.
+        Return the last stage; the others feed it. Several such joins may be a star.
         """
         star = star_of(node, self.readers)
         if star is not None:
@@ -309,7 +314,7 @@ class _Planner:
 
     def _star(self, star: Star, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan joins by foreign key of one table: by its key, by all foreign keys, then by its key
-        again.
+        again. Return the last stage; the others feed it.
         """
         node = star.joins[-1]
         primary = tuple(star.fact.key.names)
@@ -400,7 +405,7 @@ class _Planner:
 
     @stage.register
     def _aggregation(self, node: Aggregation, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan an aggregation: one stage by group.
+        """Plan an aggregation: one stage by group, which is returned.
 
         Before it, a table has a stage by its own key, which knows the group that each row leaves. A
         stream has none.
@@ -444,6 +449,7 @@ class _Planner:
     @stage.register
     def _lookups(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan a delta join: both sides by join key, with only the columns that the result needs.
+        Return the stage that joins.
 
         If a left row may change its join key, a stage by primary key comes first.
         """
@@ -493,7 +499,9 @@ class _Planner:
     @stage.register(Unwindowed)
     @stage.register(WindowJoin)
     def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan windowed tables: several operators in one fragment."""
+        """Plan windowed tables: several operators in the one fragment of the stage that is
+        returned.
+        """
         planned = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
         ports = (
             self._port(*pair, emit)

@@ -309,10 +309,11 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
 
 
 def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Return where the rows of an input come from: a source, a view of it, a stage or a relay.
+    """Return where the rows of the input ``port`` come from: a source, a view of it, a stage or a
+    relay.
 
-    A source is read once for all its row-by-row views. A view that makes several rows of one, or
-    asks a store, reads it separately.
+    ``relays``: by stage and the view of it that they apply. A source is read once for all its
+    row-by-row views. A view that makes several rows of one, or asks a store, reads it separately.
     """
     if port.input is None:
         return port.origin
@@ -326,7 +327,7 @@ def _beats(
     readings: Mapping[Entry | Stage | Relay, Sequence[InputEdge]],
 ) -> dict[Stage, tuple[InputEdge, ...]]:
     """Return for each stage with state the inputs that get its heartbeats; stages without any are
-    left out.
+    left out. ``readings``: the inputs that read each source, stage and relay.
 
     The inputs belong to the stages with state that read it, directly or through stages without
     state.

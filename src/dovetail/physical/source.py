@@ -184,7 +184,9 @@ class RowArrival:
 
     @property
     def brought(self) -> list[str]:
-        """The names of the int64 columns that rows have before pack."""
+        """The names of the int64 columns that rows have before pack, in their order; empty for rows
+        that only have a time.
+        """
         columns = (
             (SEQUENCE, self.by_shared_log or self.by_own_logs),
             (LOG_PARTITION, self.by_own_logs),
@@ -193,7 +195,9 @@ class RowArrival:
 
     @property
     def added(self) -> list[str]:
-        """The names of the int64 columns that pack adds."""
+        """The names of the int64 columns that pack adds, in their order; empty for rows that bring
+        all of them.
+        """
         columns = (
             (CLOCK, self.clocked),
             (ORDER, self.numbered and not self.by_own_logs),

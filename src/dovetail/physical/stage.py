@@ -60,7 +60,9 @@ class Stage:
 
     @property
     def inputs(self) -> dict[str, Entry]:
-        """The entries that its node reads, by the names that its stores use for them."""
+        """The entries that its node reads, by the names that its stores use for them. Those of
+        earlier stages of the same node are among them.
+        """
         entries: dict[str, Entry] = {}
         for port in self.ports:
             if port.input is not None:

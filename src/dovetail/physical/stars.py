@@ -86,8 +86,8 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
 
 
 def _is_fact(entry: Entry) -> bool:
-    """Say whether an input can be the middle of a star: the rows of a source, one for each record,
-    without windows and without a history.
+    """Return True if ``entry`` can be the middle of a star: the rows of a source, one for each
+    record, without windows and without a history.
     """
     return (
         isinstance(entry.base, Source)

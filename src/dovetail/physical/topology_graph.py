@@ -176,7 +176,10 @@ class _GraphBuilder:
         sources: list[str],
         stage: int | None = None,
     ) -> str:
-        """Add a node with an edge from each of ``sources``, and return its id."""
+        """Add a node with an edge from each of ``sources`` (ids), and return its id. ``kind``,
+        ``details``: as in ``GraphNode``. ``stage``: the number of its stage, None outside of
+        stages.
+        """
         node = GraphNode(f"n{len(self.nodes) + 1}", kind, title, details, stage)
         self.nodes.append(node)
         for source in sources:
@@ -192,8 +195,8 @@ class _GraphBuilder:
         return EdgeFigure(node.stage, None) if source in self.last.values() else None
 
     def entry(self, entry: Node, origin: Source | Stage | None) -> str:
-        """Return the id of an input of a stage; add it and all views below it, unless they are in
-        the graph.
+        """Return the id of ``entry``, an input of a stage; add it and all views below it, unless
+        they are in the graph.
 
         ``origin``: the source or the stage that the rows come from; None for a lone source.
         """
@@ -243,11 +246,11 @@ class _GraphBuilder:
         self.last[stage] = self.add("operator", title, (*details, *state), before + sources, number)
 
     def _sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
-        """Return the ids of the nodes whose rows a node of stage ``number`` reads; add those that
-        are new.
+        """Return the ids of the nodes whose rows a node of stage ``number`` reads, in the order of
+        its inputs; add those that are new.
 
         ``ports``: the stage's inputs. Inputs that an earlier stage of the same node reads are left
-        out.
+        out, so the list may be empty.
         """
         sources: list[str] = []
         for child in (node,) if node in ports else node.inputs:
@@ -265,7 +268,9 @@ class _GraphBuilder:
         return source
 
     def _inner(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
-        """Return the id of a node that runs within a stage and is not its last; add what is new."""
+        """Return the id of a node that runs within stage ``number`` and is not its last; add what
+        is new. ``ports``: the stage's inputs.
+        """
         if (number, node) not in self.ids:
             sources = self._sources(number, node, ports)
             added = self.add("operator", node.summary, columns_of(node), sources, number)

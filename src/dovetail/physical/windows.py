@@ -93,8 +93,12 @@ def windowed(
     """Plan the fragment of a node that reads windows: all operators below it that compute or join
     windows.
 
-    Raises ``PlanError`` for ``emit="batch"`` on a stream, and for computing selections that other
-    operators would have to read.
+    ``buckets``, ``feeds``: as in ``Fragment``; ``arrival``: the order of rows. ``emit``: the
+    emission of the last operator. A table with ``windows="on_close"`` emits closed windows only.
+
+    Raises ``PlanError`` for ``emit="batch"`` on a stream, and for inputs of which only some share a
+    log. It also refuses a selection with expressions in front of another operator, or of windows
+    that are emitted once closed.
     """
     if emit == "batch" and node.stream:
         chains.refuse_batch(node)
@@ -230,8 +234,9 @@ class _Builder:
         )
 
     def sides(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
-        """Return the inputs that name the output of a node's last operator: an aggregation's
-        result, or a join's left and right side. Only a join by key names the right key.
+        """Return the inputs that name the output of a node's last operator: one for an
+        aggregation's result, or the left and the right side of a join. Only a join by key names the
+        right key.
         """
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)
@@ -323,7 +328,9 @@ class _Builder:
         return _Made(len(self.operators) - 1, True, columns, clocks)
 
     def _aggregated(self, node: Aggregation, emit: Emit) -> _Made:
-        """Add the operator of an aggregation with its input, and return the operator's rows."""
+        """Add the operator of an aggregation with its input, and return the operator's rows.
+        ``emit``: its emission.
+        """
         used = node.used
         read = self._read(node.input, node.by, used=used)
         input_fields = node.input.fields
@@ -343,7 +350,9 @@ class _Builder:
         return self._operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _joined(self, node: WindowJoin, emit: Emit) -> _Made:
-        """Add the operators of a join of windowed tables."""
+        """Add the operators of a join of windowed tables, and return the last one's rows. ``emit``:
+        their emission.
+        """
         if not node.meets_by_key:
             return self._referred(node, emit)
         if node.left.stream:
@@ -351,8 +360,9 @@ class _Builder:
         return self._on_same_window(node, emit)
 
     def _side(self, entry: Entry, emit: Emit) -> _Made:
-        """Return the rows of one side of a join: those of an input, or of a windowed node that is
-        planned on first use. Raises ``PlanError`` if that node's selection computes.
+        """Return the rows of ``entry``, one side of a join: those of an input, or of a windowed
+        node that is planned on first use with the emission ``emit``. Raises ``PlanError`` if that
+        node's selection computes.
         """
         if entry.windows is None:
             return self._read(entry, tuple(entry.key.names))

@@ -32,10 +32,11 @@ def explained(
     reasons: bool = False,
     sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
 ) -> str | None:
-    """Print the description of a topology with these results, or return its picture.
+    """Print the description of a topology with the results ``nodes`` and return None, or return its
+    picture as text in another ``form``.
 
-    Only ``"text"`` is printed, with reasons if asked for. ``sinks``: the targets of results.
-    Raises ``ConfigurationError`` if a picture needs grandalf and it is not installed.
+    Only ``"text"`` is printed, with reasons if asked for. ``sinks``: the targets of results. Raises
+    ``ConfigurationError`` if a picture needs grandalf and it is not installed.
     """
     if form == "text":
         text = explain(*nodes, reasons=reasons, sinks=sinks)

@@ -153,7 +153,9 @@ def _port(source: str) -> Hashable:
 def _within(
     library: Any, graph: TopologyGraph, number: int, sizes: Mapping[str, Size]
 ) -> _Arranged:
-    """Return the places within a stage, from its padding on."""
+    """Return the places of the nodes of stage ``number``, relative to the inner corner of its
+    padding. Edges that come from elsewhere begin at ports without height.
+    """
     own: dict[Hashable, Size] = {
         node.id: sizes[node.id] for node in graph.nodes if node.stage == number
     }
@@ -174,7 +176,9 @@ def _arranged(
     *,
     low: bool,
 ) -> _Arranged:
-    """Lay boxes out in layers; parts that no line connects come beside each other.
+    """Lay boxes of these ``sizes`` out in layers ``layer_gap`` apart; parts that no line connects
+    come beside each other. ``library``: as ``grandalf`` returns it. Without boxes the result has no
+    size.
 
     ``low``: True to place each box as low as its lines allow, False to place it as high.
     """

@@ -33,8 +33,9 @@ def as_began(
     """Return for each result the same result without new columns, and the names ``source.column``
     of these columns.
 
-    ``topology``, ``then``: fingerprint and description of the checkpoint's topology. If removing
-    columns does not yield that topology, the results are returned unchanged, with no names.
+    ``nodes``: the results. ``topology``, ``then``: fingerprint and description of the checkpoint's
+    topology. If removing columns does not yield that topology, the results are returned unchanged,
+    with no names.
     """
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
@@ -69,8 +70,8 @@ def _ordered(nodes: Any) -> str:
 
 
 def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
-    """Return the columns as they were, in their former order, or None. It is None if a former
-    column is gone, or if its type is not the former one with fields added.
+    """Return the columns ``now`` as they were, in their former order, or None. It is None if a
+    former column is gone, or if its type is not the former one with fields added.
 
     ``then``: names and types of the former columns.
     """
@@ -92,7 +93,7 @@ def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None
 
 
 def _has_more(now: DataType, then: DataType) -> bool:
-    """Say whether a type equals a former one, apart from additional fields at any depth."""
+    """Return True if the type ``now`` is the type ``then``, or has more fields at any depth."""
     if isinstance(now, StructType) and isinstance(then, StructType):
         return all(
             f.name in now.names and _has_more(now[f.name].dataType, f.dataType) for f in then
@@ -256,7 +257,9 @@ def _columns(before: Node, over: Any) -> Node:
 
 
 def _lookup(over: Lookup) -> Lookup:
-    """Return a lookup without the value columns that come from gone columns of the stream."""
+    """Return the lookup ``over`` narrowed inputs without the value columns that come from gone
+    columns of the stream.
+    """
     columns = [
         (StructField(field.name, _side_type(over, field, ref)), ref)
         for field, ref in zip(over.values, over.refs, strict=True)

@@ -67,12 +67,14 @@ def source_of(
     static: bool = False,
     with_unread: DataFrame | None = None,
 ) -> Source:
-    """Return the source that reads ``frame``. Raises ``PlanError`` for unsuitable arguments.
+    """Return the source that reads ``frame`` with these key columns. Raises ``PlanError`` for
+    unsuitable arguments.
 
     ``roles``: the columns of the arguments ``timestamp=``, ``deleted=``, ``sequence=`` and
     ``log_partition=``, or None. Columns named there are used up; the remaining columns are values.
     ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
-    ``versioned``: the length of a table's history. ``static``, ``with_unread``: as in ``Source``.
+    ``versioned``: the length of a table's history. ``stream``: True for a stream, False for a
+    table. ``static``, ``with_unread``: as in ``Source``.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -176,9 +178,10 @@ class _Columns:
     def expression(
         self, value: str | Column | None, argument: str, *types: type[DataType]
     ) -> Column | None:
-        """Return the column that an argument means, or None if the argument is None.
+        """Return the column that the value of an argument means, or None if the value is None.
 
-        Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
+        ``value``: a column's name or an expression. Raises ``PlanError`` if the column is unknown,
+        random, or of none of ``types``.
         """
         if value is None:
             return None

@@ -53,8 +53,8 @@ def row_origins(node: Node) -> Origins:
 
 @singledispatch
 def _columns(node: Node) -> Mapping[str, Origins]:
-    """Return the origins of a node's columns. By default a column has those of the columns of its
-    name in the node's inputs.
+    """Return the origins of each of a node's columns, by name. By default a column has those of the
+    columns of its name in the node's inputs; the set is empty if there are none.
     """
     inputs = [_columns(input_) for input_ in node.inputs]
     return {
@@ -77,7 +77,9 @@ def _of_view(node: View) -> Mapping[str, Origins]:
 
 @_columns.register
 def _of_lookup(node: Lookup) -> Mapping[str, Origins]:
-    """Return the origins of a record's columns, and the columns of the store."""
+    """Return the origins of each column of a lookup's result: those of the record's column, or the
+    column of the store. A column that is a whole side has none.
+    """
     below = _columns(node.node)
     origins = {name: below[name] for name in node.key.names}
     for field, (side, column) in zip(node.values, node.refs, strict=True):
@@ -98,7 +100,9 @@ def _of_windows(node: Unwindowed) -> Mapping[str, Origins]:
 
 @_columns.register
 def _of_join(node: JoinNode) -> Mapping[str, Origins]:
-    """Return the origins of the keys of both sides, and of the selected columns."""
+    """Return the origins of each column of a join's result: of the keys of both sides, and of the
+    selected columns.
+    """
     sides = dict(zip(SIDES, map(_columns, node.inputs), strict=True))
     left, right = sides.values()
     origins: dict[str, Origins] = {}
@@ -126,7 +130,9 @@ def _of_join(node: JoinNode) -> Mapping[str, Origins]:
 
 @_columns.register
 def _of_aggregation(node: Aggregation) -> Mapping[str, Origins]:
-    """Return the origins of groups, and of what is aggregated."""
+    """Return the origins of each column of an aggregation's result: of the groups, and of what is
+    aggregated. The bounds of windows and a count of rows have none.
+    """
     below = _columns(node.input)
     windows = dict.fromkeys((WINDOW_START, WINDOW_END) if node.windows else (), frozenset[Origin]())
     origins = {**windows, **{name: below[name] for name in node.by}}
@@ -137,7 +143,9 @@ def _of_aggregation(node: Aggregation) -> Mapping[str, Origins]:
 
 
 def _deciding(node: Node) -> Iterator[Origin]:
-    """Yield the columns of inputs by which a node itself decides which rows it has."""
+    """Yield the columns of inputs by which a node itself decides which rows it has: join keys,
+    conditions and groups. Other nodes yield none. A column may come several times.
+    """
     if isinstance(node, JoinNode):
         left, right = (_columns(side) for side in node.inputs)
         yield from _all(right, node.right.key.names, "join")
@@ -164,7 +172,9 @@ def _made(node: Node, below: Mapping[str, Origins], columns: Iterable[Made]) -> 
 
 
 def _of(item: Made, below: Mapping[str, Origins]) -> Origins:
-    """Return the origins of a column that is made of the columns ``below``."""
+    """Return the origins of ``item``, the text, expression or field that makes a column. ``below``:
+    the origins of the columns that it may use.
+    """
     if isinstance(item, str) and item in below:
         return below[item]
     if isinstance(item, FieldOf):

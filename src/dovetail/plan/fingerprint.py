@@ -58,7 +58,9 @@ def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
 def identity(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an input's description by which another topology recognizes that input.
 
-    A source is recognized by its name and the names of its key columns, however it is read.
+    ``described``: what ``describe_input`` returned. A source is recognized by its name and the
+    names of its key columns, however it is read. A stage's result is recognized by its whole
+    description.
     """
     if "view" in described:
         return {**described, "view": identity(described["view"])}
@@ -69,8 +71,8 @@ def identity(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the descriptions of sources within a description that ``describe`` returned, outer ones
-    first. A source that is read twice comes twice.
+    """Yield the descriptions of sources within ``described``, which ``describe`` returned, outer
+    ones first. A source that is read twice comes twice.
     """
     if isinstance(described, dict):
         if "input" in described:
@@ -146,8 +148,8 @@ def refuse_none_of(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -
 
 
 def _numbered_anew(described: Mapping[str, Any]) -> Any:
-    """Return a result's description with its inputs numbered in the order in which
-    it names them.
+    """Return the description of a result with its inputs numbered from 0, in the order in which the
+    sorted description names them.
     """
     numbers: dict[int, int] = {}
 
@@ -251,7 +253,9 @@ class _Description:
         return described
 
     def _join(self, node: JoinNode, whole: bool) -> dict[str, Any]:
-        """Return the description of a join. ``whole``: True to include its selection."""
+        """Return the description of a join, as JSON data. ``whole``: True to include its selection,
+        too.
+        """
         described: dict[str, Any] = {
             "join": node.how,
             "of": node.kind,
@@ -291,8 +295,9 @@ def _columns(fields: StructType) -> list[list[str]]:
 
 
 def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
-    """Yield a text for each place where two descriptions differ, with the former and the present
-    part; nothing if they are equal.
+    """Yield a text for each innermost part in which the descriptions ``then`` and ``now`` differ,
+    with the former and the present part; nothing if they are equal. ``where``: the path of the two,
+    with dots.
     """
     if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
         for part in then:

@@ -63,12 +63,13 @@ def resolve(
     one_key: bool = True,
     repeatable: bool = False,
 ) -> tuple[tuple[Selected, ...], StructType]:
-    """Check a selection against the joined row. Return the selected columns and their fields.
+    """Check a selection against the joined row of ``left`` and ``right``. Return the selected
+    columns and their fields, in the order of the selection.
 
-    ``one_key``: True if both sides have the same key. A key column of a side that may be missing is
-    then an expression, null if the side is missing. ``repeatable``: True if expressions must make
-    the same value of a row each time. Raises ``PlanError`` for unknown, ambiguous and duplicate
-    names.
+    ``how``: the kind of join. ``one_key``: True if both sides have the same key. A key column of a
+    side that may be missing is then an expression, null if the side is missing. ``repeatable``:
+    True if expressions must make the same value of a row each time. Raises ``PlanError`` for
+    unknown, ambiguous and duplicate names.
     """
     items: Iterable[tuple[str | None, str | Column]] = (
         selection.items()

@@ -110,7 +110,8 @@ def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
 
 
 def clean_delta_log(session: SparkSession, path: str) -> None:
-    """Remove commits that are older than a Delta table's property allows, to the minute.
+    """Remove commits of the Delta table at ``path`` that are older than its property allows, to the
+    minute.
 
     Raises ``TypeError`` if the jar of Delta Lake lacks a class.
     """
@@ -176,7 +177,8 @@ def listen(
 
 
 def deny_log_lines(session: SparkSession, pattern: str) -> None:
-    """Leave lines that match a regular expression out of the log of the JVM.
+    """Leave lines that match the regular expression ``pattern`` out of the log of the JVM from now
+    on.
 
     Raises ``TypeError`` if it does not log by Log4j.
     """

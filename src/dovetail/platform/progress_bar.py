@@ -66,7 +66,9 @@ def tasks(session: SparkSession) -> tuple[int, int]:
 
 
 def _bar(console: Console) -> Progress:
-    """Return an empty line."""
+    """Return a progress bar for ``console`` without a task, which shows nothing yet and is removed
+    at its end.
+    """
     from rich import progress
 
     return progress.Progress(

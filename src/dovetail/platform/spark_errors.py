@@ -53,8 +53,8 @@ def refuse_stopped(operator: str, session: SparkSession) -> None:
 def make_folder(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> None:
-    """Create a folder for writing if it is missing. Raises ``ConfigurationError`` if that fails, or
-    if there is a file of that name.
+    """Create the folder ``path`` for writing if it is missing. ``argument``: where the path was
+    given. Raises ``ConfigurationError`` if that fails, or if there is a file of that name.
     """
     with reaching(operator, argument, path):
         is_folder = files_of(session).make_folder(fspath(path))

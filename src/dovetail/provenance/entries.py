@@ -56,7 +56,10 @@ class Entries:
     # Inputs of stages.
 
     def entry(self, stages: Sequence[Stage], entry: Entry, match: Key) -> RowExplanation:
-        """Explain the row of an input of these stages with the columns ``match``."""
+        """Explain the row of ``entry``, an input of these stages, with the columns ``match``. A
+        record of a stream is explained by what is given of it. If no stage stores the input, go by
+        the rows below it.
+        """
         if entry.stream:
             return self.record(entry, match)
         stored = self._stored(stages, entry, match)
@@ -67,7 +70,9 @@ class Entries:
         return self.stored_row(entry, stored[0])
 
     def stored_row(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain a stored row of an input."""
+        """Explain a stored row of the input ``entry``: as a row that is there, with the rows below
+        it. Values that are not stored are named.
+        """
         key = {name: row.values.get(name) for name in entry.key.names}
         values = {name: row.values[name] for name in entry.values.names if name in row.values}
         explained = explanation_of(entry, key, "row", values=values, time=row.time)
@@ -98,7 +103,9 @@ class Entries:
         return self.stored_row(node, replace(row, values=viewed))
 
     def no_row(self, entry: Entry, match: Key) -> RowExplanation:
-        """Explain why a stage that stores the rows of an input has none with these columns."""
+        """Explain why a stage that stores the rows of the input ``entry`` has none with the columns
+        ``match``.
+        """
         if isinstance(entry, Source):
             reason = f"{entry.name} has no row with {columns_in_words(match)}"
             return replace(explanation_of(entry, match, "none", reason=reason), is_input=True)
@@ -112,7 +119,9 @@ class Entries:
         return explanation_of(entry, match, "none", **self._why_not_shown(entry, match))
 
     def _why_not_shown(self, view: View, match: Key) -> dict[str, Any]:
-        """Return the reason why a view has no row, and the explanation of the row below it."""
+        """Return the fields ``reason`` and, if known, ``inputs`` of an explanation: why a view has
+        no row with the columns ``match``, and the row below it.
+        """
         if excluded(view, match):
             return {"reason": f"{view.name} has no row with {columns_in_words(match)}"}
         below = self._viewed(view, match, None)
@@ -156,7 +165,9 @@ class Entries:
         return explanation_of(entry, match, "row", values=values, time=below.time, inputs=(below,))
 
     def _shown(self, view: View, below: RowExplanation) -> dict[str, Any]:
-        """Return the values of a view's row, computed from the row below it."""
+        """Return the values of a view's row, by name, computed from the row below it. Values that
+        cannot be computed are left out.
+        """
         row = {**below.key, **below.values}
         if view.computed and self.expressions is not None and complete(view.node, row):
             computed = computed_row(view, {"node": row}, self.expressions) or {}
@@ -165,7 +176,9 @@ class Entries:
         return {name: computed[name] for name in view.values.names if name in computed}
 
     def record(self, entry: Entry, record: Key) -> RowExplanation:
-        """Explain a record of a stream, of which some columns are given."""
+        """Explain a record of the stream ``entry``, of which some columns are given. Columns that
+        are not known are named.
+        """
         key = {name: record[name] for name in entry.key.names if name in record}
         values = {name: record[name] for name in entry.values.names if name in record}
         if isinstance(entry, Derived):
@@ -194,8 +207,8 @@ class Entries:
     # Stores.
 
     def _stored(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow] | None:
-        """Return the stored rows of an input with these columns, or None if none of the stages
-        stores them.
+        """Return the stored rows of the input ``entry`` with the columns ``match``, or None if none
+        of the stages stores them. The list is empty if no row has these columns.
         """
         for stage in stages:
             for port in stage.ports:
@@ -235,7 +248,10 @@ def explanation_of(
     reason: str = "",
     inputs: tuple[RowExplanation, ...] = (),
 ) -> RowExplanation:
-    """Return the explanation of a row of a node."""
+    """Return the explanation of a row of a node, with the node's name and step. ``presence``:
+    ``"row"``, ``"none"`` or ``"unknown"``. Other arguments are fields of ``RowExplanation``; by
+    default they are empty.
+    """
     step = "table" if isinstance(node, Source) else node.summary
     label = getattr(node, "label", None)
     step = step if label is None else f"{label}, {step}"

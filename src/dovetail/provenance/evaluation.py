@@ -21,8 +21,8 @@ def computed_row(
 ) -> dict[str, Any] | None:
     """Return the row that a step makes of one row of each input, or None if it makes none.
 
-    ``inputs``: for each field of the node with an input, its row with all columns; None for no
-    row. The step runs in this process, on nothing else.
+    ``inputs``: for each field of the node with an input, its row with all columns; None for no row.
+    ``expressions``: computes Spark's. The step runs in this process, on nothing else.
     """
     sources = {
         name: Source(name=name, key=getattr(node, name).key, values=getattr(node, name).values)
@@ -41,7 +41,9 @@ def computed_row(
 
 
 def _one_row(source: Source, row: Mapping[str, Any], sequence: int) -> pa.Table:
-    """Return a row in the form in which ``Local`` takes it."""
+    """Return a table of one row in the form in which ``Local`` takes it, at time 0 and with the
+    position ``sequence``.
+    """
     columns = {
         field.name: pa.array([row[field.name]], field.type) for field in arrow_schema(source.row)
     }

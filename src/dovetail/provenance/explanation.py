@@ -158,7 +158,9 @@ def _attributes(row: RowExplanation) -> dict[str, Any]:
 
 
 def _lines(row: RowExplanation, first: str, rest: str) -> Iterator[str]:
-    """Yield the lines of the tree. ``first`` begins the first line, ``rest`` the others."""
+    """Yield the lines of the tree of ``row``: the row, its cause if there is one, then its inputs.
+    ``first`` begins the first line, ``rest`` the others.
+    """
     yield first + printable(f"{_title(row)}: {_said(row)}")
     if row.cause is not None:
         yield f"{rest}← {next(_lines(row.cause, '', ''))}"

@@ -45,7 +45,9 @@ class JoinedRows(Entries):
         )
 
     def _selected(self, node: JoinNode, sides: Sequence[RowExplanation]) -> dict[str, Any]:
-        """Return the values that a join selects of its sides, as far as they are known."""
+        """Return the values that a join selects of its sides, by name, as far as they are known. A
+        value of a side without a row is null.
+        """
         rows: dict[str, dict[str, Any] | None] = {
             name: {**side.key, **side.values} if side.presence == "row" else None
             for name, side in zip(("left", "right"), sides, strict=True)
@@ -68,7 +70,9 @@ class JoinedRows(Entries):
 
 
 def _presence(how: How, left: Presence, right: Presence) -> Presence:
-    """Return the presence of a joined row, of that of its sides."""
+    """Return the presence of a joined row, ``"row"``, ``"none"`` or ``"unknown"``, from that of its
+    sides and the kind of join.
+    """
     if how == "left":
         return left
     if how == "right":

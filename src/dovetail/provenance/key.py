@@ -20,7 +20,9 @@ KeyValue: TypeAlias = Annotated[
 def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
     """Return a key as values by the names of the node's key columns.
 
-    Raises ``PlanError`` for other columns, and for values of another type.
+    ``key``: a value; of several columns a tuple, a list or a mapping. A mapping for a stream may
+    have further columns of the record. Raises ``PlanError`` for other columns, for a null in the
+    key, and for values of another type.
     """
     if node.stream and isinstance(key, Mapping):
         return _record_of(caller, node, key)
@@ -56,8 +58,9 @@ def _shown(key: Any) -> str:
 
 
 def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a stream's record that are given. They may be columns of any stream
-    below the node.
+    """Return the given columns of a stream's record, by name, in the types of the columns. They may
+    be columns of any stream below the node. Raises ``PlanError`` if a key column is missing, and
+    for unknown columns.
     """
     fields = {
         field.name: field for part in node.walk() if part.stream for field in arrow_schema(part.row)
@@ -87,7 +90,9 @@ def key_of_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str,
 
 
 def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
-    """Return the value of a column that a text means. Raises ``PlanError`` if it means none."""
+    """Return the value of the column ``field`` that a text means; None for ``null``. Raises
+    ``PlanError`` if it means none.
+    """
     try:
         texts = pa.array([None if text == "null" else text], pa.string())
         return texts.cast(field.type)[0].as_py()
@@ -97,7 +102,7 @@ def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
 
 
 def _value(caller: str, field: pa.Field, value: Any) -> Any:
-    """Return a value as the column has it. Raises ``PlanError`` for another type."""
+    """Return a value as the column ``field`` has it. Raises ``PlanError`` for another type."""
     try:
         if isinstance(value, float) and pa.types.is_integer(field.type):
             raise TypeError  # Arrow would cut off its fraction

@@ -79,7 +79,9 @@ def sought(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
-    """Return the last version of each key up to a time, without deletes."""
+    """Return the last version of each key up to ``at_us``, inclusive, without keys whose last
+    version is a delete. None takes all versions.
+    """
     if at_us is not None:
         rows = rows.filter(pc.less_equal(rows.column(TIMESTAMP), at_us))
     rows = rows.sort_by(TIMESTAMP)

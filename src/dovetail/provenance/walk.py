@@ -126,7 +126,9 @@ class Walk(JoinedRows):
         return self._referring(node, key, left, foreign, [answering])
 
     def _of_star(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a join that shares its stages with other joins of the same table."""
+        """Explain the row with this key of a join that shares its stages with other joins of the
+        same table.
+        """
         primary = {name: key[name] for name in node.left.key.names}
         inner = node.left.node if isinstance(node.left, Derived) else None
         shared = any(inner in stage.within for stage in stages)
@@ -170,7 +172,9 @@ class Walk(JoinedRows):
     def _left(
         self, node: ForeignKeyJoin, key: Key, route: StoredRow, answering: Stage
     ) -> RowExplanation:
-        """Explain a left row of a foreign key join. ``route``: its stored foreign key."""
+        """Explain the left row with this key of a foreign key join. ``route``: its stored foreign
+        key. ``answering``: the stage that stores left rows.
+        """
         rows = self.rows(answering, ForeignKeyJoinLaw.SUBSCRIPTIONS, key)
         if rows:
             return self.stored_row(node.left, rows[0])
@@ -186,7 +190,12 @@ class Walk(JoinedRows):
         subscribing: Stage,
         answering: Stage,
     ) -> RowExplanation:
-        """Explain a right row that comes out where no left row refers to it."""
+        """Explain a right row that comes out where no left row refers to it. ``key``: that of the
+        result, ``theirs``: that of the right row.
+
+        ``subscribing``, ``answering``: the join's stages by primary key and by foreign key. If a
+        left row refers to the right row, the result has no such row.
+        """
         right = self.entry([answering], node.right, theirs)
         if right.presence != "row":
             return explanation_of(node, key, "none", reason=right.reason, inputs=(right,))
@@ -231,7 +240,10 @@ class Walk(JoinedRows):
         rows: Sequence[StoredRow] | None,
         stages: Sequence[Stage],
     ) -> RowExplanation:
-        """Explain a group of a stream's records, of which only the aggregates are stored."""
+        """Explain the group with this key of a stream's records, of which only the aggregates are
+        stored. ``rows``: the stored aggregates, an empty sequence for no group, None if they cannot
+        be looked up.
+        """
         fixed = node.windows is None or node.windows.fixed
         # Records within a former session may belong to a longer one by now.
         all_records = self.records if fixed or rows else None
@@ -260,7 +272,9 @@ class Walk(JoinedRows):
         rows: Sequence[StoredRow] | None,
         records: GroupRecords,
     ) -> RowExplanation:
-        """Explain a group of a stream's records. ``rows``: its stored aggregates, if any."""
+        """Explain the group with this key by its ``records``, of which at most ``members`` are
+        named. ``rows``: its stored aggregates, None or empty for none.
+        """
         taken = records.taken
         if not taken:
             none = f"{node.input.name} had no record with {columns_in_words(key)}"
@@ -367,8 +381,9 @@ class Walk(JoinedRows):
         return explained
 
     def _due_us(self, windowed: Node, row: Key, stages: Sequence[Stage]) -> tuple[int, int | None]:
-        """Return the stream time from which a window is closed, and the stream time by which it
-        closes: that of the slowest input. It is None before the first row of one.
+        """Return the stream time from which the window in ``row`` is closed, and the stream time by
+        which it closes: that of the slowest input. The latter is None before the first row of an
+        input.
         """
         windows = windowed.windows
         assert windows is not None
@@ -401,7 +416,8 @@ class Walk(JoinedRows):
         return self.joined(node, key, (left, self._windowed(node.right, match, stages)))
 
     def _windowed(self, entry: Entry, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a side of a join of windowed tables, which its stage may compute, too.
+        """Explain the row with this key of ``entry``, a side of a join of windowed tables, which
+        its stage may compute, too.
 
         The join keeps rows longer than the windows are open, so its own stores are asked first.
         """
@@ -457,7 +473,10 @@ class Walk(JoinedRows):
         )
 
     def _kept_records(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow]:
-        """Return the records of a stream that its window still needs, in the order of time."""
+        """Return the records of the stream ``entry`` with the columns ``match`` that its window
+        still needs, in the order of time. Return an empty list if there are none, or if no stage
+        keeps any.
+        """
         for stage in stages:
             for port in stage.ports:
                 if port.input is not None and port.input.source == entry:

@@ -130,10 +130,12 @@ class HistoryState(RunState):
         )
 
     def _candidates(self, hash_: Ints) -> Iterator[tuple[pa.Table, Ints, Ints, Ints]]:
-        """Yield for each segment, oldest first, the queries whose hash it holds.
+        """Yield for each segment that holds a hash of some queries: (table, query, first, end), the
+        oldest segment first. ``hash_``: int64[n], non-decreasing, the hash of each query.
 
-        Each item is (table, query, first, end): the rows of query ``query[i]`` are those from
-        ``first[i]`` up to ``end[i]``, exclusive. Keys are not compared yet.
+        The rows of query ``query[i]`` in ``table`` are those from ``first[i]`` up to ``end[i]``,
+        exclusive. Keys are not compared yet. Segments without any of the hashes are left out, so
+        the result may be empty.
         """
         for run in self.runs.runs:
             for segment in run.segments:
@@ -157,7 +159,8 @@ class HistoryState(RunState):
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the rows that a merge keeps, by hash, then time.
+        """Return the rows that a merge of ``pieces`` keeps, by hash, then time. ``pieces``: the
+        next rows of its inputs, oldest first. The table may be empty.
 
         They are a stream's rows that are not older than the horizon, or the versions that anyone
         can still ask for.
@@ -197,6 +200,7 @@ def last_versions(
     begun: int | None = None,
 ) -> pa.Table:
     """Return the versions that anyone can still ask for, ordered by hash, then time.
+    ``key_columns``: the indices of the key's columns.
 
     ``rows`` come with the oldest written first. Dropped are:
 

@@ -17,8 +17,8 @@ _OWNER_ONLY = 0o700
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
-    """Write a file by ``fill``, and return True if it exists now, False on any ``OSError``. Its
-    directory is created if missing.
+    """Write a file at ``path`` by ``fill``, which gets the open file. Return True if it exists now,
+    False on any ``OSError``. Its directory is created if missing.
 
     The file appears under its name only once it is complete.
     """

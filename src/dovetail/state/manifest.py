@@ -77,10 +77,12 @@ def load(
     sources: int,
     stored_pages: Pages = MappingProxyType({}),
 ) -> Manifest:
-    """Return the bucket's manifest, or an empty one for ``sources`` sources before its first batch.
+    """Return the manifest in a bucket's ``blobs``, or an empty one for ``sources`` sources before
+    its first batch.
 
-    ``stored_pages``: pages that need not be read. Raises ``CheckpointError`` if the manifest
-    belongs to another topology or number of buckets.
+    ``topology``: the stage's fingerprint; ``buckets``: the number of its buckets. ``stored_pages``:
+    pages that need not be read. Raises ``CheckpointError`` if the manifest belongs to another
+    topology or number of buckets.
     """
     manifest = read(blobs, stored_pages)
     if manifest is None:

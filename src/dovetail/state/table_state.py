@@ -76,8 +76,9 @@ class TableState(RunState):
         self.expire(self.horizon_us)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the newest row of each key, without those behind the horizon. A merge of the
-        oldest tier drops tombstones.
+        """Return the newest row of each key in ``pieces``, without those behind the horizon, in
+        hash order. ``pieces``: the next rows of the inputs of ``merge``, oldest first. A merge of
+        the oldest tier drops tombstones.
         """
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:

@@ -131,8 +131,9 @@ class TextTable:
         return [str(instant(change.timestamp_us)), *values, change.change]
 
     def read(self, text: str) -> list[Change]:
-        """Return the changes in a text; a tombstone's values are nulls. Raise ``DataError`` for
-        another text.
+        """Return the changes in a text, line by line; none for a header alone. Empty lines and
+        lines that begin with ``#`` are skipped. A tombstone's values are nulls. Raise ``DataError``
+        for another text.
         """
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
         numbered_cells = [
@@ -156,7 +157,10 @@ class TextTable:
         ]
 
     def _read(self, line_number: int, cells: list[str], names: list[str], marked: bool) -> Change:
-        """Return the change of a line, which has the columns ``names``."""
+        """Return the change of a line with these ``cells``: the time, the columns ``names`` and, if
+        ``marked``, the kind. Columns without a cell are null. Raise ``DataError``, which names the
+        line, for cells that do not fit.
+        """
         where = f"line {line_number} of the text"
         if len(cells) != 1 + len(names) + marked:
             raise DataError(

@@ -414,7 +414,11 @@ class Driver(ExplainingDriver, HintedDriver):
 
     @contextmanager
     def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
-        """Run the block's rows as one micro-batch; ``beat_us``: the stream time to move to."""
+        """Run the block's rows as one micro-batch. Yield an empty list that has its changes after
+        the block. If the block fails, nothing was fed.
+
+        ``beat_us``: the stream time to move to, None for none.
+        """
         changes: list[Change] = []
         self._inside_batch = True
         try:
@@ -611,7 +615,9 @@ class Driver(ExplainingDriver, HintedDriver):
         return changes
 
     def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
-        """Return the number of a result, and its node; raise ``PlanError`` for another one."""
+        """Return the number of a result, from 0, and its node. None means the only result. Raise
+        ``PlanError`` for another one; ``call``: the call, for the error.
+        """
         if result is None and len(self._results) == 1:
             return 0, self._node
         if result is None or result.plan not in self._results:
@@ -963,7 +969,9 @@ class Driver(ExplainingDriver, HintedDriver):
         return driver
 
     def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-        """Return the node of a part of the topology; raise ``PlanError`` for another table."""
+        """Return the node of a part of the topology. Raise ``PlanError`` for another table;
+        ``call``: the call, for the error.
+        """
         node = self._nodes.get(table.plan)
         if node is None:
             raise PlanError(
@@ -989,7 +997,11 @@ class Driver(ExplainingDriver, HintedDriver):
         )
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
-        """Run one micro-batch and return its changes, one result's after the other's."""
+        """Run one micro-batch on the rows fed so far, and return its changes, one result's after
+        the other's. Without rows the list may be empty.
+
+        ``beat_us``: the stream time to move to, None for none.
+        """
         result_rows = self._root.run(self._batches, self._now_us, beat_us)
         self._batches += bool(result_rows)
         fed, self._fed = self._fed, []
@@ -1036,7 +1048,9 @@ def _computed(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
-    """Yield the rows of a result as changes."""
+    """Yield the rows of a result as changes, in order. A tombstone of a table has the values None;
+    a stream's record always has values.
+    """
     for row in rows.to_pylist():
         deleted = row[DELETED]
         values = {name: row[name] for name in node.values.names}
@@ -1062,7 +1076,9 @@ class _View(Driver):
     _log: list[Fed]
 
     def rows(self, log: Sequence[Fed], idle: Idle | None) -> dict[Any, dict[str, Any]]:
-        """Return the values by the key after all micro-batches in the driver's log."""
+        """Return the values of each present row by its key, after all micro-batches in the driver's
+        ``log``. ``idle``: the driver's ``idle=``, None for none.
+        """
         if idle is not None and self._root.idle is None:
             self._root.go_on(idle)
         for fed, now_us, beat_us in log[len(self._log) :]:

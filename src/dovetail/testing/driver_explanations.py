@@ -218,8 +218,11 @@ class ExplainingDriver:
         nth: int,
         members: int,
     ) -> RowExplanation:
-        """Run micro-batches again, and explain the change of this kind with number ``nth`` that
-        comes in the last one.
+        """Run the micro-batches ``batches`` again, and explain the change that equals ``change``
+        and comes in the last one. Of several such changes it is number ``nth``, from 0, or the last
+        one if there are fewer.
+
+        ``members``: the most rows of a group that are named.
         """
         if self._root.idle is not None:
             replay.local.go_on(self._root.idle)
@@ -285,7 +288,8 @@ def record_of(source: Source, row: pa.Table) -> RowExplanation:
 def change_explanation(
     walk: Walk, node: Node, change: Change, cause: RowExplanation | None
 ) -> RowExplanation:
-    """Explain a change that a record has just caused, by the state that it has left.
+    """Explain a change that a record has just caused, by the state that it has left, which ``walk``
+    reads.
 
     ``cause``: the record; None if stream time has passed.
     """

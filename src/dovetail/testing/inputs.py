@@ -160,7 +160,9 @@ def _source(
     stream: bool = False,
     versioned: Span | None = None,
 ) -> Source:
-    """Return the source of a table or a stream without a frame."""
+    """Return the source of a table or a stream without a frame. ``key``: names among the columns of
+    ``schema``. ``versioned``: the length of a table's history, None for none.
+    """
     operator = f"{'stream' if stream else 'table'} {name}"
     key_fields, values = keyed(operator, key, schema_of(operator, "schema=", schema))
     return Source(
@@ -192,7 +194,9 @@ def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
 
 
 def _part_by_hand(part: Any, replacements: dict[Node, Node]) -> Any:
-    """Return a field of a node with the nodes in it replaced."""
+    """Return ``part``, the value of a node's field, with the nodes in it replaced. A value without
+    nodes is returned as it is.
+    """
     if isinstance(part, Node):
         return by_hand(part, replacements)
     if isinstance(part, tuple) and any(isinstance(item, Node) for item in part):
@@ -214,9 +218,11 @@ def arrow_rows(
     deleted: Sequence[bool],
     sequence: int,
 ) -> pa.Table:
-    """Return rows as a stage's inputs take them, in order.
+    """Return rows as a stage's inputs take them, in order. A column that a row lacks is null.
 
-    ``schema``: the result of ``columns_of``; ``sequence``: the position of the first row among all.
+    ``schema``: the result of ``columns_of``; ``times``, ``deleted``: one element per row;
+    ``sequence``: the position of the first row among all. Raise ``DataError`` for unknown columns,
+    missing keys and other types.
     """
     _check_columns(source, rows)
     columns = {field.name: _array(source, field.name, rows, field.type) for field in schema}

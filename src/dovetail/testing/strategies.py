@@ -207,7 +207,9 @@ def _nullable(field: pa.Field) -> SearchStrategy[Any]:
 
 
 def _values(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911, PLR0912, C901 -- a line a type
-    """Return a strategy for the values of a type, without null."""
+    """Return a strategy for the values of a type, without null. Raise ``PlanError`` for a type that
+    is not drawn.
+    """
     if pt.is_boolean(type_):
         return st.booleans()
     if pt.is_integer(type_):

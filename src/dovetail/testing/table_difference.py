@@ -157,7 +157,10 @@ class TableDifference:
         )
 
     def lines(self, key: Sequence[str]) -> Iterator[str]:
-        """Yield a line for each row, with the columns of the key first."""
+        """Yield a line for each difference, with the columns of the key first; nothing for equal
+        tables. Changed rows begin with ``~`` and name the columns that differ, missing rows with
+        ``-``, surplus rows with ``+``.
+        """
         for where, actual, expected in self.changed:
             differing = (
                 f"{name} is {value!r}, expected {expected[name]!r}"
@@ -236,9 +239,10 @@ def _by_position(actual: Sequence[Row], expected: Sequence[Row], equal: Equal) -
 def _by_key(
     actual: Sequence[Row], expected: Sequence[Row], key: Sequence[str], equal: Equal, near: bool
 ) -> TableDifference:
-    """Compare the rows of each key in any order. Without a key, no row is paired with another.
+    """Compare the rows of each key in any order. Without a key, no row is paired with another: it
+    is equal to one, missing or surplus.
 
-    ``near``: True if ``equal`` has a tolerance.
+    ``actual``, ``expected``: the two tables. ``near``: True if ``equal`` has a tolerance.
     """
     sides: dict[Hashable, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for side, rows in enumerate((actual, expected)):
@@ -272,7 +276,9 @@ def _differing(actual: Row, expected: Row, equal: Equal) -> tuple[Row, Row]:
 def _unmatched(
     actual: Sequence[Row], expected: Sequence[Row], equal: Equal
 ) -> tuple[list[Row], list[Row]]:
-    """Return the rows of both sides that equal no row of the other one."""
+    """Return the rows of ``actual`` that equal no row of ``expected``, and the other way round, in
+    their order. A row is matched at most once.
+    """
     waiting, surplus = [*expected], []
     for row in actual:
         match = next((i for i, other in enumerate(waiting) if equal(row, other)), None)
@@ -284,7 +290,9 @@ def _unmatched(
 
 
 def _equality(rel_tol: float, abs_tol: float) -> Equal:
-    """Return the function that compares two values, or two rows."""
+    """Return the function that compares two values, or two rows. Two floats are equal within either
+    tolerance; a NaN equals a NaN, a null a null.
+    """
 
     def equal(actual: Any, expected: Any) -> bool:
         if isinstance(actual, Mapping) and isinstance(expected, Mapping):

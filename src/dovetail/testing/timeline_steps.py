@@ -49,7 +49,11 @@ def steps_of(
     first: int,
     limit: int,
 ) -> tuple[list[TimelineColumn], list[Lane]]:
-    """Lay out the micro-batches from ``first`` on, of each the last ``limit`` records."""
+    """Lay out the micro-batches from index ``first`` on, of each the last ``limit`` records. Return
+    the columns and the lanes, those of ``sources`` before those of ``results``.
+
+    A micro-batch without records has a column of its own.
+    """
     columns: list[TimelineColumn] = []
     inputs = {source: Lane(source.name, False, {}) for source in sources}
     outputs = {node: Lane(node.name, True, {}) for node in results}
@@ -73,7 +77,9 @@ def steps_of(
 
 
 def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineColumn:
-    """Return the column of a micro-batch without records; ``before_us``: the clock before it."""
+    """Return the column of micro-batch ``number``, which has no records. Its label says how time
+    has moved. ``before_us``: the wall clock before it.
+    """
     if batch.beat_us == END_OF_TIME:
         return TimelineColumn(number, "end of input", None, END_OF_TIME)
     if batch.beat_us is not None:
@@ -83,7 +89,7 @@ def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineCol
 
 
 def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:
-    """Return the mark of a record in its column."""
+    """Return the mark of the record ``row`` in ``column``; a cross for a tombstone."""
     key = {name: row[name] for name in source.key.names}
     values = None if row[DELETED] else {name: row[name] for name in source.values.names}
     label, title = _words(source, key, values, row[DELETED])
@@ -95,7 +101,11 @@ def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:
 def _change_marks(
     node: Node, changes: Sequence[Change], column: int, cause: TimelineColumn
 ) -> Iterator[Mark]:
-    """Yield the marks of a result's changes. One with a time other than its column's shows it."""
+    """Yield the marks of a result's changes in ``column``, at most ``STACK_MAX`` and one for the
+    others. No changes yield none.
+
+    ``cause``: the column. A change with another time than the column shows it.
+    """
     for change in changes[:STACK_MAX]:
         deleted = change.change == DELETE
         label, title = _words(node, change.key, change.values, deleted)
@@ -109,7 +119,9 @@ def _change_marks(
 def _words(
     node: Node, key: dict[str, Any], values: dict[str, Any] | None, deleted: bool
 ) -> tuple[str, str]:
-    """Return a short and a long text of a row; ``values``: None for a tombstone."""
+    """Return a short and a long text of a row. ``values``: None for a tombstone. ``deleted``: the
+    long text says so.
+    """
     types = {field.name: field.type for field in arrow_schema(node.row)}
 
     def cells(row: dict[str, Any]) -> dict[str, str]:

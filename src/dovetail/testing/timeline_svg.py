@@ -118,7 +118,9 @@ def _notes(layout: TimelineLayout) -> Iterator[str]:
 def _header(
     layout: TimelineLayout, edges: Sequence[float], top: float, bottom: float
 ) -> Iterator[str]:
-    """Yield the micro-batches with their bands, every second one tinted, and the times."""
+    """Yield the micro-batches with their bands, every second one tinted, and the times. ``edges``:
+    the left edge of each column, and the end of the last. ``top``, ``bottom``: of the bands.
+    """
     yield _text(MARGIN, top + 18, layout.unit, "faint")
     yield _text(MARGIN, top + 36, "time", "faint")
     columns = [*enumerate(layout.columns)]
@@ -134,7 +136,9 @@ def _header(
 
 
 def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float]) -> Iterator[str]:
-    """Yield a line from each record down to the last of the changes in its column."""
+    """Yield a line from each record down to the last of the changes in its column. A column without
+    changes has none. ``edges``: as in ``_header``; ``tops``: of each lane.
+    """
     records = {column for lane in layout.lanes if not lane.result for column in lane.stacks}
     for column in sorted(records):
         ends = [
@@ -148,7 +152,9 @@ def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float
 
 
 def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
-    """Yield a lane's name, its line and its marks."""
+    """Yield a lane's name, its line and its marks. ``edges``: as in ``_header``; ``top``: the
+    lane's upper end.
+    """
     middle = top + GAP / 2 + ROW / 2
     yield _text(MARGIN, middle + 4, lane.name)
     yield (
@@ -162,7 +168,9 @@ def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
 
 
 def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
-    """Yield a mark, a dot or a cross, with its label to the right."""
+    """Yield a mark at ``x`` and ``y``, a dot or, if deleted, a cross, with its label to the right.
+    ``kind``: the style, ``"input"`` or ``"result"``.
+    """
     yield f"<g><title>{escaped(mark.title)}</title>"
     if mark.deleted:
         yield f'<path class="deleted" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
@@ -172,7 +180,9 @@ def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
 
 
 def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
-    """Yield a window: solid until its end, light in its grace period, a tick where it is closed."""
+    """Yield a window: solid until its end, light in its grace period, a tick where it is closed.
+    ``edges``: as in ``_header``; ``top``: the bar's upper end.
+    """
     places = [_at(edges, column) for column in range(len(edges) - 1)] + [edges[-1]]
     first, closed = places[bar.first], places[bar.closed]
     ended = min(places[bar.ended], closed)

@@ -45,7 +45,9 @@ def _width(layout: TimelineLayout, column: int) -> int:
 
 
 def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
-    """Yield the columns that fit beside each other, one at least."""
+    """Yield ranges of columns that fit beside each other in ``room`` characters, in order. A range
+    has at least one column. ``widths``: of each column.
+    """
     first, used = 0, 0
     for column, width in enumerate(widths):
         used += width + len(" | ")
@@ -57,7 +59,9 @@ def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _lane_cells(lane: Lane, block: range) -> list[tuple[str, list[str]]]:
-    """Return the lines of a lane: one for each mark of its highest stack, one at least."""
+    """Return (name, cells) for each line of a lane in the columns of ``block``. There is a line for
+    each mark of the highest stack, and at least one. Only the first line has the name.
+    """
     stacks = [lane.stacks.get(column, []) for column in block]
     height = max(1, *map(len, stacks))
     return [
@@ -77,7 +81,9 @@ def _line(
     block: range,
     widths: Sequence[int],
 ) -> str:
-    """Return a line of cells, divided by a bar where a micro-batch begins."""
+    """Return a line: ``name`` in ``gutter`` characters, then ``cells`` in ``widths``, divided by a
+    bar where a micro-batch begins. ``block``: the columns of the cells.
+    """
     line = name.ljust(gutter)
     for column, cell in zip(block, cells, strict=True):
         begins = column == block[0] or _batch(layout.columns, column)

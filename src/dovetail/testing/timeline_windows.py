@@ -25,10 +25,12 @@ def bars_of(
     nodes: Sequence[Node],
     first: int,
 ) -> list[WindowBar]:
-    """Return the windows of all aggregations in which records of the columns are, by their start.
+    """Return the windows of all aggregations below ``nodes`` in which records of the columns are,
+    in the order of their first record; an empty list if there are none.
 
     The clock determines fixed windows. Other windows are those of a result's changes, as far as
-    these have the two columns of a window in their key. ``first``: the first micro-batch shown.
+    these have the two columns of a window in their key. ``first``: the index of the first
+    micro-batch shown.
     """
     bars: list[WindowBar] = []
     for aggregation in _windowed(nodes):
@@ -69,7 +71,9 @@ def _latest_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> in
 def _clocks_us(
     columns: Sequence[TimelineColumn], sources: Collection[Source], before_us: int | None
 ) -> list[int | None]:
-    """Return the stream time of some inputs in each column."""
+    """Return the stream time of ``sources`` after each column, None before the first record.
+    ``before_us``: the time before the first column, None for none.
+    """
     clocks_us = []
     for column in columns:
         time_us = column.time_us if column.source in {None, *sources} else None
@@ -105,7 +109,11 @@ def _bar(
     times_us: Mapping[int, int],
     clocks_us: Sequence[int | None],
 ) -> WindowBar | None:
-    """Return the bar of a window, or None if its records came when it was closed."""
+    """Return the bar of the window from ``start_us`` to ``end_us``. Return None if no record is in
+    it, or if it was closed when they came.
+
+    ``times_us``: the times of the records, by column. ``clocks_us``: stream time after each column.
+    """
     # The end of a session or a sliding window belongs to it.
     last_us = end_us - windows.fixed
     close_us = end_us + windows.wait_us + (windows.kind == "session")

@@ -170,8 +170,9 @@ def _in_runs(
 
 
 def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
-    """Return the runs of all pieces, piece by piece, and the number of each piece's first run:
-    int64[pieces]. A piece without a run has the first number of the next.
+    """Return the runs of the pieces ``heard``, piece by piece, and the number of each piece's first
+    run: int64[pieces]. A piece without a run has the first number of the next. ``arrival``: what
+    the source says of its logs.
     """
     if not (arrival.by_file or arrival.by_own_logs):
         # Each piece is a run, each input partition a log.
@@ -239,7 +240,9 @@ def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: 
 
 
 def _stairs(heard: Sequence[Piece]) -> Stairs:
-    """Return the steps of stream time over all pieces; no steps if no piece has any."""
+    """Return the steps of stream time over the pieces ``heard``, by position; no steps if no piece
+    has any.
+    """
     tables = [piece.stairs for piece in heard if piece.stairs is not None]
     if not tables:
         none = np.zeros(0, np.int64)

@@ -443,8 +443,8 @@ def _number(value: Column) -> Column:
 
 @contextmanager
 def functions(context: Place) -> Iterator[None]:
-    """Turn Spark's error about missing Avro functions into a ``ConfigurationError`` that names the
-    jar.
+    """Turn Spark's error about missing Avro functions in the block into a ``ConfigurationError``
+    that names the jar. Other errors stay as they are.
     """
     try:
         yield

@@ -63,7 +63,10 @@ class Envelope:
         return _has(self.schema, path)
 
     def types(self, context: Place) -> StructType:
-        """Return the row's columns with the types in which they are read if none are declared."""
+        """Return the row's columns with the types in which they are read if none are declared: that
+        of the encoding, else Spark's own. Raises ``PlanError`` for a decimal without a scale, and
+        for a schema that Spark refuses.
+        """
         natural = _spark_type(context, _without_logical(self.row, every=False))
         return StructType(
             [
@@ -88,7 +91,8 @@ class SchemaReader:
     def of(
         context: Place, writer: Envelope, envelopes: Sequence[Envelope], wanted: Wanted
     ) -> SchemaReader:
-        """Derive the reader's schema for the records of ``writer``.
+        """Derive the reader's schema for the records of ``writer``: the ``wanted`` parts of the
+        envelope that it has.
 
         ``envelopes``: the envelopes that define the columns, the reader's first. Raises
         ``PlanError`` for a column whose type cannot be made of its encoding.
@@ -124,7 +128,8 @@ class SchemaReader:
         return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
 
     def raw(self, parsed: Column, wanted: Wanted) -> Column:
-        """Return the wanted parts of a decoded envelope, null where its schema lacks one.
+        """Return the wanted parts of the decoded envelope ``parsed`` as a struct, null where its
+        schema lacks one.
 
         The whole struct is null if the envelope has no ``op``.
         """
@@ -245,7 +250,9 @@ def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
 
 
 def _refuse_unfit(context: Place, field: StructField, encoding: ColumnEncoding) -> None:
-    """Raise ``PlanError`` for a column whose type cannot be made of its encoding, at any depth."""
+    """Raise ``PlanError`` if the wanted column ``field`` has a type, at any depth, that cannot be
+    made of its encoding.
+    """
     unfit = next(_unfit(field.dataType, encoding), None)
     if unfit is not None:
         name, type_ = unfit

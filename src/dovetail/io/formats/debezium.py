@@ -204,10 +204,10 @@ class DebeziumFormat(Format):
         records: DataFrame,
     ) -> DataFrame:
         """Add ``_event`` to records in Avro, each decoded by the schema that wrote it. It is null
-        for unreadable records.
+        for unreadable records, also for those of an unknown schema.
 
         ``writers``: the schemas by id. ``envelopes``: those that define the columns, the reader's
-        first.
+        first. ``wanted``: the parts of an event to read.
         """
         assert self.avro is not None
         value, schema_id = self.avro.unframed(context)
@@ -228,8 +228,8 @@ class DebeziumFormat(Format):
         return frame.withColumn("_event", F.coalesce(*events))
 
     def _envelope(self, wanted: Wanted) -> StructType:
-        """Return the schema of the parts of an envelope that are read from JSON, with values as
-        they are encoded.
+        """Return the schema of the ``wanted`` parts of an envelope as they are read from JSON, with
+        values as they are encoded.
         """
         envelope = StructType([StructField("after", raw_fields(wanted.columns))])
         if wanted.keys:
@@ -249,8 +249,8 @@ class DebeziumFormat(Format):
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
     def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
-        """Add ``_event`` to records in JSON, null for unreadable ones, and ``_absent``: the record
-        has no value.
+        """Add ``_event`` to records in JSON, with the ``wanted`` parts, null for unreadable ones.
+        Also add ``_absent``: the record has no value.
         """
         object_ = self._object(wanted)
         text, whole = object_.text, object_.schema
@@ -526,8 +526,9 @@ def _fields(message: Column, whole: StructType) -> Column | None:
 def _encodings(
     columns: StructType, declared: Encodings, fields: Column | None
 ) -> dict[str, ColumnEncoding]:
-    """Return the encoding of each column: the declared one, else that of the record's own
-    schema.
+    """Return the encoding of each column, by name: the declared one, else that of the record's own
+    schema, else that of nulls. ``fields``: the descriptions in the record's schema, None for
+    records without one.
     """
     return {
         f.name: ColumnEncoding.declared(declared.get(f.name))

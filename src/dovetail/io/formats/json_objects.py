@@ -45,6 +45,7 @@ class JsonObject:
 
     def row(self, parsed: Column) -> Column:
         """Return the object as a struct; null where the text is no object or its fields do not fit.
+        ``parsed``: the column of ``JsonObject.parsed``.
 
         ``from_json`` ignores text behind an object. So the text is read twice: as a field's value,
         and as a list's element. Behind a value, the first needs ``}`` or a field's name, the second
@@ -62,7 +63,7 @@ class JsonObject:
 
     def problem(self, parsed: Column) -> Column:
         """Return a text why a field does not fit its type. It is null where all fit, and where the
-        text is not one JSON object.
+        text is not one JSON object. ``parsed``: the column of ``JsonObject.parsed``.
         """
         converted = Values(self.encodings).of(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])

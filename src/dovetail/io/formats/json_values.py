@@ -139,7 +139,9 @@ class Values:
         return raw.isNotNull() & self._made(raw, type_, path).isNull()
 
     def _made(self, raw: Column, type_: DataType, path: str) -> Column:
-        """Return a byte, date or timestamp from its raw value; null where it does not fit."""
+        """Return a byte, date or timestamp of ``type_`` from its raw value; null where it does not
+        fit. ``path``: the dotted name of the field, which has its encoding.
+        """
         encoding = self.encodings.get(path, "iso")
         if isinstance(type_, ByteType):
             return raw.try_cast(type_)
@@ -164,8 +166,8 @@ class Values:
 
 
 def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
-    """Return a date or timestamp from a number since 1970 in the unit of ``encoding``. Digits finer
-    than microseconds are cut off.
+    """Return a date or timestamp of ``type_`` from ``raw``, a number since 1970 in the unit of
+    ``encoding``. Digits finer than microseconds are cut off.
 
     It is null for no number, for a date with a fraction, and for years outside 1 to 9999.
     """

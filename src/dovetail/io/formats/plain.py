@@ -392,8 +392,8 @@ def json(
 
 
 def not_json(column: Column, problem_text: str, *, framed: bool) -> Column:
-    """Return the problem of a column of bytes, as text. Unless ``framed``, it has a hint at
-    ``framed=True`` for JSON behind a registry's framing.
+    """Return a column with the text ``problem_text``. Unless ``framed``, it has a hint at
+    ``framed=True`` where the bytes in ``column`` are JSON behind a registry's framing.
     """
     if framed:
         return F.lit(problem_text)

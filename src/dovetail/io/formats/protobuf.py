@@ -272,8 +272,8 @@ def _descriptor(files: bytes, message: str) -> Descriptor:
 
 @cache
 def _handler(files: bytes, message: str) -> Any:
-    """Return the converter of a message. Raises ``ConfigurationError`` without the package
-    ``ptars``.
+    """Return the converter of a message, the same for the same arguments. ``files``: a serialized
+    ``FileDescriptorSet``. Raises ``ConfigurationError`` without the package ``ptars``.
     """
     try:
         from ptars import HandlerPool, PtarsConfig
@@ -314,8 +314,8 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
-    """Return the messages as structs in consecutive arrays, null where they are null or cannot be
-    read.
+    """Return the messages ``values`` as structs in consecutive arrays, together as long, null where
+    they are null or cannot be read. ``handler``: as ``_handler`` returns it.
 
     A batch that fails is halved until the unreadable message is found.
     """
@@ -333,7 +333,9 @@ def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
 
 
 def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
-    """Return the function that encodes structs to bytes, in a worker."""
+    """Return a function that encodes an array of structs to one of messages in bytes, of the same
+    length. Spark calls it in its workers. ``files``, ``message``: as in ``_decoder``.
+    """
 
     def encoded(rows: pa.Array) -> pa.Array:
         handler = _handler(files, message)
@@ -371,8 +373,8 @@ def _nullable(
 
 
 def _places(descriptor: Descriptor) -> list[bytes]:
-    """Return the byte sequences by which a registry's framing may name a message, the usual one
-    first.
+    """Return the one or two byte sequences by which a registry's framing may name the message of a
+    descriptor, the usual one first.
 
     It names the message's index in its file or outer message, after the indexes of its outer
     messages. The first message of a file has a second, usual form: one zero byte.

@@ -85,8 +85,8 @@ class FileRegistry(Registry):
             ) from error
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the versions in the file, the oldest first. Raises ``ConfigurationError`` for an
-        unknown subject.
+        """Return the versions of a subject in the file, the oldest first, at least one. Raises
+        ``ConfigurationError`` for an unknown subject.
         """
         stored_versions = [version for version in self._schemas if version["subject"] == subject]
         if not stored_versions:
@@ -97,8 +97,8 @@ class FileRegistry(Registry):
         ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the id that the file has for the schema. Raises ``ConfigurationError`` for another
-        schema, because nothing is registered.
+        """Return the id that the file has for the schema of a subject. Nothing is registered.
+        Raises ``ConfigurationError`` for another schema and an unknown subject.
         """
         for version in self.versions(subject):
             if _same(version.schema, schema):
@@ -121,8 +121,8 @@ class HttpRegistry(Registry):
         return self.url
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return all versions, the oldest first. Deleted ones are among them, because records may
-        still be written by them.
+        """Return all versions of a subject, the oldest first. Deleted ones are among them, because
+        records may still be written by them.
 
         Raises ``ConfigurationError`` for an unknown subject, and for schemas with references.
         """
@@ -148,8 +148,8 @@ class HttpRegistry(Registry):
         ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the schema's id. Look it up before registering it, so that a registry may be
-        read-only. Raises ``ConfigurationError`` if it does neither.
+        """Return the id of a subject's schema. Look it up before registering it, so that a registry
+        may be read-only. Raises ``ConfigurationError`` if it does neither.
         """
         path = f"/subjects/{quote(subject, safe='')}"
         body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})

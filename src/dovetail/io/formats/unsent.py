@@ -58,8 +58,8 @@ class Placeholder:
 
     @property
     def _texts(self) -> list[str]:
-        """The forms of the placeholder in a text column: plain, base64 (standard, URL-safe), hex
-        (lower, upper case), hstore, UUID of the MD5.
+        """The distinct forms of the placeholder in a text column, at least one: plain, base64
+        (standard, URL-safe), hex (lower, upper case), hstore, UUID of the MD5.
         """
         octets = self.octets
         text = octets.decode("utf-8", "replace")

@@ -106,7 +106,8 @@ def changes_of(
 
 
 def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield an input partition's rows without those that change nothing.
+    """Yield the rows of an input partition, ``batches``, without those that change nothing.
+    ``keys``: the numbers of the key columns.
 
     The rows end with ``_deleted``, ``_timestamp``, ``_commit_position`` and ``_row_time``; the last
     is dropped. Rows that do not fit into memory are split into files by key, so a file has all rows
@@ -165,8 +166,9 @@ def _split(
 
 
 def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that remain after netting the changes of each key and commit, without the last
-    column. ``keys``: the numbers of the key columns.
+    """Yield the rows of ``batches`` that remain after netting the changes of each key and commit,
+    in their order, without the last column. ``keys``: the numbers of the key columns. No batches
+    yield nothing.
     """
     if not batches:
         return
@@ -184,11 +186,11 @@ def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Yield a time in microseconds for each row: for an update's former row, that of its new row,
-    which Delta writes right behind it.
+    """Yield an array for each non-empty batch: per row a time in microseconds. For an update's
+    former row it is that of its new row, which Delta writes right behind it.
 
-    Input: structs of a row's kind, version and time in microseconds. The result is null for all
-    other rows, and where another row follows.
+    ``batches``: structs of a row's kind, version and time in microseconds. The result is null for
+    all other rows, and where another row follows.
     """
     before: pa.Array | None = None
     for batch in batches:

@@ -57,7 +57,12 @@ class ConnectorChanges:
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _rows(self) -> DataFrame:
-        """Return the rows that come and go, the parts of an update as a delete and an insert."""
+        """Return the rows that come and go, in the columns of a change data feed. The parts of an
+        update are a delete and an insert.
+
+        Raises ``ConfigurationError`` for a Spark without the call, ``PlanError`` if the connector's
+        versions are no numbers.
+        """
         operator = f"table {self.label}"
         reader = self.session.readStream if self.streaming else self.session.read
         if not hasattr(reader, "changes"):

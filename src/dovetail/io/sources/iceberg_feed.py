@@ -140,7 +140,9 @@ class IcebergChanges:
     def _rows(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> DataFrame:
-        """Return the feed of the columns that are needed: all if an expression may use any."""
+        """Return the feed of the columns that are needed: ``keys``, ``columns`` and ``timestamp``.
+        All are read if ``columns`` is None or ``timestamp`` is an expression.
+        """
         operator = f"table {self.label}"
         table = self.address.open(operator)
         from dovetail.iceberg import columns as iceberg_columns
@@ -162,7 +164,7 @@ class IcebergChanges:
 
     def _start(self, operator: str, table: Table) -> Offset:
         """Return the first offset: before the content, or the parent of the first snapshot whose
-        changes are read.
+        changes are read. Raises ``PlanError`` for an unknown snapshot.
         """
         if self.snapshot is None:
             return {"snapshot": None, "content": True}
@@ -177,7 +179,9 @@ class IcebergChanges:
 
 
 def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFrame:
-    """Return the rows that a request asks for, in its columns and those of a feed."""
+    """Return a frame of the rows that a request asks for, in its columns and those of a feed.
+    ``streaming``: True for a streaming frame.
+    """
     from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
     columns = spark_schema(columns_in_arrow(request.operator, request.schema.fields)).toNullable()
@@ -216,7 +220,9 @@ class IcebergBatchReader(DataSourceReader):
     columns: StructType
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the files to read, in groups."""
+        """Return the tasks that read the files of a batch, each a group of files; an empty list if
+        there are no changes.
+        """
         plan = _ChangePlanner(self.request)
         end: Offset = {"snapshot": self.request.end, "content": False}
         if self.request.end is None:
@@ -330,7 +336,9 @@ class _ChangePlanner:
         return {"snapshot": line[-1].snapshot_id, "content": False} if line else start
 
     def tasks(self, start: Offset, end: Offset) -> list[FileTask]:
-        """Return the tasks that read what lies between two offsets."""
+        """Return the tasks that read what lies after the offset ``start`` up to ``end``, inclusive.
+        If the two are equal, or nothing changed, the list is empty.
+        """
         from dovetail.iceberg.changed_rows import RowReader
         from dovetail.iceberg.columns import refuse_other_types
 
@@ -358,7 +366,9 @@ class _ChangePlanner:
         return snapshots_after(operator, metadata, start["snapshot"], end["snapshot"])
 
     def _content(self, end: Offset) -> Iterator[CommittedChange]:
-        """Yield all files of a snapshot."""
+        """Yield all files of the snapshot at ``end``, each with its delete files. Raises
+        ``TargetError`` if the snapshot has expired.
+        """
         snapshot = self._table.snapshot_by_id(end["snapshot"] or 0)
         if snapshot is None:
             raise TargetError(
@@ -390,7 +400,9 @@ class _ChangePlanner:
         return reduce(And, conditions, AlwaysTrue())
 
     def _changes(self, start: Offset, end: Offset) -> Iterator[CommittedChange]:
-        """Yield the files that each snapshot after ``start`` changes, the oldest snapshot first."""
+        """Yield the files that each snapshot after ``start`` up to ``end`` adds or removes, the
+        oldest snapshot first. Snapshots that change no rows yield none.
+        """
         from dovetail.iceberg.lineage import changes_rows
 
         first = self._table.snapshot_by_id(start["snapshot"] or 0)
@@ -412,7 +424,9 @@ class _ChangePlanner:
 
 
 def _groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange]]:
-    """Yield the files in groups of at most ``_TASK_BYTES``; a larger file is a group of its own."""
+    """Yield the changes in order, in groups of at most ``_TASK_BYTES``; a larger file is a group of
+    its own. No changes yield nothing.
+    """
     group: list[CommittedChange] = []
     size = 0
     for change in changes:

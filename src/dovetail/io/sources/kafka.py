@@ -292,7 +292,9 @@ def save_to_topic(
     headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the changelog of a micro-batch to a topic, as ``write_topic`` does."""
+    """Write the changelog of a micro-batch to a topic at once, as ``write_topic`` does. The
+    arguments are the same; ``changes`` is a static frame.
+    """
     records = to_records(
         changes,
         key_columns=key_columns,
@@ -389,8 +391,9 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
 
 
 def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
-    """Return the value of the header ``name``: bytes as they are, all else as text. Raises
-    ``PlanError`` for an unknown column, and for a type that is no text.
+    """Return the value of the header ``name`` from ``item``, a column's name or an expression:
+    bytes as they are, all else as text. Raises ``PlanError`` for an unknown column, and for a type
+    that is no text.
     """
     if isinstance(item, str):
         known_field("write_topic", "headers=", item, changes.schema)
@@ -419,7 +422,7 @@ def _refuse_topic(operator: str, topic: str) -> None:
 
 
 def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
-    """Raise ``PlanError`` if the changelog lacks one of the columns."""
+    """Raise ``PlanError`` if the changelog ``changes`` lacks one of the columns ``names``."""
     missing = [name for name in names if name not in changes.columns]
     if missing:
         raise PlanError(

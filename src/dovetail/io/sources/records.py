@@ -187,8 +187,8 @@ class RecordFrame:
         return file_metadata(self.frame, "file_path") is not None
 
     def _bytes(self, part: Part, frame: DataFrame) -> DataFrame:
-        """Return the frame with its key or value cast to bytes. Raises ``PlanError`` if the column
-        is missing or of another type than bytes or text.
+        """Return the frame with the column of ``part``, ``"key"`` or ``"value"``, cast to bytes.
+        Raises ``PlanError`` if the column is missing or of another type than bytes or text.
         """
         if part not in frame.columns:
             raise PlanError(
@@ -295,8 +295,8 @@ class RecordFrame:
     def _given(
         self, argument: str, column_or_name: str | Column, rows: DataFrame, kind: type[DataType]
     ) -> Column:
-        """Return the column that an argument names, or its expression. ``kind``: the type that it
-        must have.
+        """Return the column of ``rows`` that ``column_or_name`` means, a name or an expression.
+        ``argument``: where it was given, for errors. ``kind``: the type that it must have.
 
         Raises ``PlanError`` for a key column, for an unknown column and for another type.
         """
@@ -367,9 +367,11 @@ def readable(
 
 
 def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
-    """Return the source of a changelog without the rows that have no place in time.
+    """Return the source of a changelog without the rows that have no place in time: those without
+    an event time, and those more than ``max_ahead`` ahead.
 
-    With ``"fail"`` and no limit the source is unchanged, because packing refuses such rows.
+    ``malformed``: what becomes of them. With ``"fail"`` and no limit the source is unchanged,
+    because packing refuses such rows.
     """
     if malformed == "fail" and max_ahead is None:
         return source
@@ -413,7 +415,8 @@ def _sound(
     """Return the rows without a problem; and all rows with dead letters in ``UNREAD`` for
     ``"dead_letter"``, else None.
 
-    With ``"fail"``, a row with a problem raises as it is read. Otherwise such rows are counted.
+    ``sent``: the columns of a row as it was sent, and the one with its problem. With ``malformed``
+    ``"fail"``, a row with a problem raises as it is read. Otherwise such rows are counted.
     """
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()

@@ -176,7 +176,8 @@ def sent(title: str, mended: DataFrame, source: Source) -> Replayed:
 
 def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
     """Return mended dead letters with the columns of a source's frame, their ids and event times,
-    in the order in which they are sent.
+    in the order in which they are sent. Raises ``PlanError`` for a streaming frame, and for missing
+    or unsuitable columns.
     """
     assert source.frame is not None
     assert source.timestamp is not None

@@ -98,7 +98,8 @@ def needed(
 def delta_join(
     groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
 ) -> Results:
-    """Return the results of a batch, in no order. ``sides``: the fresh rows and the looked-up ones.
+    """Return the results of a batch, in no order. ``groups``: the number of join keys. ``sides``:
+    the fresh rows and the looked-up ones, of left and right.
 
     ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
     a fresh left row without a match is emitted, because it may have had a match before. It is a row

@@ -51,9 +51,12 @@ class Points:
         return np.where(in_history, np.append(self.reference, ABSENT)[version], ABSENT)
 
     def after(self, group: Ints, time_us: Ints, until_us: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-        """List the known versions between two times, both exclusive, that had arrived: (query,
-        version). Each query's versions are in order of time; of one time only the last to arrive
-        counts.
+        """List the known versions strictly between ``time_us`` and ``until_us`` that had arrived
+        before ``arrival``: (query, version). The arguments are int64[queries]; ``group``: the key
+        of each query.
+
+        Each query's versions are in order of time; of one time only the last to arrive counts. A
+        query without any is not in the result.
         """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
@@ -112,10 +115,11 @@ class Corrections:
 def correct(
     how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
 ) -> Corrections:
-    """Return the points that the records of one side make, each record's in order of time.
+    """Return the points that the records of ``side`` make, each record's in order of time.
 
-    ``row``: the row that each record puts in place, ABSENT for a tombstone. ``points``: the
-    versions of the left and the right side, the batch's included.
+    ``group``, ``time_us``, ``arrival``: the key, the time and the order of each record. ``row``:
+    the row that each record puts in place, ABSENT for a tombstone. ``points``: the versions of the
+    left and the right side, the batch's included.
 
     A left join whose left has a tombstone at 30 and whose right has x at 20. The late left row b at
     15 makes three points:

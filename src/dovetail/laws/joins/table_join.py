@@ -100,7 +100,9 @@ class _Subtree:
 
 
 def leaves(tree: Tree) -> Iterator[int]:
-    """List the sources of a tree from left to right; a source that is used twice comes twice."""
+    """List the sources of a tree, by number, from left to right; a source that is used twice comes
+    twice. A tree has at least one.
+    """
     if isinstance(tree, TreeLeaf):
         yield tree.source
     else:
@@ -293,9 +295,9 @@ def _combine(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subt
 
 
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
-    """Concatenate changes and order them by arrival, those of one record by part.
+    """Concatenate the changes in ``parts`` and order them by arrival, those of one record by part.
 
-    The events of each part are distinct.
+    The events of each part are distinct; there is at least one part.
     """
     event = np.concatenate([part.event for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.event) for part in parts])

@@ -18,6 +18,10 @@ _FAR = 1 << 62
 
 def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, Ints]:
     """List the windows of n records, each record's in the order of time: (record, start), int64[m].
+    ``event_time_us``: int64[n]. A window lasts from its start to ``size_us`` later, exclusive.
+
+    Starts are the multiples of ``advance_us``. A record from 0 on is in no window that starts
+    before 0.
 
     >>> record, start = assign(np.array([5, 13]), 10, 4)
     >>> record.tolist(), start.tolist()

@@ -142,11 +142,12 @@ def forest(
     gap_us: int,
 ) -> Forest:
     """Return the sessions that events make, and the open stored ones that they may replace. Events
-    lie by (group, arrival).
+    lie by (group, arrival). Two events are in one session if they are at most ``gap_us`` apart.
 
-    ``closing_us``: int64[events], non-decreasing by arrival. A session that ends before it is
-    closed when the event arrives. ``stored``: the stored sessions; those that are closed at their
-    group's first event are left out.
+    ``group``, ``time_us``, ``arrival``: int64[events]. ``closing_us``: int64[events],
+    non-decreasing by arrival. A session that ends before it is closed when the event arrives.
+    ``stored``: the stored sessions; those that are closed at their group's first event are left
+    out.
     """
     groups = int(group.max(initial=-1)) + 1
     behind = time_us < closing_us
@@ -201,7 +202,8 @@ def _line(
     """Build the line of n records, then the starts and then the ends of stored sessions. Return it
     with the place of each of these entries, in the order given.
 
-    ``closing_us``: int64[n]; entries from n on are the stored bounds, with the arrival ``STORED``.
+    ``group``, ``time_us``, ``arrival``: of all entries. ``closing_us``: int64[n]; entries from n on
+    are the stored bounds, with the arrival ``STORED``. ``groups``: the number of groups.
     """
     order = np.lexsort((arrival, time_us, group))
     index = np.empty(len(order), np.int64)

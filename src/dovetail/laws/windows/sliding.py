@@ -151,8 +151,8 @@ class ChangedWindows:
         return max(_PAIRS_MAX, 4 * len(self))
 
     def cuts(self) -> list[tuple[int, int]]:
-        """Cut the arrivals into ranges (start, exclusive stop) of at most ``pairs_max`` pairs, or
-        of one arrival.
+        """Cut all arrivals, in order, into ranges (start, exclusive stop) of at most ``pairs_max``
+        pairs, or of one arrival. Without arrivals the list is empty.
         """
         records = self.records
         new_window = np.flatnonzero(self.since != STORED)
@@ -224,7 +224,7 @@ class ChangedWindows:
 #
 # [16, 26], right after 15, holds no record, so it does not exist.
 def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
-    """Return the windows that the batch's records change.
+    """Return the windows of ``size_us`` that the batch's records change; none if all are closed.
 
     ``closing_us``: int64[arrivals]. A window that ends before it is closed when the record arrives.
     """
@@ -287,7 +287,8 @@ def _ranges(
     records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
     """Return the windows that each record is added to: (record, first window, exclusive end). The
-    range may be empty.
+    range may be empty. ``group``, ``start_us``, ``since``: the key, the start and the arrival that
+    made each window.
 
     A record of the batch comes twice: first all of them with windows of earlier batches, then all
     records with new windows. Windows lie in that order too, each kind by (group, start). A window

@@ -98,7 +98,8 @@ class MongodbReader:
             client.close()
 
     def _attempt(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Return the documents of the keys as rows. Raises ``OSError`` if another attempt may help.
+        """Look up ``keys`` by the fields ``by`` once. Return the documents as rows. Raises
+        ``OSError`` if another attempt may help.
 
         The errors raised have none of pymongo's in their chain, which may show the connection
         string.
@@ -170,8 +171,8 @@ class MongodbReader:
 
 
 def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
-    """Return the values of a document in the order of the schema, with moments at midnight as dates
-    where dates are declared.
+    """Return the values of a document in the order of the schema, None for a field that it lacks. A
+    moment at midnight is a date where dates are declared.
     """
     for name, type_ in zip(schema.names, schema.types, strict=True):
         value = document.get(name)
@@ -181,7 +182,9 @@ def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
 
 
 def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
-    """Return the condition that a document has one of the keys, in a form that uses indexes."""
+    """Return the condition that a document has one of the keys in the fields ``by``, in a form that
+    uses indexes. There must be a key.
+    """
     columns = [[_stored(value) for value in column.to_pylist()] for column in keys.columns]
     if len(columns) == 1:
         return {by[0]: {"$in": [value for values in columns[0] for value in values]}}
@@ -194,7 +197,7 @@ def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
 
 
 def _stored(value: Any) -> list[Any]:
-    """Return the values that a document may have for a key, as pymongo writes them.
+    """Return the one or two values that a document may have for a key, as pymongo writes them.
 
     A text also stands for the object id or the UUID that is read as this text.
     """
@@ -224,7 +227,7 @@ def _fits(keys: pa.Array) -> Mask:
 
 
 def _is_decimal128(key: Decimal) -> bool:
-    """Return True if MongoDB's decimals have the number."""
+    """Return True if MongoDB's decimals have the number ``key`` without rounding."""
     import bson
 
     try:

@@ -100,8 +100,8 @@ class RedisReader:
             client.close()
 
     def _attempt(self, names: Sequence[bytes]) -> list[Any]:
-        """Return the reply for each of Redis' keys, or None if it is not there. Raises ``OSError``
-        if another attempt may help.
+        """Return the reply for each of Redis' keys ``names``, in order, or None if it is not there.
+        Raises ``OSError`` if another attempt may help, else ``DataError``.
 
         The errors raised have none of the client's in their chain, which may show the URL.
         """
@@ -133,7 +133,9 @@ class RedisReader:
         return client
 
     def _replies(self, names: Sequence[bytes]) -> list[Any]:
-        """Return as ``_attempt`` does: a list of values for a hash, bytes for a JSON text."""
+        """Return the reply for each of ``names``: a list of values for a hash, bytes for a JSON
+        text, None for a missing key. Without names only check the connection.
+        """
         if not names:
             self._client.ping()
             return []
@@ -171,7 +173,7 @@ class RedisReader:
 
 
 def _object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raises ``DataError`` for anything else."""
+    """Return the JSON object in ``text``. Raises ``DataError`` for anything else."""
     try:
         value = decoder.decode(text.decode())
     except ValueError as error:
@@ -182,7 +184,9 @@ def _object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any
 
 
 def _named(pattern: str, primary: pa.Table) -> list[bytes]:
-    """Return the key in Redis of each primary key. ``primary``: its columns by their names."""
+    """Return the key in Redis of each primary key, in order, by the pattern. ``primary``: the key's
+    columns by their names, without nulls.
+    """
     parts: list[Any] = []
     for literal, name, *_ in Formatter().parse(pattern):
         parts.append(pa.scalar(literal))

@@ -101,8 +101,9 @@ class Updated:
 
 
 def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
-    """Return per result column the value columns that it aggregates, taken at the row indices
-    ``row``.
+    """Take the rows ``row`` (indices into ``rows``) of the value columns that each result column
+    aggregates. Return a list of columns for each result column; it is empty for one that aggregates
+    none, such as a count.
     """
     first = job.sources[0].shape.value_columns.start
     return [
@@ -121,8 +122,9 @@ def timeline_of_windows(
     """Build a timeline whose groups are pairs of a key and a window, and whose events are ordered
     by ``sequence`` within a group.
 
-    All arrays have a row per update of a window. ``hash_``: the hash of the key alone. ``window``:
-    the starts and the exclusive ends in microseconds. Windows of one start have one end.
+    All arrays have a row per update of a window, without updates none. ``hash_``: the hash of the
+    key alone. ``window``: the starts and the exclusive ends in microseconds. ``event_time_us``: the
+    times of the rows that update. Windows of one start have one end.
     """
     rows = SourceRows(
         keys=[*keys, pa.array(window[0])],
@@ -176,10 +178,11 @@ class UpdatedGroups:
         store: TableState,
         parts: Sequence[Parts],
     ) -> UpdatedGroups:
-        """Aggregate the batch's updates over the stored groups, without storing anything.
+        """Aggregate the batch's updates over the groups in ``store``, without storing anything.
 
-        ``parts``: one for each column whose long lists lie in parts. Raises ``DataError`` of an
-        aggregate, and for several rows of a key that must be unique.
+        ``updated``: the batch's events by group, with their values. ``parts``: one for each column
+        whose long lists lie in parts. Raises ``DataError`` of an aggregate, and for several rows of
+        a key that must be unique.
         """
         events, values = updated.events, updated.values
         updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
@@ -359,7 +362,7 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
 
     A group ends with the emission of its tombstone; its next update begins it anew. ``stored_us``:
     int64[groups], ``NO_TIME`` for new groups. ``count``: int64[updates], the group's rows after
-    each update.
+    each update. ``emitted``: the updates whose results are emitted.
     """
     ends = np.zeros(len(count), np.bool_)
     ends[emitted] = count[emitted] == 0
@@ -373,7 +376,8 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
 
 def _final(events: Timeline, before: Before, last: Ints) -> tuple[Ints, Ints]:
     """Return each group's time and number of rows after its last update, if no update retracts:
-    int64[updates] each, 0 after other updates. ``last``: the last updates.
+    int64[updates] each, 0 after other updates. ``before``: the stored state of the groups.
+    ``last``: each group's last update.
     """
     time_us, count = np.zeros(len(events.row), np.int64), np.zeros(len(events.row), np.int64)
     if events.groups:

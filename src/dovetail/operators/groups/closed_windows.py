@@ -79,8 +79,8 @@ def run(job: Job, law: Final) -> Done:
 
 
 def _rows(waiting: pa.Table) -> SourceRows:
-    """Return the windows taken from the queue as rows without values, all with time, clock and
-    sequence 0.
+    """Return the windows that were taken from the queue as rows without values, all with time,
+    clock and sequence 0. ``waiting``: rows of the queue; none give no rows.
     """
     count = len(waiting)
     zeros = np.zeros(count, np.int64)

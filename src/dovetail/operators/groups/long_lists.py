@@ -87,8 +87,9 @@ class Parts:
     ) -> None:
         """Open both stores.
 
-        ``column``: the column's index in the law. ``key``: the group's key columns. ``runs``: the
-        runs of both stores by name, the index first.
+        ``column``: the column's index in the law; ``kernel``: its aggregate. ``key``: the group's
+        key columns. ``runs``: the runs of both stores by name, the index first. ``blobs``,
+        ``cache``: the bucket's.
         """
         key_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         key_fields.append((_PART, pa.int64()))
@@ -128,8 +129,9 @@ class Parts:
         return _spliced(stored, large, layout, np.arange(len(order)), lists)
 
     def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
-        """Look up all parts of the ``large`` groups in the index. Return the group of each part,
-        and its row: number, size and, if ordered, first value.
+        """Look up all parts of the ``large`` groups (indices) in the index. Return the group of
+        each part, and its row: number, size and, if ordered, first value. Parts of one group lie
+        side by side; a group without parts has none.
         """
         low, high = combined_range(groups.hash[large])
         asked = pa.array(large)
@@ -194,8 +196,8 @@ class Parts:
         )
 
     def _fetch(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
-        """Return the lists of the parts with these groups and numbers, one row per part in the
-        given order. Every part must be stored.
+        """Return the lists of the parts with these groups and numbers: columns with one row per
+        part, in the given order. Every part must be stored.
         """
         hash_ = combined(groups.hash[group], part_number)
         order = np.argsort(hash_)
@@ -212,8 +214,9 @@ class Parts:
         """Store the changed parts of long lists, and return the accumulators for the groups' own
         rows, null for a long list.
 
-        ``time_us``: int64[groups]. A list has the parts 0 and 1, and the batch works on parts. Part
-        0 is unchanged and not written; part 1 has grown to 1025 values, so it is cut:
+        ``read``: the parts that were read; ``traced``: all lists after the batch. ``time_us``:
+        int64[groups]. A list has the parts 0 and 1, and the batch works on parts. Part 0 is
+        unchanged and not written; part 1 has grown to 1025 values, so it is cut:
 
         | piece | values | number                          |
         |-------|--------|---------------------------------|

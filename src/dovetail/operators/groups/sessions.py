@@ -230,7 +230,7 @@ class _SessionBatch:
 
     def net(self, changed: _Changed) -> pa.Table | None:
         """Return tombstones of sessions that are gone, and rows of sessions whose result is new or
-        differs; None for none.
+        differs; None for none. ``changed``: the result of ``changed()``.
 
         Changes are ordered by the record that made the session, or by the key's last record for a
         session that is gone.
@@ -323,7 +323,8 @@ class _SessionBatch:
         """Return sessions as changes, with a session's end as event time. All arrays have a row per
         change.
 
-        ``event``: the event that causes it. ``result``: ABSENT for a tombstone.
+        ``event``: the event that causes it. ``start``, ``end``: the session's bounds; ``values``:
+        its result columns. ``result``: ABSENT for a tombstone.
         """
         events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])

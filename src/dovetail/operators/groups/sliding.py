@@ -129,8 +129,8 @@ class _WindowBatch:
     def _final(
         self, kernel: Aggregate, column_index: int, before: Before, window_row: Ints
     ) -> Columns:
-        """Return one column's accumulators after the batch, a row per group. ``window_row``: the
-        window of each group.
+        """Return the accumulators of column ``column_index`` after the batch, a row per group.
+        ``before``: the stored ones. ``window_row``: the window of each group.
 
         If the kernel depends on the order of records, all pairs of window and record are computed,
         in portions of ``windows.pairs_max``.
@@ -164,6 +164,7 @@ class _WindowBatch:
     def each(self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
         """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
         is that of a window after one record that changes it, in the order of the records.
+        ``groups``: the changed windows over their stored accumulators.
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)

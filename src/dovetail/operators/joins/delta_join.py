@@ -75,8 +75,9 @@ def join(
 ) -> Joined:
     """Join one micro-batch of both sides. The tables of changes are built as they are iterated.
 
-    ``caches``: one per side, as the batch before left them. ``ask``: looks up rows of a side, None
-    if the batch has all rows of both tables. ``batch``: the number of the micro-batch.
+    ``batches``: the rows of each side, left first. ``caches``: one per side, as the batch before
+    left them. ``ask``: looks up rows of a side, None if the batch has all rows of both tables.
+    ``batch``: the number of the micro-batch.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -140,8 +141,9 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
 
 
 def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _SideBatch:
-    """Return a side's last change of each primary key, all in group 0, with canonical key columns.
-    Raises ``DataError`` for a tombstone of a table without deletes.
+    """Return the last change of each primary key in a side's ``batch``, all in group 0, with
+    canonical key columns. ``source``: the number of the side. Raises ``DataError`` for a tombstone
+    of a table without deletes.
     """
     spec = operator.sources[source]
     table = last_rows(spec, side.key, batch)
@@ -162,8 +164,8 @@ def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _
 
 
 def _canonical(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
-    """Return the table with equal bits for equal values in the given columns. Only floats and
-    nested columns are rewritten.
+    """Return the table with equal bits for equal values in the columns ``column_indices``. Only
+    floats and nested columns are rewritten.
     """
     for column_index in column_indices:
         field = table.schema.field(column_index)
@@ -184,11 +186,11 @@ def _with_others(
     ask: Ask,
     batch: int,
 ) -> tuple[_SideBatch, SideCache, tuple[int, int, int]]:
-    """Add to a side's fresh rows the other rows of the ``needed`` groups, from the cache or by
-    lookup.
+    """Add to the fresh rows of side ``side_index`` the other rows of the ``needed`` groups, from
+    the cache or by ``ask``.
 
     ``keys``: the join key columns, one row per group. ``needed``: bool[groups]. Returns the side,
-    its cache after the batch, and its ``Joined.counts``.
+    its cache after the batch, and its ``Joined.counts``. Without needed groups nothing is asked.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -259,8 +261,8 @@ def _stays(
 
 
 def _joined(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
-    """Append rows that the batch does not change to a side's fresh rows. Their time is ``NO_TIME``.
-    ``group``: the group of each appended row.
+    """Append the rows ``other_rows``, which the batch does not change, to a side's fresh rows.
+    Their time is ``NO_TIME``. ``group``: the group of each appended row.
     """
     none = np.zeros(len(group), np.bool_)
     rows = delta_join.SideRows(
@@ -298,8 +300,11 @@ def _tables(
     results: delta_join.Results,
     batch: int,
 ) -> Iterator[pa.Table]:
-    """Yield the results as changes in tables of at most ``_RESULTS_A_TABLE`` rows, none for no
-    results. The first position of a batch is its number shifted left by 32 bits.
+    """Yield the results as changes in tables of at most ``_RESULTS_A_TABLE`` rows; yield nothing
+    for no results.
+
+    ``keys``: the join key columns, one row per group. ``batch``: the number of the micro-batch; its
+    first position is that number shifted left by 32 bits.
     """
     for start in range(0, len(results), _RESULTS_A_TABLE):
         part = slice(start, start + _RESULTS_A_TABLE)
@@ -333,8 +338,8 @@ def _keys(
 ) -> list[pa.Array]:
     """Return the key columns of results, one row per result.
 
-    They are the join key for the form "key". Else they are the left row's primary key, then the
-    right row's if ``law.right_key``.
+    They are the join key for the form "key", taken from ``keys`` by group. Else they are the left
+    row's primary key, then the right row's if ``law.right_key``.
     """
     if law.form == "key":
         return [column.take(pa.array(results.group)) for column in keys]

@@ -131,8 +131,9 @@ def answered(
     table: RightRows,
     subscriptions: Subscriptions,
 ) -> ForeignResults:
-    """Return the result of each message: the left row with the right row that stands at the
-    message. A message gives a tombstone only if its instruction says ``EMIT``, else nothing.
+    """Return the result of each message in ``subscriptions``: the left row with the right row that
+    stands at the message. A message without a joined row gives a tombstone if its instruction says
+    ``EMIT``, else nothing.
     """
     message = np.flatnonzero(subscriptions.event >= 0)
     event, live = subscriptions.event[message], subscriptions.live[message]
@@ -158,8 +159,8 @@ def answered(
 def fanned_out(
     law: ForeignKeyJoinLaw, events: Timeline, table: RightRows, subscriptions: Subscriptions
 ) -> ForeignResults:
-    """Return a result for each pair of a right record that changes the table and a left row that
-    then refers to it.
+    """Return a result for each pair of a right record that changes the table and a left row in
+    ``subscriptions`` that then refers to it.
 
     Results of one record rank by primary key. They are tombstones if the right row is gone and left
     rows are not preserved.
@@ -217,7 +218,9 @@ def _retained(
 # | 4     | Ann moves to Kiev  | 1      | 1     | none: it is in that of an order |
 def _alone(events: Timeline, table: Right, references: References) -> ForeignResults:
     """Return a result for each event at which a right row begins or ceases to appear alone, or
-    changes while it is alone. Their rank is -1, so they come before results of left rows.
+    changes while it is alone. ``references``: the number of left rows that refer to each key.
+
+    Their rank is -1, so they come before results of left rows.
     """
     right, before, after = table.after, references.before, references.after
     moves = ((before == 0) != (after == 0)) & (right != ABSENT)

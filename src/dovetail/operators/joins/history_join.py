@@ -67,7 +67,7 @@ def _points(
 
     Values are the stored rows, then the batch's. Versions are ordered by (key, time, arrival),
     references into the values. They begin with the version that stands at the key's earliest
-    record; ``earliest``: int64[groups].
+    record; ``earliest``: int64[groups]. ``counted``: the events that are versions of this side.
     """
     groups = np.arange(events.groups)
     stands = store.as_of(events.hash, events.keys, earliest).event_time_us

@@ -138,7 +138,9 @@ _USED, _ENTRY = "_used", "_entry"
 
 
 def _side(keys: pa.Table, rows: pa.Table) -> SideCache:
-    """Return a cache from its two stored tables."""
+    """Return a cache from its two stored tables: ``keys`` with the batch that last used each entry,
+    and ``rows`` with the number of the entry that each belongs to.
+    """
     return SideCache(
         keys=keys.drop_columns([_USED]),
         used=keys.column(_USED).to_numpy(),

@@ -83,8 +83,8 @@ def _counted(
     meeting: Meeting,
     sides: Sequence[Side],
 ) -> Counts:
-    """Count as late the records that no side of their source joins or emits, and the pairs that
-    were too late.
+    """Count as late the records that no side of their source joins or emits, and the pairs in
+    ``meeting`` that were too late. Also count matched and unmatched records by source.
 
     ``event``: per side, the event of each record in ``Side.arrivals``.
     """
@@ -223,8 +223,8 @@ class _PairResults:
         self._add(side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time)
 
     def add_withdrawn(self, side: Side) -> None:
-        """Add a tombstone for each row that was emitted unmatched and now gets its first match, at
-        the arrival of the record that joins it.
+        """Add a tombstone for each row of ``side`` that was emitted unmatched and now gets its
+        first match. It comes at the arrival of the record that joins it.
         """
         row_number = np.flatnonzero(side.was_alone() & (side.first_match != NEVER))
         time = side.time_us[row_number]
@@ -242,7 +242,8 @@ class _PairResults:
         roles: int,
     ) -> Iterator[pa.Table]:
         """Yield all results, pairs included, as tables in order: one for each range of arrivals in
-        ``meeting.cuts`` that has any.
+        ``meeting.cuts`` that has any. ``sides``: left and right. ``roles``: 2 in a self-join, else
+        1.
         """
         caused = _Caused.of(job, sides, events)
         added = self._whole()
@@ -267,7 +268,7 @@ class _PairResults:
         self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
     ) -> pa.Table:
         """Return all results as one table, ordered by arrival and keys. The first change has the
-        position ``position``.
+        position ``position``. ``caused``: the causes by arrival; ``roles``: as in ``tables``.
         """
         arrival, *keys, left, right, time, withdrawn = self._whole()
         order = np.lexsort((*reversed(keys), arrival))
@@ -352,7 +353,8 @@ def _keep(
     """Store the batch's rows, the rows that wait, and marks of stored rows that were joined. Drop
     rows and marks that are older than the window's retention.
 
-    ``keyed``: bool[events], the event has a value and a key without nulls.
+    ``keyed``: bool[events], the event has a value and a key without nulls. ``stream_us``: stream
+    time by arrival; its last element is that after the batch.
     """
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
     for side, unmatched in zip(sides, pending, strict=True):

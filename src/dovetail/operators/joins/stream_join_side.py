@@ -160,7 +160,8 @@ class Side:
         """Return a side that has not yet met the other: ``met`` is empty, and no row is joined.
         Takes from the side's queue the rows that are due in this batch.
 
-        ``event``: the event of each of ``arrivals``.
+        ``side``: 0 for left, 1 for right. ``event``: the event of each of ``arrivals``.
+        ``stream_us``: stream time by arrival.
         """
         source = law.sides[side]
         none = np.zeros(0, np.int64)
@@ -336,7 +337,9 @@ class Side:
         self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
 
     def wait(self, row_number: Ints) -> None:
-        """Queue these of the batch's rows, given by their numbers, until their window closes."""
+        """Queue these of the batch's rows, given by their numbers, until their window closes.
+        Numbers of the batch's rows begin at ``base``.
+        """
         rows = self.batch.take(pa.array(row_number - self.base))
         due = self.window.limit(self.side, rows.column(EVENT_TIME).to_numpy())
         queue = self.stores.queues[self.side]
@@ -370,8 +373,13 @@ class Meeting:
     """
 
     def __init__(self, left: Side, right: Side) -> None:
-        """Find all pairs once, and set the sides' ``unpaired``, ``first_match``, ``closes`` and
-        ``joined``. Both sides must have met.
+        """Find the pairs of both sides' records, and set what follows from them in ``left`` and
+        ``right``: ``unpaired``, ``first_match``, ``closes`` and ``joined``. Both sides must have
+        met.
+
+        Pairs are found in ranges of arrivals, the ``cuts``, and kept only if there is one range.
+        ``made`` and ``too_late`` count the pairs that are emitted, and those that come after a row
+        was closed.
         """
         self._sides = left, right
         self._reach = left.reach(right), right.reach(left)
@@ -427,8 +435,8 @@ class Meeting:
         return possible.where(side.finds_open(other, possible) | other.joined[possible.other])
 
     def _settle(self, left: Side, right: Side) -> None:
-        """Set ``joined`` of both sides: true for each row that is joined in the end. A closed row
-        that was emitted alone joins nothing more.
+        """Set ``joined`` of ``left`` and ``right``: true for each row that is joined in the end. A
+        closed row that was emitted alone joins nothing more.
         """
         for cut in self.cuts:
             for side, other, possible in self._possible(cut):

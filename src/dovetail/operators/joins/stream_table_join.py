@@ -236,8 +236,8 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
 
 
 def _queue(job: Job, stream: int) -> QueueState:
-    """Return the queue of records that wait. A record is due when its side's clock is a grace
-    period past it.
+    """Open the queue of the records of source ``stream`` that wait. A record is due when its side's
+    clock is a grace period past it.
     """
     return QueueState(
         _queue_schema(job.sources[stream].shape.schema),

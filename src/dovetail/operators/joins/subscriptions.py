@@ -117,7 +117,7 @@ class SubscriptionStores:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """The runs of all stores, as the manifest records them."""
+        """The runs of the two or three stores by their names, as the manifest records them."""
         runs = {
             ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs,
             ForeignKeyJoinLaw.RIGHT: self.right.runs,

@@ -104,7 +104,8 @@ def _differing(
     operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """Keep the changes whose row differs from that in ``before``, in presence or in any value.
-    ``before`` has an element for each change.
+    ``before`` has an element for each change. ``pools``: by source, the rows that the changes refer
+    to.
     """
     equal = changes.present & before.present
     at = np.flatnonzero(equal)

@@ -114,8 +114,9 @@ def _subscribing(job: Job, law: StarLookup) -> Job:
 
 
 def _rows(job: Job, law: StarLookup) -> list[SourceRows]:
-    """Return the rows of all sources under the keys of messages: the number of the dimension, then
-    the columns that the keys of all dimensions share.
+    """Return the rows of each source, the messages first, under the keys of messages: the number of
+    the dimension, then the columns that the keys of all dimensions share. A column is null in the
+    rows of a dimension whose key does not use it.
     """
     messages = job.rows(0)
     rows = [messages]
@@ -198,7 +199,8 @@ class _Dimensions:
         return cls(merged, table, current, dimension, place, first_row, stores, pools)
 
     def values(self, job: Job, dimension_number: int, refs: Ints) -> list[pa.Array]:
-        """Return the time and the columns of rows of a dimension, null for ABSENT.
+        """Return the time and the columns of rows of the dimension ``dimension_number`` (from 0):
+        one row per reference, null for ABSENT.
 
         ``refs``: references into the rows of all dimensions.
         """
@@ -277,7 +279,12 @@ class _Answers:
             yield self._table(self.results.of(part), self.by_change[part], causes)
 
     def _table(self, results: ForeignResults, by_change: Mask, causes: Cause) -> pa.Table:
-        """Return some answers as one table."""
+        """Return ``results`` as one table of answers, as the third stage reads them, one row each
+        in the same order.
+
+        ``by_change``: bool[results], the dimension's row has changed; false for the answer to a
+        message. ``causes``: by event.
+        """
         subscriptions, shape = self.subscriptions, self.job.sources[0].shape
         left = subscriptions.reference[results.subscription]
         *primary, key_hash = subscriptions.pool.values(left, shape.value_columns)

@@ -30,7 +30,10 @@ from dovetail.state.table_state import TableState
 
 def run(job: Job, law: StarJoin) -> Done:
     """Emit the result of each moment or, with ``emit="batch"``, the last one of each key, if it
-    differs from the row before. Store the rows.
+    differs from the row before. Store the rows. Without rows in the batch, emit and store nothing.
+
+    A moment is a record that changes the fact or a dimension, together with the answers that it
+    causes.
     """
     fact = job.sources[0].shape
     schema = _stored_schema(job)
@@ -160,11 +163,12 @@ class _StoredRows:
         columns: Sequence[int],
         names: Sequence[str],
     ) -> _Part:
-        """Return the rows of a part: those of ``batch`` after the stored ones.
+        """Return the rows of a part, the fact or a dimension: those of ``batch`` after the stored
+        ones. Also return the row that stands before and after each of ``moments``.
 
-        ``is_version``: the events that are its versions. ``columns``: its columns in the store.
-        The first is its time, null in a row that has no such part. ``names``: the same columns in
-        the batch.
+        ``is_version``: the events that are its versions. ``columns``: its columns in the store. The
+        first is its time, null in a row that has no such part. ``names``: the same columns in the
+        batch.
         """
         stored = [whole(self.rows.column(column)) for column in columns]
         time, *values = (
@@ -232,7 +236,9 @@ class _Star:
 
     @cached_property
     def references(self) -> list[Reference]:
-        """The dimensions at the moments, as the law reads them."""
+        """The presence, the times and the foreign keys of each dimension at the moments, one
+        ``Reference`` per dimension, as the law reads them.
+        """
         fact = self.parts[0]
         references = []
         for how, columns, part in zip(self.law.hows, self.law.foreign, self.parts[1:], strict=True):
@@ -261,7 +267,9 @@ class _Star:
 
     @property
     def changes(self) -> Changes:
-        """The result of each moment that has one, in the order of arrival."""
+        """The result of each moment that has one, in the order of arrival. Its reference is the
+        number of the moment. A moment without a joined row before and after has none.
+        """
         fact, moments = self.parts[0], self.moments
         results = star_results(
             fact.before != ABSENT,
@@ -305,8 +313,12 @@ class _Star:
         return changes.where(~same)
 
     def shown(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
-        """Return changes with the references of the two sides of the last join, and the value
-        columns of these sides, null for a tombstone.
+        """Return the changes as ``emitted`` takes them, and their value columns. ``changes``: each
+        refers to its moment.
+
+        The returned changes refer to the rows of the fact and of the last dimension, ABSENT for a
+        tombstone. The columns are two lists, those of the left side of the last join and those of
+        its right side. They have a row per change, null for a tombstone.
         """
         (moment,) = changes.reference
         columns = self._rows(moment, after=True, present=changes.present)
@@ -318,8 +330,9 @@ class _Star:
         return replace(changes, reference=refs), [columns[:width], columns[width:]]
 
     def _rows(self, moment: Ints, *, after: bool, present: Mask | None = None) -> list[pa.Array]:
-        """Return the result's value columns before or after some moments: those of the left side of
-        the last join, then those of the last dimension. They are null where ``present`` is false.
+        """Return the result's value columns before or after the moments ``moment``, one row each:
+        those of the left side of the last join, then those of the last dimension. They are null
+        where ``present`` is false or a part has no row.
         """
         refs = []
         for part in self.parts:

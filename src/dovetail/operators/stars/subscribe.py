@@ -55,7 +55,10 @@ def run(job: Job, law: StarSubscribe) -> Done:
 #
 # Epochs count the messages. They order the answers to one record.
 def _messages(job: Job, law: StarSubscribe, changes: RowChanges) -> pa.Table:
-    """Return the messages to all dimensions, as the second stage reads them."""
+    """Return the messages of ``changes`` to all dimensions as the second stage reads them: by
+    dimension, then in the order of the records. A change has up to two messages to a dimension, to
+    the former key first.
+    """
     values = job.sources[0].shape.value_columns
     count, dimensions = len(changes.event), len(law.places)
     former, present = (
@@ -112,8 +115,11 @@ def _by_dimension(
 def _shared(
     foreign: Sequence[Sequence[pa.Array]], places: Sequence[Sequence[int]]
 ) -> list[pa.Array]:
-    """Return the hashes of all dimensions' foreign keys, one dimension after the other, and their
-    columns (``shared_columns``). A column is null for a dimension that has none there.
+    """Return the hashes of all dimensions' foreign keys, one dimension after the other, then their
+    columns (``shared_columns``). All have a row per dimension and row.
+
+    ``foreign``: per dimension the hash and the key's columns; ``places``: per dimension the shared
+    column that each key column takes. A column is null for a dimension that has none there.
     """
     shared = [pa.concat_arrays([hash_ for hash_, *_ in foreign])]
     by_place = [

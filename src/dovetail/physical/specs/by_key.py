@@ -82,7 +82,9 @@ class StreamTableJoinLaw(Law):
         return self.grace_us or 0
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: the tables and, with a grace period, the records that wait."""
+        """Describe the stores, by name: the tables and, with a grace period, the records of the
+        stream that wait.
+        """
         stores = dict(super().stores(sources))
         stream = list(stores)[self.leaves[0]]
         if self.grace_us is None:
@@ -104,7 +106,7 @@ class StreamTableJoinLaw(Law):
         return [sources[self.leaves[0]].name]
 
     def waits_for(self, sources: Sources) -> list[Wait]:
-        """List the records in their grace period."""
+        """List the store of records in their grace period; an empty list without one."""
         if self.grace_us is None:
             return []
         stream = self.leaves[0]
@@ -210,7 +212,9 @@ class StreamJoinLaw(Law):
         return [] if left == right else [sources[left].name, sources[right].name]
 
     def waits_for(self, sources: Sources) -> list[Wait]:
-        """List the records of preserved sides until their window closes."""
+        """List the stores of the records of preserved sides that wait until their window closes,
+        left first; empty unless ``unmatched`` is ``"on_close"``.
+        """
         stores = self.stores(sources)
         return [
             Wait(name, metrics.waiting(sources[source].name, "on_close"), stores[name])

@@ -99,8 +99,8 @@ class DeltaJoinLaw(Law):
         return [fields[column].type for column in self.sides[leaf].values]
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """Describe the store, the index, the columns read and the size of the cache: a line per
-        side, left first.
+        """Return a line of text per side, left first: the store, the index, the columns read and
+        the size of the cache.
         """
         lines = []
         for source, side in zip(sources, self.sides, strict=True):

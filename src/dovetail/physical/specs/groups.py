@@ -128,8 +128,8 @@ class AggregationLaw(Law):
         return f"{name}: index", f"{name}: parts"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: accumulators; for each column with long lists, their index and
-        parts; with sliding windows, the records.
+        """Describe the stores, by name: the accumulators; for each column with long lists, their
+        index and parts; with sliding windows, the records.
         """
         window = "" if self.windows is None else " and window, until it is closed"
         stores = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}

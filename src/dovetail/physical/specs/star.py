@@ -52,8 +52,8 @@ class StarLookup(Law):
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of the fact's keys by the rows that they refer to, and the stores of
-        the dimensions' rows.
+        """Describe the stores, by name: the fact's keys by the rows that they refer to, then the
+        rows of each dimension.
         """
         fact, *dimensions = sources
         stores = {subscriptions_of(fact.name): Store(f"keys of {fact.name} by row referred to")}
@@ -94,7 +94,9 @@ class StarJoin(Law):
         return (0, 1)
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the value columns of a side of the last join."""
+        """Return the types of the value columns of a side of the last join: of the left side for
+        ``leaf`` 0, of the last dimension for 1.
+        """
         fact, answers = (source.shape for source in sources)
         if leaf == 1:
             last = answers.schema.types[len(answers.schema) - self.widths[-1] :]

@@ -76,7 +76,8 @@ class DeltaJoin(JoinNode):
 
 
 def lookup_of(entry: Entry) -> LookupSource | None:
-    """Return the store in which a side's rows are looked up, or None if it has none.
+    """Return the store in which the rows of a join's side ``entry`` are looked up, or None if it
+    has none.
 
     For a table it is the table's own source. For a delta join's result it is a chain of the sources
     of both tables, if the join selects by names only. Other nodes have none.
@@ -147,7 +148,8 @@ def _leads(node: DeltaJoin, name: str) -> bool:
 
 
 def changes_of(entry: Entry) -> ChangeKinds:
-    """Return the changes that a side may have.
+    """Return the changes that a join's side ``entry`` may have: ``"insert"``, ``"upsert"`` or
+    ``"all"``.
 
     For a table it is the user's declaration, by default all that its changelog can express. For a
     delta join's result it follows from the join. For any other node it is ``"all"``.

@@ -233,10 +233,11 @@ def _restricted(table: Source, lookup: LookupSource) -> Any:
 def tables_joined(
     call: Call, late: Late, options: DeltaJoinOptions
 ) -> TableJoin | ForeignKeyJoin | DeltaJoin:
-    """Join two tables by lookups or in state, by key or by foreign key.
+    """Join the two tables of ``call`` by lookups or in state, by key or by foreign key.
 
     ``options`` decides between lookups and state. In state, the join is by key if ``on=`` names the
-    left key. Raises ``PlanError`` if a delta join is required and a limitation is broken.
+    left key. ``late``: for a join by key in state only. Raises ``PlanError`` if a delta join is
+    required and a limitation is broken.
     """
     name, left, right = call.name, call.left, call.right
     sides = _entry(left), _entry(right)
@@ -271,8 +272,8 @@ def tables_joined(
 def _delta_join(
     call: Call, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
 ) -> DeltaJoin:
-    """Return the delta join of two tables that meet all limitations. Raises ``PlanError`` for
-    column names that occur twice.
+    """Return the delta join of two tables that meet all limitations. ``on``: the pairs of equal
+    columns. Raises ``PlanError`` for column names that occur twice.
     """
     form = form_of(left, right, on)
     same = {b for a, b in on if a == b}
@@ -302,7 +303,10 @@ def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
 
 
 def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Iterator[Verdict]:
-    """Yield the verdict on each limitation of delta joins, in the order of FLIP-486."""
+    """Yield the verdict on each limitation of delta joins, in the order of FLIP-486. A verdict that
+    is not ``broken`` says how the join meets it. ``pairs``: the equal columns; ``how``: the kind of
+    join.
+    """
     form = form_of(left, right, pairs)
     sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
     yield Verdict("eventual consistency", None, how="with_lookup and the strategy accept it")
@@ -461,7 +465,9 @@ def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
 
 
 def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
-    """Raise one ``PlanError`` with all broken limitations and their remedies, if there are any."""
+    """Raise one ``PlanError`` with all broken ones among ``verdicts`` and their remedies. Raise
+    nothing if none is broken.
+    """
     broken = [verdict for verdict in verdicts if verdict.broken]
     if not broken:
         return

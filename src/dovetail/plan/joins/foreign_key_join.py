@@ -63,7 +63,8 @@ class ForeignKeyJoin(JoinNode):
 
 
 def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin:
-    """Join two tables by the foreign key ``on``, left columns or expressions over the left row.
+    """Join the two tables of ``call`` by the foreign key ``on``: left columns, or expressions over
+    the left row, one for each column of the right key.
 
     Raises ``PlanError`` for tables that correct the past, and for columns that occur twice.
     """

@@ -75,10 +75,11 @@ class Call:
         return self.label or join_name(self.how, self.left, self.right)
 
     def chosen(self, left: Node, right: Node, *, one_key: bool = True) -> Chosen:
-        """Return the fields of the join's node. By default all value columns are selected.
+        """Return the fields of the join's node that follow from the call: kind, selection, values,
+        wait and label. By default all value columns are selected, the left ones first.
 
-        ``one_key``: as in ``select.resolve``. Raises ``PlanError`` for columns that cannot be
-        selected.
+        ``left``, ``right``: the sides as the join reads them. ``one_key``: as in
+        ``select.resolve``. Raises ``PlanError`` for columns that cannot be selected.
         """
         if self.select is None:
             selected = select_all(self.name, left, right)
@@ -145,7 +146,7 @@ def table_side(side: Node) -> Node:
 
 
 def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
-    """Raise ``PlanError`` for a kind of join that is not among ``kinds``. ``what``: the sides, in
+    """Raise ``PlanError`` if ``how`` is not among the ``kinds`` of join. ``what``: the sides, in
     words.
     """
     if how not in kinds:
@@ -159,8 +160,8 @@ def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
 
 
 def refuse_corrected(name: str, side: Node) -> None:
-    """Raise ``PlanError`` if an input is a join of histories. Its result is a history, not a
-    table's current rows.
+    """Raise ``PlanError`` if ``side`` is a join of histories, or made of one. Its result is a
+    history, not a table's current rows.
     """
     if side.corrects:
         raise PlanError(

@@ -94,8 +94,8 @@ def pairs_of(
 
 
 def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
-    """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order. The
-    join partitions both by key.
+    """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order. None
+    pairs keys of the same names. The join partitions both sides by key.
     """
     alike = len(left.key) == len(right.key)
     pairs = pairs_of(name, left, right, on) if alike else ()
@@ -108,7 +108,8 @@ def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComput
 
 
 def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -> DataType:
-    """Return the type of an argument that is an expression over a side's row.
+    """Return the type of the expression ``column`` over a row of the side ``left``. ``argument``:
+    where it was given, for errors.
 
     Raises ``PlanError`` if it does not resolve or is random.
     """
@@ -132,8 +133,8 @@ def _keys(left: KeyedNode, right: KeyedNode) -> str:
 
 
 def _to_write(left: KeyedNode, right: KeyedNode) -> str:
-    """Return advice on what to write in ``on=``: a mapping if the keys' types fit, else
-    words only.
+    """Return advice on what to write in ``on=``: a mapping of the left key to the right one if the
+    types fit, else words only.
     """
     left_key, right_key = left.key, right.key
     names = right_key.names if {*left_key.names} == {*right_key.names} else left_key.names

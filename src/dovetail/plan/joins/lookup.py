@@ -134,8 +134,8 @@ class Lookup(View):
     def described(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the lookup key and the value columns. The store's address is not
-        part of it.
+        """Return, as JSON data, the viewed node, the lookup key and the value columns. The store's
+        address is not part of it. All columns are described, whatever ``whole`` and ``needed`` say.
         """
         return {
             "view": describe(self.node, whole=True),
@@ -159,11 +159,13 @@ def lookup(
     cached: LookupCache | None,
     label: str | None,
 ) -> View:
-    """Return a view of a stream's records, each with the rows of a store that match it.
+    """Return a view of a stream's records, each with the rows of the store ``lookup`` that match
+    it.
 
-    ``columns``: the store's columns. ``cached``: None for no cache. If the selection has
-    expressions, a second view computes it from the joined row. Raises ``PlanError`` if no index of
-    the store covers the columns in ``on``.
+    ``columns``: the store's columns. ``how``: ``"left"`` keeps records without a row, ``"inner"``
+    drops them. ``cached``: None for no cache. ``label``: the view's name, None for the usual one.
+    If the selection has expressions, a second view computes it from the joined row. Raises
+    ``PlanError`` if no index of the store covers the columns in ``on``.
     """
     name = label or f"lookup of {node.name}"
     source, row = as_entry(name, node), _row(name, lookup, columns)
@@ -203,8 +205,8 @@ def lookup(
 
 
 def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
-    """Return the store's columns as a schema. Raises ``PlanError`` for unusable names, and if the
-    store's key is not among them.
+    """Return the columns of the store ``lookup`` as a schema. Raises ``PlanError`` for unusable
+    names, and if the store's key is not among them.
     """
     row = schema_of(name, "columns=", columns)
     refuse_names(name, row.names, "Give the store a view that has it under another name")

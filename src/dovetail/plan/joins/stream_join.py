@@ -155,7 +155,8 @@ class StreamJoin(JoinNode):
 
 
 def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> StreamJoin:
-    """Return the join of two streams, or of one with itself, within a window of time.
+    """Return the join of the two streams of ``call``, or of one with itself, within a window of
+    time. ``unmatched``: when a record without a match comes out.
 
     Raises ``PlanError`` without a window, for other keys, and for joins other than inner, left and
     outer.

@@ -56,8 +56,8 @@ class StreamTableJoin(JoinNode):
 
 
 def stream_table_join(call: Call, grace: Span | None, load: Load | None) -> StreamTableJoin:
-    """Return the join of a stream with a table. ``grace``: the stream time for which a record
-    waits, None for no waiting. ``load``: the way in which a query begins.
+    """Return the join of the stream and the table of ``call``. ``grace``: the stream time for which
+    a record waits, None for no waiting. ``load``: the way in which a query begins.
 
     Raises ``PlanError`` for outer joins, for other keys, if the table's history is shorter than
     ``grace``, and if the stream would wait for itself.
@@ -119,7 +119,9 @@ def _same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
 
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
-    """Raise ``PlanError`` if a table has no history, or one shorter than the grace period."""
+    """Raise ``PlanError`` if a table of the side ``right`` has no history, or one shorter than the
+    grace period. ``grace``: as the user wrote it; ``grace_us``: in microseconds.
+    """
     for source in right.entries:
         if source.versioned_us is None:
             raise PlanError(

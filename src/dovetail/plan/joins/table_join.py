@@ -37,9 +37,11 @@ class HistoryJoin(TableJoin):
 
 
 def table_join(call: Call, late: Late) -> TableJoin:
-    """Return the join of two tables by key. ``late``: ``"history"`` joins all of their history.
+    """Return the join of the two tables of ``call`` by key. ``late``: ``"history"`` joins all of
+    their history.
 
-    Raises ``PlanError`` for unknown kinds of joins and, with ``"history"``, for tables without one.
+    Raises ``PlanError`` for unknown kinds of joins, and for tables that correct the past. With
+    ``"history"``, it also refuses tables without one.
     """
     left, right = table_side(call.left), table_side(call.right)
     refuse_how(call.name, call.how, ("inner", "left", "outer"), "tables by key")

@@ -106,9 +106,11 @@ def window_join(
     window_of: str | Column | None = None,
     others: Mapping[str, object] | None = None,
 ) -> WindowJoin:
-    """Return the join of two sides of which at least one has windows.
+    """Return the join of the two sides of ``call``, of which at least one has windows.
 
     Without a requested kind, windowed tables on the same window join inner, all others left.
+    ``shift``: the time from a left window to the right one that it meets. ``window_of``: for a left
+    side without windows, the timestamp whose window it meets.
 
     ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
     such arguments, for other keys, and for windows that do not fit together.
@@ -165,8 +167,8 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
 
 
 def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: int) -> None:
-    """Raise ``PlanError`` for windows of different kinds or sizes, shifts between windows, and too
-    short retentions.
+    """Raise ``PlanError`` for ``left`` and ``right`` windows of different kinds or sizes, for
+    shifts between windows, and for too short retentions. ``shift_us``: 0 for the same window.
     """
     if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
         raise PlanError(

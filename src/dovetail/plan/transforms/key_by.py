@@ -29,7 +29,7 @@ def table_under_key(
 
     ``columns``, ``named``: the new key, as in ``views.keyed_by``. ``duplicates``: of several rows
     with one new key, keep the last or fail. This goes by the rows at the end of each micro-batch,
-    not in between.
+    not in between. ``errors``: what becomes of a row on which ``named`` fails.
     """
     name = f"key_by of {node.name}"
     view = keyed_by(node, columns, named)

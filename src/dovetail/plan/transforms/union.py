@@ -62,7 +62,8 @@ class Union(Node):
 
 
 def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -> Union:
-    """Return the union of at least two streams, or of at least two tables.
+    """Return the union of ``nodes``, at least two streams or at least two tables. ``label``: its
+    name, None for the names of the inputs.
 
     ``source``: for tables, the name of a new key column with the name of each row's table. Raises
     ``PlanError`` if the columns differ, or if a part or a name occurs twice.

@@ -58,8 +58,8 @@ class KeyedNode(Protocol):
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Raise ``PlanError`` if a name occurs twice. Spark ignores case in names: ``ID`` and ``id``
-    are one name.
+    """Raise ``PlanError`` with this remedy if a name occurs twice. Spark ignores case in names:
+    ``ID`` and ``id`` are one name.
     """
     seen: set[str] = set()
     for name in names:
@@ -190,7 +190,9 @@ def _is_no_key(type_: DataType) -> bool:
 
 
 def _within(type_: DataType) -> Iterator[DataType]:
-    """Yield a type and all types nested in it, outer ones first, fields in order."""
+    """Yield a type and all types nested in it, outer ones first: elements, keys before values, and
+    fields in order. A plain type yields itself alone.
+    """
     yield type_
     if isinstance(type_, ArrayType):
         yield from _within(type_.elementType)

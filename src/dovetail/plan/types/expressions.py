@@ -47,11 +47,12 @@ def field_of(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """Return the column that an expression over a frame makes, nullable at every depth.
+    """Return the column that the expression ``column`` makes over a frame, nullable at every depth.
 
-    If its value may differ each time, the metadata has ``RANDOM``. ``repeatable``: True to refuse
-    expressions that depend on chance or on the time. Raises ``PlanError`` with Spark's complaint.
-    Aggregates, windows, generators and expressions of several columns are also refused.
+    If its value may differ each time, the metadata has ``RANDOM``. ``argument``, ``remedy``: for
+    errors. ``repeatable``: True to refuse expressions that depend on chance or on the time. Raises
+    ``PlanError`` with Spark's complaint. Aggregates, windows, generators and expressions of several
+    columns are also refused.
     """
     try:
         selected = frame.select(column)
@@ -91,8 +92,8 @@ def refuse_random(operator: str, what: str, field: StructField) -> None:
 
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
-    """Return the text of a column: its quoted name, or the SQL of an expression as Spark resolves
-    it.
+    """Return the text of ``item``: the name of a column, quoted where SQL needs it, or the SQL of
+    an expression as Spark resolves it.
 
     ``row``: makes a frame to resolve the expression over. A Python function is known by its name
     alone. The text of each ``owner``'s expression is cached.

@@ -379,8 +379,9 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
 
 
 def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None) -> Windows:
-    """Return windows of a kind, by default kept for their size and grace period. Raises
-    ``PlanError`` for spans that do not fit together.
+    """Return windows of a kind. ``advance``: the distance of hopping windows. ``retention``: None
+    for their size and grace period, which is the shortest. Raises ``PlanError`` for spans that do
+    not fit together.
     """
     size_us = microseconds(kind, "gap=" if kind == "session" else "size=", size)
     advance_us = microseconds(kind, "advance=", advance)

@@ -36,9 +36,11 @@ class Unknown(Exception):  # noqa: N818 -- no error: the reader has another way
 
 
 def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
-    """Yield the written blobs in order: their bucket's label, their name, and their bytes.
+    """Yield the blobs that a changelog file of Spark's state store has written or deleted, in
+    order: their bucket's label, their name, and their bytes.
 
-    The bytes are None for a deleted blob. Raises ``Unknown`` for another format.
+    ``file``: the file's content. The bytes are None for a deleted blob. Records of other state
+    variables are skipped. Raises ``Unknown`` for another format, and for a file that is cut off.
     """
     data = _unpacked(file)
     if data[: len(_VERSION)] != _VERSION:

@@ -94,10 +94,10 @@ def binding_of(
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
     """Return for each source the number of Spark's sources that it reads, and the numbers of their
-    folders.
+    folders. Spark keeps in these folders what has been read. A static source has the number 1 and
+    no folders.
 
-    Spark keeps in these folders what has been read. On Spark Connect, which does not tell them, all
-    are None, but for the number 1 of a static source.
+    On Spark Connect, which does not tell them, both are None for all other sources.
     """
     remote = [not source.static and is_remote(_frame(source).sparkSession) for source in sources]
     if any(remote):
@@ -120,9 +120,11 @@ def _frame(source: Source) -> Any:
 def refuse_unfit(
     binding: Mapping[str, Any], nodes: Sequence[Node], title: str, asked: Mapping[str, int | None]
 ) -> None:
-    """Raise ``CheckpointError`` for other results, or other numbers than the binding's.
+    """Raise ``CheckpointError`` if the results ``nodes`` or the numbers ``asked`` differ from the
+    binding's.
 
-    ``asked``: the requested numbers by their key in the binding; None for any.
+    ``asked``: the requested numbers by their key in the binding, ``"buckets"`` or ``"partitions"``;
+    None for any. ``title``: the subject of the error.
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
     another = {
@@ -156,7 +158,9 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
 
 
 def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
-    """Raise ``CheckpointError`` for a checkpoint whose state is partly repartitioned."""
+    """Raise ``CheckpointError`` if a call of ``repartition`` on the checkpoint of this ``binding``
+    was killed.
+    """
     partitions = binding.get(REPARTITIONING)
     if partitions is not None:
         raise CheckpointError(
@@ -167,8 +171,8 @@ def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
 
 
 def refuse_following(binding: Mapping[str, Any], checkpoint: str, title: str) -> None:
-    """Raise ``CheckpointError`` for a checkpoint that follows another query and has not taken
-    over.
+    """Raise ``CheckpointError`` if the ``checkpoint`` of this ``binding`` follows another query and
+    has not taken over from it.
     """
     if FOLLOWS in binding:
         raise CheckpointError(

@@ -61,7 +61,9 @@ def local_rows(
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a store in this process, some at a time, as ``rows`` has them."""
+    """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket
+    without segments yields none. Arguments, columns and errors are those of ``store_rows.rows``.
+    """
     store, asked, buckets, unread = selected(stored, stage_store, keys, columns)
     assert stored.batch is not None
     for label, bucket in buckets.items():
@@ -85,7 +87,13 @@ def selected(
     keys: Sequence[Any] | None,
     columns: Sequence[str] | None,
 ) -> Selection:
-    """Return what ``rows`` reads."""
+    """Return the parts of a store that must be read for these keys and columns: the store with only
+    these columns, the key columns, the buckets with the segments that may hold the keys, and the
+    columns to skip.
+
+    ``keys``, ``columns``: None for all. Raises ``ConfigurationError`` for unknown columns,
+    ``PlanError`` for a value that is no key.
+    """
     store = stage_store.store
     if columns is not None:
         column_names = store_contents.schema_of(store).names

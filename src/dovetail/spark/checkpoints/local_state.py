@@ -74,7 +74,10 @@ class LocalFiles:
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all buckets, by operator, after a micro-batch."""
+        """Return the manifests of all ``buckets`` (a number) after the micro-batch ``batch``: by
+        operator, then by bucket label. A bucket without a manifest is absent. Raises ``Unknown``
+        for files in another format.
+        """
         read: dict[StatefulOperator, ManifestBlobs] = {}
         for operator in operators:
             labels: list[list[int]] = [[] for _ in range(operator.partitions)]
@@ -95,7 +98,11 @@ class LocalFiles:
         buckets: int,
         names: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield the blobs of these names."""
+        """Yield (name, blob) for each of ``names``, as they are after the micro-batch ``batch``.
+
+        ``names``: the label of the bucket that has each segment. ``buckets``: the number of
+        buckets. Raises ``Unknown`` for a missing segment and for another format.
+        """
         by_partition: dict[int, list[str]] = {}
         for name, label in names.items():
             partition = bucket_number(label, buckets) % operator.partitions
@@ -109,7 +116,9 @@ class LocalFiles:
                     yield name, blob
 
     def _operator(self, number: int, batch: int) -> StatefulOperator:
-        """Return an operator with the number of its partitions."""
+        """Return operator ``number`` with the number of its partitions after the micro-batch
+        ``batch``. Raises ``Unknown`` for another format or another kind of operator.
+        """
         folder = self._folder / f"state/{number}/_metadata/v2"
         versions = [version for version in _numbers(folder) if version <= batch]
         text = self.text(f"state/{number}/_metadata/v2/{versions[-1]}") if versions else None
@@ -126,7 +135,10 @@ class LocalFiles:
     def _partition(
         self, operator: StatefulOperator, partition: int, batch: int
     ) -> Iterator[_Partition]:
-        """Open the state of a partition after a micro-batch."""
+        """Open the state of a partition after a micro-batch, and close it after the block: the last
+        snapshot, then the changelogs up to ``batch``, inclusive. Raises ``Unknown`` if a file is
+        missing or in another format.
+        """
         folder = self._folder / f"state/{operator.number}/{partition}"
         version = batch + 1
         snapshots = [n for n in _numbers(folder, ".zip") if n <= version]
@@ -156,7 +168,9 @@ class _Partition:
         self._snapshot, self._written = snapshot, written
 
     def get(self, label: int, name: str) -> bytes | None:
-        """Return a blob of a bucket, None if there is none."""
+        """Return the blob ``name`` of the bucket with this label; None if there is none or if it
+        was deleted.
+        """
         if (label, name) in self._written:
             return self._written[label, name]
         if self._snapshot is None:
@@ -170,7 +184,9 @@ class _Partition:
         return None if value is None else blob_of(memoryview(value))
 
     def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
-        """Yield for each bucket that has a manifest the manifest and its pages."""
+        """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest. The blobs
+        are those of the manifest and its pages alone.
+        """
         for label in labels:
             blobs = _Recording(self, label)
             if blobs.get(manifests.NAME) is not None:
@@ -206,8 +222,11 @@ def local_files(checkpoint: str) -> LocalFiles | None:
 
 
 def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
-    """Open a snapshot: the database, and the number of the state variable. ``copy``: an empty
-    folder for links to its files.
+    """Open the snapshot ``version`` in a partition's folder. Return the RocksDB database, read
+    only, and the number of the state variable with the blobs.
+
+    ``copy``: an empty folder for links to its files. Raises ``Unknown`` for a snapshot that is
+    missing or in another format.
     """
     from rocksdict import AccessType, Options, Rdict
 

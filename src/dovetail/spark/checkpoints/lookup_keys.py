@@ -42,8 +42,8 @@ def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[Any, ...] | Any:
-    """Return a key from a text: its value, or of several columns a tuple from a JSON list. Raises
-    ``PlanError`` if the text is no key.
+    """Return a key from a text: its value, or of several ``fields`` a tuple from a JSON list.
+    Raises ``PlanError`` if the text is no key.
     """
     try:
         values = json.loads(text) if len(fields) > 1 else [text]
@@ -63,8 +63,10 @@ def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[An
 
 
 def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
-    """Return the values of a key in the order of its columns ``names``. Raises ``PlanError`` for a
-    key of other columns.
+    """Return the values of a key in the order of its columns ``names``.
+
+    ``key``: a mapping of all names; else a tuple or list of several values, or a single value.
+    Raises ``PlanError`` for a key of other columns.
     """
     if isinstance(key, Mapping):
         row = tuple(key.get(name) for name in names) if {*key} == {*names} else ()
@@ -80,8 +82,8 @@ def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
 
 
 def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """Return a column of the values, one each. Raises ``PlanError`` for nulls and values of another
-    type.
+    """Return a key column of the type of ``field`` with these values, empty for none. Raises
+    ``PlanError`` for nulls and values of another type.
     """
     column = []
     for value in values:

@@ -120,8 +120,12 @@ def explained(
     *,
     as_text: bool = False,
 ) -> RowExplanation:
-    """Return the explanation of a row for ``explain_row``. ``nodes``: the results; ``caller``: the
-    call, for errors. ``as_text``: True if the key is a mapping of texts.
+    """Return the explanation of the row with a key, in the state after the last committed
+    micro-batch, for ``explain_row``.
+
+    ``caller``: the call, for errors. ``nodes``: the results of the query; ``result``: the name of
+    the one that is meant, None for the only one. ``members``: the most rows of a group that are
+    named. ``as_text``: True if the key is a mapping of texts.
     """
 
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
@@ -180,7 +184,9 @@ class CheckpointState:
         return pa.concat_tables([matching(in_microseconds(table), match) for table in tables])
 
     def _is_key(self, stage_store: Kept, match: Mapping[str, Any]) -> bool:
-        """Say whether rows with the columns ``match`` can be looked up."""
+        """Return True if ``match`` has just the key columns of a store, without nulls, and the
+        store finds rows by its key.
+        """
         store = stage_store.store
         key_names = [field.name for field in store.own_key]
         if key_names != [*match] or any(value is None for value in match.values()):

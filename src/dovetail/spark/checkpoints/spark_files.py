@@ -73,7 +73,10 @@ class SparkFiles:
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all buckets, by one job for all operators."""
+        """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
+        bucket label. A bucket without a manifest is absent. One Spark job reads those of all
+        operators.
+        """
         listed = list(operators)
         frames = [
             self.frame(caller, operator, batch).withColumn("operator", F.lit(index))
@@ -98,8 +101,9 @@ class SparkFiles:
             yield row["name"], bytes(row["blob"])
 
     def frame(self, caller: str, operator: StatefulOperator, batch: int | None) -> DataFrame:
-        """Return the blobs of an operator's buckets: ``bucket`` (the label), ``name`` and ``blob``.
-        Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
+        """Return the blobs of an operator's buckets after the micro-batch ``batch``, None for the
+        last one. Columns: ``bucket`` (the label), ``name`` and ``blob``. Raises
+        ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         reader = self.session.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))
@@ -119,8 +123,8 @@ class SparkFiles:
 
 
 def refuse_unreadable(caller: str, checkpoint: str) -> None:
-    """Raise ``ConfigurationError`` for a path that Spark's readers of state would quote twice, and
-    so not find.
+    """Raise ``ConfigurationError`` for a path with characters that a URI must quote, such as a
+    space. Spark's reader of state quotes them twice, and so does not find the path.
     """
     quoted = _QUOTED.search(checkpoint)
     if quoted is not None:

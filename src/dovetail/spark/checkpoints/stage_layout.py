@@ -74,8 +74,10 @@ class StageLayout:
 def described(
     stages: Iterable[Stage], describe: Callable[[Entry], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return stages, in the order in which they run, as JSON data. ``describe``: the function that
-    describes an input (``fingerprint.describe_input``).
+    """Return stages as JSON data, one element each in the order given. A stage has its title, its
+    fingerprint, and its stores and inputs by name.
+
+    ``describe``: the function that describes an input (``fingerprint.describe_input``).
     """
     return [
         {
@@ -122,7 +124,9 @@ def _read(store: Mapping[str, Any]) -> Store:
 
 
 def _kernel(kernel: Aggregate) -> dict[str, Any]:
-    """Return an aggregate as its class's name and its parameters, with types as JSON data."""
+    """Return an aggregate as JSON data: the ``name`` of its class and the ``parameters`` of its
+    constructor. Arrow types are Spark types as JSON data.
+    """
     untyped: Any = kernel
     parameters = {field.name: getattr(kernel, field.name) for field in fields(untyped)}
     types = {

@@ -158,7 +158,9 @@ _KNOWN: dict[tuple[str, str], Lookups] = {}
 
 
 def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
-    """Return the lookups of a checkpoint that are known under this key, else new ones."""
+    """Return the lookups of a checkpoint that are known under ``cache_key``, else new ones of
+    ``files()``. At most ``_OPEN_MAX`` stay known; those used longest ago are forgotten.
+    """
     with _LOCK:
         lookups = _KNOWN.pop(cache_key, None) or Lookups(files())
         _KNOWN[cache_key] = lookups
@@ -204,7 +206,10 @@ class Lookups:
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
         """Return the rows of ``table`` with these keys, without the kind of change of a versioned
-        one. Keys without a row give none.
+        one. Keys without a row give none; a key that is named twice counts once.
+
+        ``as_of``: the time whose versions are meant, None for the latest. Raises
+        ``ConfigurationError`` for a time before the history, or a table without one.
         """
         stage_store = stored.named(table)
         if as_of is not None:
@@ -221,8 +226,8 @@ class Lookups:
         columns: Sequence[pa.Array],
         time_us: int = END_OF_TIME,
     ) -> pa.Table:
-        """Return the store's rows with the distinct keys in ``columns``, as of ``time_us`` if it
-        keeps versions. Keys without a row give none.
+        """Return the rows of a store with the distinct keys in ``columns``, as of ``time_us`` if it
+        keeps versions. Keys without a row give none. Rows are in no particular order.
 
         If the rows are stored by another key, that key is taken from the store that has it. Raises
         ``ConfigurationError`` if no store has it.
@@ -254,8 +259,10 @@ class Lookups:
     def _found(
         self, stored: CheckpointStores, stage_store: Kept, asked: Asked, route: Ints
     ) -> pa.Table:
-        """Return the rows for ``asked``, at most one per key, from the buckets to which the hashes
-        ``route`` lead. Segments that are not at hand are fetched.
+        """Return the rows of a store for the keys in ``asked``, at most one per key, from the
+        buckets to which the hashes ``route`` lead. Keys without a row give none.
+
+        ``route``: int64, one per key of ``asked``. Segments that are not at hand are fetched.
         """
         self._followed.add((stage_store.stage.number, stage_store.name))
         tables = [store_contents.schema_of(stage_store.store).empty_table()]
@@ -287,7 +294,9 @@ class Lookups:
         return pa.concat_tables(tables)
 
     def all_rows(self, stored: CheckpointStores, stage_store: Kept) -> Iterator[pa.Table]:
-        """Yield all rows of a store, some at a time. Segments that are not at hand are fetched."""
+        """Yield all rows of a store as tables, an empty table first. Segments that are not at hand
+        are fetched.
+        """
         self._followed.add((stage_store.stage.number, stage_store.name))
         yield store_contents.schema_of(stage_store.store).empty_table()
         for label, manifest in stage_store.buckets.items():
@@ -308,7 +317,9 @@ class Lookups:
         label: int,
         segments: Sequence[Segment],
     ) -> None:
-        """Read those of a bucket's segments that are not at hand into the cache."""
+        """Read those of ``segments`` that are not at hand into the cache, from the bucket with this
+        label. If all are there, read nothing.
+        """
         assert stored.batch is not None
         missing = {s.id: s for s in segments if s.id not in self._held}
         names = dict.fromkeys(missing, label)
@@ -380,7 +391,9 @@ class Lookups:
         return after
 
     def _of_followed(self, stored: CheckpointStores) -> list[Segment]:
-        """Return all segments of the followed stores."""
+        """Return the segments, in all buckets, of the stores that a lookup has asked so far, and of
+        those that are read beside them.
+        """
         return [
             segment
             for stage_store in stored.stores

@@ -95,8 +95,8 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
 
 
 def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
-    """Return an input as a static table of its stored rows. ``stages``: those that may store it.
-    Raises ``ConfigurationError`` if none does.
+    """Return the input ``entry`` as a static table of its stored rows: of versions, each key's last
+    one. ``stages``: those that may store it. Raises ``ConfigurationError`` if none does.
     """
     names = {
         port.source.name

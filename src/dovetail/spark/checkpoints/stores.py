@@ -103,8 +103,10 @@ class CheckpointStores:
     def bare(
         cls, caller: str, files: StateFiles, bound: Mapping[str, Any], batch: int | None
     ) -> CheckpointStores:
-        """Return the description of the stores after a micro-batch, without any state. ``bound``:
-        the binding of the checkpoint.
+        """Return the description of the stores after a micro-batch, without any state.
+
+        ``files``: the checkpoint's files; ``bound``: its binding. ``batch``: the number of the
+        micro-batch, None if none is committed.
         """
         return cls(
             caller=caller,
@@ -121,8 +123,8 @@ class CheckpointStores:
 
     @property
     def tables(self) -> Mapping[str, Store]:
-        """The stores that can be read, by the names of their tables; of several stores of a table
-        the one that ``named`` returns.
+        """The stores that can be read, by the names of their tables; empty if there are none. Of
+        several stores of a table it is the one that ``named`` returns.
         """
         stages = sorted(self.stages.values(), key=lambda stage: stage.number)
         stores = [pair for stage in stages for pair in stage.stores.items()]
@@ -181,9 +183,11 @@ class CheckpointStores:
         return {topology: self.blobs(operator) for topology, (operator, _) in self._buckets.items()}
 
     def named(self, table: str, among: Callable[[Kept], bool] = lambda _: True) -> Kept:
-        """Return the store of a table or with a name; prefer an input's rows to those that wait.
+        """Return the store of a table, else the store with that name. Of several stores of a table,
+        prefer its rows to records that wait, then the first stage.
 
-        Raises ``ConfigurationError`` if there is none that can be read.
+        ``among``: the condition that the store must fulfil. Raises ``ConfigurationError`` if there
+        is none that can be read.
         """
         stores = [stage_store for stage_store in self.stores if among(stage_store)]
         readable = [
@@ -260,10 +264,11 @@ def _whole(blobs: MemoryBlobs) -> Manifest:
 def _operators(
     caller: str, files: StateFiles, batch: int | None
 ) -> tuple[list[StatefulOperator], int | None]:
-    """Return the operators with state, and the micro-batch after which they are read.
+    """Return the operators with state, and the number of the micro-batch after which they are read.
 
-    An empty list and None if nothing is stored yet. Raises ``CheckpointError`` for an unknown
-    batch.
+    ``batch``: the wanted number, None for the last committed micro-batch. Return an empty list and
+    None if nothing is stored yet. Raises ``CheckpointError`` for a number that Spark no longer or
+    not yet has.
     """
     committed = files.committed(caller)
     if committed is None:
@@ -278,8 +283,8 @@ def _operators(
 
 
 def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: datetime) -> None:
-    """Raise ``ConfigurationError`` for a time before the stored history, or a table without
-    history.
+    """Raise ``ConfigurationError`` if ``as_of`` lies before the stored history of a table, or if
+    the table is not versioned.
     """
     if stage_store.store.kind != "versions":
         raise ConfigurationError(

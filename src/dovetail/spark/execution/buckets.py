@@ -56,8 +56,11 @@ class StageWork:
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """Process one micro-batch of one bucket from its packed rows. Yield the rows that pass,
-        then the changes; nothing is processed without rows of its own.
+        """Process one micro-batch of one bucket from frames of ``PACKED`` rows. Yield the rows for
+        other stages unchanged, then the changes.
+
+        ``label``: the bucket's label; ``state``, ``handle``: its map state and its handle in Spark.
+        Without a row for this stage nothing is processed. Without rows nothing is yielded.
 
         Few rows that pass come out in one frame with the first changes: Spark takes longer for a
         frame than for what is in it.
@@ -96,11 +99,12 @@ class StageWork:
         handle: Any,
         receive_us: int = 0,
     ) -> Iterator[Rows]:
-        """Process one micro-batch of the bucket with this label and yield its changes and
+        """Process one micro-batch of the bucket with this label. Yield its changes, then its
         heartbeats.
 
-        ``state``: Spark's map state of the bucket; ``now_us``: the time of the micro-batch;
-        ``receive_us``: the time in which the pieces were taken in.
+        ``pieces``: the bucket's input, empty if only time has passed. ``state``: Spark's map state
+        of the bucket; ``handle``: Spark's handle, which sets timers. ``now_us``: the time of the
+        micro-batch; ``receive_us``: the time in which the pieces were taken in.
         """
         began_us = time_ns() // 1000 - receive_us
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
@@ -118,8 +122,8 @@ class StageWork:
 
 
 def _behind(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
-    """Yield rows of ``PACKED`` that pass and those that a stage emits, the first of these together
-    with the passing ones.
+    """Yield the ``passing`` rows of ``PACKED`` together with the first of ``emitted``, then the
+    rest of ``emitted``. Without emitted rows, yield the passing ones alone.
     """
     first = next(emitted, None)
     if first is not None:
@@ -147,7 +151,8 @@ def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
 
 
 def parted(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
-    """Return the rows of ``PACKED`` for a stage, and those for other stages.
+    """Split a frame of ``PACKED`` rows: return the rows for the stage ``stage_number``, and a table
+    of those for other stages. Both keep their order and may be empty.
 
     The columns are read as lists, since pandas takes long to make frames of a frame. A column of
     text has NaN for null from pandas 3 on.

@@ -104,7 +104,9 @@ def by_primary_key(
 
 
 def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
-    """Return a decorator for ``mapInArrow`` functions: failures name the join and its tables."""
+    """Return a decorator for ``mapInArrow`` functions. It names the fragment's join and its tables
+    in failures.
+    """
 
     def placed(function: task.BatchFunction) -> task.BatchFunction:
         def batches(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,10 +130,10 @@ def joined(
 ) -> DataFrame:
     """Return the rows that a delta join emits from its packed inputs, beside the rows that pass.
 
-    ``schema``: ``output.schema`` in the session's time zone. Counts of join keys are observed under
-    ``metric``. ``left_hits`` were in the cache and ``left_misses`` were looked up; ``left_unfit``
-    of the misses cannot be in the store. The right side has the same counts. Raises ``PlanError``
-    for a stream with ``emit="batch"``.
+    ``schema``: ``output.schema`` in the session's time zone. ``partitions``: the number of tasks.
+    Counts of join keys are observed under ``metric``. ``left_hits`` were in the cache and
+    ``left_misses`` were looked up; ``left_unfit`` of the misses cannot be in the store. The right
+    side has the same counts. Raises ``PlanError`` for a stream with ``emit="batch"``.
     """
     live, query = rows.isStreaming, uuid4().hex
     fragment, passes = step.stage.fragment, step.passes

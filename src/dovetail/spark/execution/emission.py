@@ -38,9 +38,11 @@ class Emission(ABC):
 
     @abstractmethod
     def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield the result of one bucket, known by its label, for a batch.
+        """Yield the rows in which the changes of one bucket leave for a batch, with its counts and
+        its report.
 
-        ``high_time_us``: the largest time that the batch has.
+        ``done``: what the operators made of the batch. ``bucket``: the bucket's label.
+        ``high_time_us``: the largest timestamp that the batch has.
         """
 
 
@@ -66,9 +68,12 @@ class FlatEmission(Emission):
         self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
     def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield the changes as tables. The last one ends with a row without a change that has the
-        counts and the report as JSON. That row has a table of its own where copying the last
-        changes would cost more.
+        """Yield the changes of ``done`` as tables. Without changes and without a report, yield
+        nothing.
+
+        The last table ends with a row without a change, which has the counts and the report as
+        JSON. That row has a table of its own where copying the last changes would cost more.
+        ``bucket`` and ``high_time_us`` are not used.
         """
         last = self._nothing
         for rows in _parts(done.changes):
@@ -135,8 +140,11 @@ class BlobEmission(Emission):
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``PACKED``, one per stream of changes. The last row has the counts and the
-        report, too; without changes it has them alone.
+        """Yield rows of ``PACKED``, one per stream of changes in ``done``. The last row has the
+        counts and the report, too; without changes it has them alone.
+
+        ``bucket``: the label that the rows carry. ``high_time_us`` is not used. Without changes,
+        counts and report, nothing is yielded.
         """
         tag, last = Tag(self.reader, 0, bucket, 0), None
         for rows in _parts(done.changes):
@@ -170,8 +178,11 @@ class ToBuckets(Emission):
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``PACKED``, one per bucket for each part of the changes. The last part
-        brings the counts and the report; without changes it has no rows.
+        """Yield rows of ``PACKED`` for each part of the changes in ``done``, one per bucket of the
+        reader. The last part brings the counts and the report; without changes it has no rows.
+
+        ``bucket``: the label of the bucket that emits. ``high_time_us``: the largest timestamp that
+        its input has brought.
         """
         tag = Tag(self.reader, self.number, self.labels.index(bucket), 0, high_time_us)
         last = None

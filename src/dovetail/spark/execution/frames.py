@@ -125,8 +125,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         *,
         unread: bool,
     ) -> DataFrame:
-        """Return rows of ``PACKED`` from a source that is read as these entries, in one pass.
-        ``unread``: add dead letters of its unreadable records.
+        """Return rows of ``PACKED`` from the source ``base``, read in one pass. ``readings``: the
+        inputs that read it, by the entry (the source or a view of it) that they read. ``unread``:
+        add dead letters of its unreadable records.
         """
         if len(readings) == 1:
             ((entry, edges),) = readings.items()
@@ -173,8 +174,8 @@ class Frames(Flow[DataFrame, DataFrame]):
     def _packings(
         self, step: RouteStep, readings: Sequence[InputEdge], wire: Wire, *, unread: bool = False
     ) -> list[Packing]:
-        """Return the packings of rows for their readers, and of their dead letters if these are
-        wanted.
+        """Return the packings of the rows of ``wire`` for each of ``readings``. One of dead letters
+        follows, if the step keeps them and there may be some.
 
         ``unread``: add the dead letters of records that cannot be read.
         """
@@ -208,8 +209,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         return packed
 
     def _of(self, reading: InputEdge, wire: Wire, letters: int | None) -> Iterator[Packing]:
-        """Yield the packing of a stage's input. If dead letters are wanted and the foreign key may
-        fail, also yield that of the failing rows.
+        """Yield the packing of the input ``reading``, and register its columns in ``wire``. If dead
+        letters are wanted and the foreign key may fail, also yield that of the failing rows.
 
         ``letters``: the address of dead letters, None if they are not wanted.
         """
@@ -229,7 +230,9 @@ class Frames(Flow[DataFrame, DataFrame]):
             )
 
     def partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED`` for the next stage. The stage's counts are observed metrics."""
+        """Run a stage on its packed ``inputs``. Return its changes as rows of ``PACKED``, already
+        partitioned for its only reader. The stage's counts are observed metrics.
+        """
         packed, fragment, reading = _union(inputs), step.stage.fragment, step.moves
         assert reading is not None
         assert reading.port.hash_column is not None
@@ -242,8 +245,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self.observations.of_stage(rows, step, reading.reader, reading.number)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED``: the changes of a stage that no stage reads, beside the rows
-        that pass it.
+        """Run a stage whose changes are a result and feed no other stage, on its packed ``inputs``.
+        Return its changes as rows of ``PACKED`` for that result, beside the rows that pass it.
         """
         fragment, result = step.stage.fragment, step.result
         assert result is not None
@@ -275,8 +278,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog of the step's node. If rows pass the step, they are in a column
-        beside it.
+        """Run a stage on its packed ``inputs``. Return the changelog of its node as flat rows. If
+        rows pass the step, they are in one more column, the last.
         """
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
@@ -286,8 +289,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
 
     def _stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the rows that a fragment without state emits, a delta join's or those put in
-        order, beside the rows that pass.
+        """Return the flat rows that a fragment without state makes of the ``packed`` input. It is a
+        delta join, or it puts the results of a foreign-key join in order. Rows that pass are in a
+        column beside them.
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
@@ -305,7 +309,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
     def _stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the rows that a fragment with state emits.
+        """Return the flat rows that a fragment with state makes of the ``packed`` input.
 
         Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
         Arrow types. They leave in blobs that a second step unpacks. So do the rows of a stage that
@@ -357,7 +361,8 @@ class Streaming(Frames):
 
     def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``transformWithState``, in the form of
-        ``emission``.
+        ``emission``. ``packed``: the stage's input, rows of ``PACKED``. As a side effect, count the
+        stage in ``stateful``.
         """
         self.stateful += 1
         fragment = step.stage.fragment
@@ -388,10 +393,11 @@ class Streaming(Frames):
 def packing(
     packings: Sequence[Packing], title: str, passing_index: int | None
 ) -> task.BatchFunction:
-    """Return the ``mapInArrow`` function that reads rows once and packs them for all readers.
+    """Return the ``mapInArrow`` function that reads flat rows once and packs them for all readers,
+    one of ``packings`` for each.
 
     ``passing_index``: the number of the column with passing rows, None if there is none. They come
-    out unchanged. ``title``: the place in errors.
+    out unchanged. ``title``: the text that names the input in errors.
     """
 
     @task.mapping
@@ -418,10 +424,11 @@ def packing(
 
 
 def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) -> task.BatchFunction:
-    """Return the ``mapInArrow`` function that tells a stage's buckets that their sources have
-    ended.
+    """Return the ``mapInArrow`` function that tells the buckets of the stage ``reader`` that all
+    their ``sources`` (a number) have ended.
 
-    Rows of ``PACKED`` pass unchanged. The labels are spread over ``partitions`` tasks.
+    Rows of ``PACKED`` pass unchanged. The ``labels`` of the buckets are spread over ``partitions``
+    tasks.
     """
 
     @task.mapping
@@ -445,8 +452,8 @@ def _is_flat(output: Output) -> bool:
 
 
 def unpacked(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
-    """Return the rows of blobs as flat rows of ``output``. With ``step``, rows for other steps pass
-    in a column beside them.
+    """Return the changes in the blobs of ``packed`` as flat rows in the columns of ``output``. With
+    ``step``, rows for other steps pass in a column beside them.
     """
     schema = _in_session_timezone(packed, output)
 
@@ -486,7 +493,9 @@ def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBa
 def _carried(
     labels: Sequence[int], result: int
 ) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
-    """Return a function from tables to rows of ``PACKED`` for a result, in order within a task."""
+    """Return a function from tables to rows of ``PACKED`` for the result with the address
+    ``result``, one row per table. The rows of one task have one label and keep their order.
+    """
 
     def carried(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         partition = task.partition()
@@ -500,8 +509,8 @@ def _carried(
 def _mapped(
     packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
-    """Return the rows that a function makes of packed rows. If rows pass the step, they are in a
-    column beside them.
+    """Return the flat rows, in the columns of ``output``, that ``function`` makes of packed rows.
+    If rows pass the ``step``, they are in one more column.
     """
     columns = output.columns
     if step is not None and step.passes:

@@ -30,11 +30,12 @@ _CACHES: Caches = {}
 def answered(
     frame: DataFrame, view: Lookup, law: StoreLookup, beside: Sequence[str], metric: str | None
 ) -> DataFrame:
-    """Return the results of a lookup.
+    """Return the results of the lookup ``view``: its key and value columns, then the carried
+    columns. A record has one row per answer, so it may have none.
 
     ``frame``: the ``needed`` columns of records, then ``_deleted`` and carried columns, which stay.
     Rows with a value in a column ``beside`` are no records and stay, too. Counts are observed under
-    ``metric``, if given, as in ``Answering``.
+    ``metric``, as in ``Answering``; None observes none.
     """
     keys, carried = view.key.names, frame.columns[len(law.needed) :]
     columns = StructType(

@@ -91,7 +91,9 @@ class Observations:
 
 
 def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, str | None]]:
-    """Return the counters of rows without use that are not at zero: the number, and an example.
+    """Return the counters of rows without use that are not at zero, by name: (number of rows,
+    example). The example is None if the metric has none. The result is empty if all rows were of
+    use.
 
     ``observed``: the observed metrics of a micro-batch, by name.
     """

@@ -29,10 +29,12 @@ def with_passing(columns: StructType) -> StructType:
 def letting_pass(
     function: BatchFunction, stage_number: int, schema: pa.Schema | None
 ) -> BatchFunction:
-    """Return a function that applies ``function`` to the rows for one stage and lets others pass.
+    """Return a function that applies ``function`` to the rows of ``PACKED`` for the stage
+    ``stage_number``, and lets all others pass.
 
-    ``function``: from rows of ``PACKED`` to rows of ``schema``. Other rows come out beside its
-    rows, or without a schema unchanged.
+    ``function``: from rows of ``PACKED`` to rows of ``schema``. The other rows come out in one more
+    column, beside nulls. Without a schema they come out as they are, among the rows of
+    ``function``.
     """
 
     def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -67,8 +69,8 @@ def parted(batch: pa.RecordBatch, passing_index: int) -> tuple[pa.RecordBatch, p
 
 
 def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """Yield the passing rows, in a column beside nulls of ``schema`` or unchanged for None, and
-    clear the list.
+    """Yield the passing rows in ``others``, then clear that list. Each is in one more column beside
+    nulls of ``schema``, or unchanged if that is None.
     """
     for rows in others:
         if schema is None:

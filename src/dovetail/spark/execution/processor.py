@@ -78,8 +78,9 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Process a bucket without input, because its rows have waited as long as they may. Yield
-        what it emits.
+        """Process the bucket ``key`` without input, because its rows have waited as long as they
+        may. Yield what it emits, which may be nothing. The wall-clock time is that of
+        ``timerValues``.
         """
         from dovetail.spark.execution import buckets
         from dovetail.spark.execution.emission import in_pandas

@@ -72,8 +72,11 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
 def _unwindowed(
     changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
 ) -> tuple[DataFrame, list[Column]]:
-    """Return the frame with a windowed table's columns by name, and the expressions of the node's
-    columns over it. Values are null in deleted rows.
+    """Return the changes with a windowed table's columns by name, and the expressions of the node's
+    columns over that frame. Values are null in deleted rows.
+
+    ``changes``: the stage's output. The frame also has the columns of a change, those of
+    ``Fragment.feeds`` and those in ``beside``.
     """
     inner = windowed(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)

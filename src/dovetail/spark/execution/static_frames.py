@@ -41,8 +41,9 @@ def changelog(
     """Return the changelog of a node with static inputs, as a static frame. State is in memory, and
     nothing waits at the end.
 
-    ``buckets``: None for the session's number of shuffle partitions. ``sources``: those that are
-    read in place of inputs.
+    ``emit``: ``"change"`` for every change, ``"batch"`` for the last one of each key. ``buckets``:
+    None for the session's number of shuffle partitions. ``sources``: those that are read in place
+    of inputs.
     """
     session = session_of(node)
     if buckets is None:
@@ -66,7 +67,9 @@ class Static(Frames):
     flat = False
 
     def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows of a stage with state, by ``applyInPandas``."""
+        """Return the rows of a stage with state, by ``applyInPandas``, in the form of ``emission``.
+        ``packed``: the stage's whole input, rows of ``PACKED``.
+        """
         held = [
             source_index
             for source_index, port in enumerate(step.stage.ports)
@@ -77,7 +80,9 @@ class Static(Frames):
 
 
 def _origins(port: Port) -> Iterator[Source]:
-    """Yield the sources whose rows come to a port, through all stages."""
+    """Yield the sources whose rows come to a port, through all stages before it. A source that is
+    read in several ways comes several times.
+    """
     if isinstance(port.origin, Source):
         yield port.origin
     else:
@@ -87,7 +92,8 @@ def _origins(port: Port) -> Iterator[Source]:
 
 def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Sequence[int]) -> Any:
     """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
-    Rows for other stages come out unchanged.
+    It returns the changes in the form of ``emission``, or an empty frame. Rows for other stages
+    than ``stage_number`` come out unchanged.
 
     ``held``: the inputs whose rows come after those of all others, as in a next micro-batch.
     """

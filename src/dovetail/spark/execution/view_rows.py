@@ -66,14 +66,15 @@ def viewed(
     reports: bool = False,
     observations: Observations | None = None,
 ) -> InputRows:
-    """Return the rows of a view from those of its node.
+    """Return the rows of a view from those of its node, which are in ``read``.
 
     Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
     a record without a value, has null values, and no expression is computed for it.
 
     Rows on which the view fails are left out, unless it fails the query. If it ``reports``, they
-    are counted, and stay beside the others with their dead letters in ``FAILED``. If the rows are
-    shared with other views (``LEFT_OUT``), rows that are left out stay, marked as such.
+    are counted in ``observations``, and stay beside the others with their dead letters in
+    ``FAILED``. If the rows are shared with other views (``LEFT_OUT``), rows that are left out stay,
+    marked as such.
     """
     frame, position_names, beside = _plain(read, view.node.row.names)
     carried = [*read.carried, *beside]
@@ -135,9 +136,10 @@ def checked(
     reports: bool = False,
     observations: Observations | None = None,
 ) -> InputRows:
-    """Return the rows of an expectation from those of its node, as ``viewed`` does.
+    """Return the rows of an expectation from those of its node, as ``viewed`` does. Whether rows
+    that do not meet the condition stay, is the expectation's ``on_fail``.
 
-    If it ``reports``, rows that do not meet the condition are counted.
+    If it ``reports``, rows that do not meet the condition are counted in ``observations``.
     """
     frame, position_names, beside = _plain(read, view.row.names)
     carried = [*read.carried, *beside]
@@ -160,7 +162,9 @@ def checked(
 
 def unmet_rows(frame: DataFrame, view: Expectation) -> tuple[DataFrame, Column]:
     """Return the frame, and a condition on its rows: true for those that do not meet the
-    expectation. ``_deleted`` is true or null for what meets every condition.
+    expectation. A null condition is not met. Rows whose ``_deleted`` is true or null are never
+    unmet. An expression has its result in one more column of the frame, and is unmet where it
+    fails.
     """
     met = F.col(quoted(view.expected)) if isinstance(view.expected, str) else view.expected
     there = ~F.coalesce(F.col(DELETED), F.lit(True))
@@ -199,9 +203,11 @@ def _with_letter(frame: DataFrame, letter: Column) -> DataFrame:
 def looked_up(
     view: Lookup, read: InputRows, *, observations: Observations | None = None
 ) -> InputRows:
-    """Return a stream's records with the rows that a store has for them.
+    """Return the stream's records in ``read``, each beside every row that a store has for it. A
+    record without a row is kept with nulls or left out, as the view's ``how`` says. A record
+    without a value is left out.
 
-    ``observations``: takes the counts of requests, if given. A record without a value is left out.
+    ``observations``: takes the counts of requests; None counts none.
     """
     law = store_lookup(view)
     frame, position_names, beside = _plain(read, law.needed)
@@ -214,8 +220,8 @@ def looked_up(
 
 
 def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
-    """Return a frame of the columns ``names``, with ``_timestamp``, ``_deleted``, the positions and
-    what is carried along.
+    """Return the rows of ``read`` as a frame of the columns ``names``, with ``_timestamp``,
+    ``_deleted``, the positions and what is carried along.
 
     Also return the names of the columns that order the rows, and of those with something in place
     of rows, which count as deleted.
@@ -249,10 +255,12 @@ def are_there(beside: Sequence[str]) -> list[Column]:
 def _attempted(
     frame: DataFrame, view: View, beside: Sequence[str]
 ) -> tuple[DataFrame, dict[int, Column], list[Column]]:
-    """Return the frame with each expression's result in a column of its own, null where it fails.
+    """Return the frame with the result of each expression of ``view`` in a column of its own, null
+    where it fails.
 
     Also return these columns by the expression's number: 0 for the condition, from 1 on for
     columns. Third, return each expression's problem as text, null where it does not fail.
+    ``beside``: the columns with something in place of rows, for which no key is computed.
     """
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
     absent = reduce(Column.__or__, are_there(beside), F.lit(False))

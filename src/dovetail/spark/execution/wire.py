@@ -198,7 +198,9 @@ class Shared:
         self._width = 0
 
     def read(self, entry: Entry, *, reported: int, observations: Observations | None) -> InputRows:
-        """Return the source, or a view of it, read as in ``read_of``."""
+        """Return the shared source, or the view ``entry`` of it. The result and the other arguments
+        are as in ``read_of``. It also has the mark ``LEFT_OUT``.
+        """
         name_pairs = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
             *self._held,
@@ -295,11 +297,11 @@ def _as_viewed(
 def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
 ) -> tuple[DataFrame, list[Column], Column]:
-    """Return the frame with the foreign key in a struct column ``name``, the key's parts, and a
-    condition that it fails.
+    """Return the frame with the foreign key in a struct column ``name``, the columns of the key's
+    parts, and a condition: computing the key fails.
 
-    It never fails on a tombstone, which has no foreign key. ``deleted``: None if there are no
-    tombstones.
+    ``items``: the parts, names of columns or expressions. The key never fails on a tombstone, which
+    has no foreign key. ``deleted``: None if there are no tombstones.
     """
     key = attempted(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()
@@ -316,8 +318,8 @@ def _any_null(columns: list[Column]) -> Column:
 
 
 def _canonical(column: Column, type_: DataType) -> Column:
-    """Return a key in which equal values have equal bits: one NaN and no negative zero, at any
-    depth.
+    """Return a key column in which equal values have equal bits: one NaN and no negative zero, at
+    any depth. Null stays null. ``type_``: the type of ``column``.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         zero = F.lit(0.0).cast(type_)

@@ -91,7 +91,11 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
 def _uses(
     origins: Iterable[Origin], places: dict[Source, tuple[Dataset, ...]], namespace: str
 ) -> tuple[ColumnUse, ...]:
-    """Return the origins with their datasets in place of inputs, in a fixed order."""
+    """Return the origins of a column as datasets with their columns and uses, in a fixed order. An
+    input of several datasets gives one element for each.
+
+    ``places``: the datasets of each source. ``namespace``: that of lookup stores.
+    """
     return tuple(
         ColumnUse(dataset, origin.column, origin.use)
         for origin in sorted(origins, key=_order)
@@ -119,7 +123,9 @@ def _read(source: Source, namespace: str) -> tuple[Dataset, ...]:
 
 
 def _of_leaf(leaf: SparkSource) -> list[Dataset]:
-    """Return the datasets of one of Spark's sources; none if its kind is not known."""
+    """Return the datasets of ``leaf``, one of Spark's sources: its topics or its folder; an empty
+    list if its kind is not known.
+    """
     if leaf.format == "kafka":
         servers = leaf.options.get("kafka.bootstrap.servers", "")
         names = leaf.options.get("subscribe") or leaf.options.get("subscribepattern", "")

@@ -40,8 +40,8 @@ class RunOfQuery:
     """The version of this library."""
 
     def event(self, state: State, rows: Mapping[str, int], failure: str | None = None) -> RunEvent:
-        """Return an event. ``rows``: the rows read since the last event, by input. ``failure``: the
-        message of the failure, if any.
+        """Return an event of the present time. ``state``: the state of the run. ``rows``: the rows
+        read since the last event, by input. ``failure``: the message of the failure, None for none.
         """
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import (

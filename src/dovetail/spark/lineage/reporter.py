@@ -95,7 +95,10 @@ class Lineage:
             self._rows.update({input_.name: input_.rows for input_ in progress.inputs})
 
     def _emit(self, state: State, failure: BaseException | None = None) -> None:
-        """Send an event. A failing transport is logged, and the query goes on."""
+        """Send an event of this state, with the rows read since the last one, and reset these.
+        ``failure``: the query's, None for none. A failing transport is logged, and the query goes
+        on.
+        """
         message = None if failure is None else str(failure).strip()
         event = self._run.event(state, self._rows, message)
         self._rows = Counter()

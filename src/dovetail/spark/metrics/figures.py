@@ -111,7 +111,9 @@ class MetricValues:
 
 
 def _counted(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
-    """Yield a counter, its labels and what a micro-batch adds to it."""
+    """Yield (metric, labels, increment) for each counter that a micro-batch adds to. Labels are the
+    values of the metric's label names, in their order.
+    """
     yield "batches", (), 1
     for phase, ms in progress.phases_ms.items():
         yield "phase_seconds", (phase,), ms / 1000
@@ -142,7 +144,9 @@ def _counted(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
 
 
 def _measured(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
-    """Yield a gauge, its labels and its value after a micro-batch."""
+    """Yield (metric, labels, value) for each gauge after a micro-batch. An input that Spark tells
+    no lag of has none.
+    """
     yield "batch_seconds", (), progress.total_ms / 1000
     for input_ in progress.inputs:
         name = input_.name or input_.source

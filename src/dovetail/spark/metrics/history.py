@@ -170,8 +170,10 @@ def recorded(path: Path) -> list[Progress]:
 
 
 def recorded_after(path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
-    """Return the last ``limit`` recorded micro-batches behind ``number``, the oldest first: their
-    numbers in the file, and their figures as JSON. Raises ``ConfigurationError`` as ``recorded``.
+    """Return the micro-batches that the file ``path`` has after ``number``, exclusive: (number in
+    the file, figures as JSON), the oldest first. Of more than ``limit``, return the last ones; None
+    returns all. The list is empty if there are none. Raises ``ConfigurationError`` for a missing or
+    another file.
     """
     if not FilePath(path).is_file():
         raise ConfigurationError("recorded", f"{path} is not there", "Give a file of record()")
@@ -183,7 +185,9 @@ def recorded_after(path: str, number: int, limit: int | None) -> list[tuple[int,
 
 @contextmanager
 def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    """Open the file, and commit at the end. Raises ``ConfigurationError`` for another file."""
+    """Open the SQLite file ``path``, created if missing, and commit at the end of the block. Raises
+    ``ConfigurationError`` for another file, and for any failure of SQLite in the block.
+    """
     try:
         with closing(sqlite3.connect(path, timeout=30)) as file, file:
             (version,) = file.execute("PRAGMA user_version").fetchone()
@@ -199,7 +203,9 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def as_json(progress: Progress) -> dict[str, Any]:
-    """Return a micro-batch's figures as JSON data; times are ISO texts."""
+    """Return a micro-batch's figures as JSON data, by the fields of ``Progress``; times are ISO
+    texts.
+    """
     figures = asdict(progress)
     figures["started"] = progress.started.isoformat()
     for stage in figures["stages"]:

@@ -63,7 +63,9 @@ class Instruments:
 
 
 def _declare(meter: Any, exported: list[MetricValues]) -> None:
-    """Make an instrument for each metric, which observes all ``exported`` queries."""
+    """Make an instrument of ``meter`` for each metric. It observes all queries in ``exported``,
+    also those added later.
+    """
     kinds = {
         **dict.fromkeys(COUNTERS, meter.create_observable_counter),
         **dict.fromkeys(GAUGES, meter.create_observable_gauge),
@@ -76,7 +78,9 @@ def _declare(meter: Any, exported: list[MetricValues]) -> None:
 def _observed(
     exported: list[MetricValues], name: str, labels: tuple[str, ...], *_: Any
 ) -> Iterator[Any]:
-    """Yield the values of a metric, for each query and its labels."""
+    """Yield an observation for each query in ``exported`` and each combination of label values of
+    the metric ``name``. ``labels``: the names of these labels.
+    """
     from opentelemetry.metrics import Observation
 
     for figures in [*exported]:

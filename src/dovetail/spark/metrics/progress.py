@@ -410,7 +410,9 @@ class ProgressFollower:
 
 
 def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
-    """Return Spark's progress as dovetail's. Figures that Spark does not tell are 0."""
+    """Return Spark's progress of a micro-batch as a ``Progress``. ``parts``: the query's inputs and
+    stages. Figures that Spark does not tell are 0.
+    """
     durations = spark_progress.durationMs
     phases: dict[str, int] = {}
     for name, phase in PHASES.items():
@@ -444,8 +446,10 @@ def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
 
 
 def _steps(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
-    """Return the times of the steps of the phase ``work``. ``end_ms``: the end of the phase, from
-    the start of the micro-batch.
+    """Return the milliseconds of each step of the phase ``work``, by step. A step is the sum over
+    all ``stages``. ``"sink"`` is missing if no stage has told its end.
+
+    ``end_ms``: the end of the phase, from the start of the micro-batch.
     """
     steps = {
         "read": sum(stage.read_ms for stage in stages),
@@ -469,8 +473,10 @@ def _inputs(
     stages: Sequence[StageProgress],
     ended: datetime,
 ) -> Iterator[InputProgress]:
-    """Yield the figures of each source. Names are missing if Spark lists other sources than the
-    plan has. ``ended``: the end of the micro-batch.
+    """Yield the figures of each of Spark's sources, in its order. Names are empty if Spark lists
+    other sources than ``parts`` has. The lag is None for an input without stream time.
+
+    ``stages``: their figures, with stream times. ``ended``: the end of the micro-batch.
     """
     sources = spark_progress.sources
     known = len(parts.inputs) == len(sources)
@@ -492,7 +498,7 @@ def _inputs(
 
 
 def _numbers(metrics: Mapping[str, str]) -> dict[str, float]:
-    """Return a source's metrics that are numbers."""
+    """Return those of a source's metrics that are numbers, by name; empty if none is."""
     numbers = {}
     for name, text in metrics.items():
         with suppress(TypeError, ValueError):
@@ -506,8 +512,10 @@ def _stages(
     observed: Mapping[str, Any],
     started: datetime,
 ) -> Iterator[StageProgress]:
-    """Yield the figures of each stage, those nearest to the sink first. Figures of the state are 0
-    if Spark lists other operators than the plan has.
+    """Yield the figures of each stage in ``parts``, those nearest to the sink first. Figures of the
+    state are 0 if Spark lists other operators than the plan has.
+
+    ``observed``: the observed metrics by name. ``started``: the start of the micro-batch.
     """
     operators = [
         operator
@@ -532,7 +540,9 @@ def _stages(
 
 
 def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -> StageProgress:
-    """Return a stage's figures that its buckets have reported, without those of its state."""
+    """Return a stage's figures from the ``reports`` of its buckets, without those of Spark's state
+    store. Without reports all figures are 0. ``started``: the start of the micro-batch.
+    """
     if not reports:
         return StageProgress(part.number, part.title)
     names = distinct_names(part.inputs)
@@ -588,7 +598,9 @@ def _time(text: str) -> datetime:
 
 
 def _lines(progress: Progress) -> Iterator[str]:
-    """Yield a micro-batch's figures as lines: itself, its inputs, its stages, and unused rows."""
+    """Yield a micro-batch's figures as lines of text: the micro-batch, then each input, each stage
+    with its details, and each counter of unused rows.
+    """
     phases = ", ".join(f"{phase} {ms}" for phase, ms in progress.phases_ms.items())
     began = progress.started.strftime("%Y-%m-%d %H:%M:%S")
     yield f"micro-batch {progress.batch} of {began}: {progress.total_ms} ms ({phases})"

@@ -15,7 +15,9 @@ Port: TypeAlias = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n
 
 @contextmanager
 def binding(operator: str, host: str, port: int) -> Iterator[None]:
-    """Turn the block's ``OSError`` into a ``ConfigurationError``: the port cannot be bound."""
+    """Turn an ``OSError`` of the block into a ``ConfigurationError``, which names ``host`` and
+    ``port``: they cannot be bound.
+    """
     try:
         yield
     except OSError as error:

@@ -92,7 +92,7 @@ def positions(
     stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
     """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
-    one.
+    one. ``nodes``: the results of the plan.
 
     Also return (folder number in the old query, in the new one) for each source that goes on.
     Raises ``CheckpointError`` for sources whose positions contradict each other.

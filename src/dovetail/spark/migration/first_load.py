@@ -82,7 +82,9 @@ def held_back(session: SparkSession, checkpoint: str, nodes: Sequence[Node]) -> 
 
 
 def _empty(session: SparkSession, path: str, source: Source) -> Source:
-    """Return a source over as many of Spark's streaming sources, none of which has rows."""
+    """Return the source over as many of Spark's streaming sources as it has, all of them without
+    rows. ``path``: an empty folder of Parquet files.
+    """
     assert source.frame is not None
     leaves = streaming_leaves(source.frame)
 
@@ -105,7 +107,9 @@ def held_in_words(nodes: Sequence[Node]) -> str:
 
 
 def finish(run: StartRequest) -> dict[str, Any] | None:
-    """Note that all tables are loaded. Return the binding that holds from then on."""
+    """Note in the binding that all tables are loaded. Return the binding that holds from then on;
+    None if the checkpoint has not begun, as Spark has read nothing.
+    """
     bound = run.file.read(run.title)
     if bound is None:  # Spark has read nothing, and written nothing
         return None

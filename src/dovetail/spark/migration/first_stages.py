@@ -52,8 +52,8 @@ class FirstStages(Streaming):
         return changelog.unionByName(self._result(step.stage), allowMissingColumns=True)
 
     def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED`` as in any query. For a carried stage, the rows of its result
-        follow.
+        """Return rows of ``PACKED`` as in any query, from the packed ``inputs``. For a carried
+        stage, the rows of its result follow.
         """
         packed = super().emitted(step, inputs)
         if step.stage not in self.results:

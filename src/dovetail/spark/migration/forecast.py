@@ -32,7 +32,10 @@ class Step(NamedTuple):
 def forecast(
     stored: CheckpointStores, plan: Plan, carried: CarriedOver, begins: Sequence[str], cores: int
 ) -> Iterator[Step]:
-    """Yield the beginning of each stage. ``begins``: the ways in words, by stage. ``cores``: the
+    """Yield a step for each stage, in order: its number, how it begins, its rows, and the estimated
+    seconds. A stage that begins empty has 0 rows.
+
+    ``carried``: what is carried over. ``begins``: the beginnings in words, by stage. ``cores``: the
     number of tasks that run at the same time.
     """
     carried_stages = carried.stages_of(plan)

@@ -85,7 +85,9 @@ def copy_sources(
 
 
 def _paths(files: Files, root: str, batch: int) -> Iterator[str]:
-    """Yield the paths of the files that say all of a query after a micro-batch."""
+    """Yield the paths, relative to the checkpoint ``root``, of all files that a query needs to go
+    on after micro-batch ``batch``.
+    """
     yield from (NAME, f"offsets/{batch}", f"commits/{batch}")
     yield from _below(files, root, "sources")
     for operator in operators(files, root):
@@ -103,8 +105,8 @@ def _paths(files: Files, root: str, batch: int) -> Iterator[str]:
 
 
 def _below(files: Files, root: str, folder: str) -> Iterator[str]:
-    """Yield the paths of all files in a folder, at any depth, but for those that are not yet
-    complete.
+    """Yield the paths, relative to ``root``, of all files in ``folder`` at any depth. Files whose
+    names begin with a dot are not yet complete and are left out. A missing folder yields none.
     """
     for name in files.names(f"{root}/{folder}"):
         if name.startswith("."):
@@ -117,7 +119,9 @@ def _below(files: Files, root: str, folder: str) -> Iterator[str]:
 
 
 def _copy(files: Files, path: str, to: str) -> None:
-    """Copy a file, unless it is removed meanwhile."""
+    """Copy the file ``path`` to ``to``. Do nothing if it is gone. Raises Spark's error if it is
+    there and cannot be copied.
+    """
     try:
         files.copy(path, to)
     except (Py4JError, PySparkException):

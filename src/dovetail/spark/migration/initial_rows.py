@@ -94,7 +94,7 @@ def of_stores(
     results: bool,
 ) -> RowFrames:
     """Return the rows from another checkpoint for the stages that are not carried over, static
-    tables included.
+    tables included. ``nodes``: the results of the plan.
 
     ``results``: True if the rows of results are wanted. Raises ``CheckpointError`` for a stage that
     needs what the checkpoint does not have.
@@ -123,8 +123,8 @@ def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry
 
 
 def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames) -> InitialRows:
-    """Write the initial rows to files, and return which file is whose. Inputs without rows get
-    empty ones.
+    """Write the initial rows ``frames`` to files below ``checkpoint``. Return which file is read by
+    which input or result. Inputs without rows get empty files.
     """
     rows = frames.inputs
     parts_read = [
@@ -147,9 +147,11 @@ def rows_of(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
 ) -> dict[Entry, DataFrame]:
     """Return the initial rows by table, static ones included: key, values and ``_timestamp``.
+    Tables without initial rows are absent.
 
-    ``operator``: the call. Raises ``PlanError`` for frames that do not fit the tables, and for
-    unknown names.
+    ``operator``: the call; ``nodes``: the results. ``initial``: frames by the table's name. Raises
+    ``PlanError`` for frames that do not fit the tables, for unknown names, and for joins without
+    state.
     """
     for node in nodes:
         if any(part.eventual for part in node.walk()):

@@ -46,9 +46,11 @@ def copy_of(checkpoint: str) -> str:
 
 
 def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
-    """Write rows to a folder each, named by their number, in place of former files.
+    """Write each frame of ``rows`` to a folder of its own below ``checkpoint``, named by its number
+    from 0. Former files are removed.
 
-    Rows have ``_timestamp``, by which they are ordered, and ``_change`` if some are deletes.
+    Rows have ``_timestamp``, by which they are ordered. They have ``_change`` if some are deletes;
+    else all are upserts.
     """
     for folder in (f"{checkpoint.rstrip('/')}/{FOLDER}/rows", folder_of(checkpoint)):
         files_of(session).clear(folder)
@@ -124,8 +126,9 @@ def empty(session: SparkSession, entry: Entry) -> DataFrame:
 def unchanging(
     session: SparkSession, checkpoint: str, sources: Sequence[Source]
 ) -> dict[Entry, Source]:
-    """Return for each static table the source that a begun query reads: a folder of one empty file.
-    Without static tables nothing is written.
+    """Return for each static table in ``sources`` the source that a begun query reads: a folder of
+    one empty file below ``checkpoint``. Without static tables return an empty mapping and write
+    nothing.
     """
     static = [source for source in sources if source.static]
     if not static:

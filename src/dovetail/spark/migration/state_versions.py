@@ -35,8 +35,9 @@ def descriptions(files: Files, root: str) -> Iterator[str]:
 
 
 def versions(files: Files, folder: str) -> dict[int, list[str]]:
-    """Return the names of the files of a partition's state, by the number of micro-batches before
-    them. Other files are left out.
+    """Return the names of the files in a partition's state ``folder``, by version: the number of
+    micro-batches up to and including the file's own. Other files are left out. A missing folder
+    gives an empty mapping.
     """
     names_by_version: dict[int, list[str]] = {}
     for name in files.names(folder):

@@ -114,8 +114,8 @@ def _rows_by_stage(
 
 
 def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
-    """Return the stages that store something, are in ``ends`` or feed such a stage, in the order of
-    the plan.
+    """Return the stages that store something, are in ``ends`` or feed another stage, in the order
+    of the plan. The list may be empty.
     """
     stages = list[Stage]()
     for stage in reversed(plan.stages):
@@ -150,8 +150,8 @@ def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
 
 
 def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
-    """Return what the new stores keep of an input's rows, in words (``Store.holds``). It is empty
-    if a store keeps all of them.
+    """Return what the new stores keep of the rows of the inputs ``ports``, in words
+    (``Store.holds``). It is empty if a store keeps all of them.
     """
     nodes = {
         (stage.node, port.source.name)
@@ -175,11 +175,11 @@ def _rows(
     ports: Sequence[Port],
     enough: Collection[str],
 ) -> tuple[Entry, DataFrame]:
-    """Return the stored rows of an input or, if none fit, of a node below its views, after the
-    entry that they are of.
+    """Return the stored rows of the input ``entry`` or, if none fit, of a node below its views,
+    after the entry that they are of.
 
-    ``enough``: the descriptions of partial stores that suffice. Raises ``CheckpointError`` if no
-    store fits.
+    ``ports``: all inputs that read the entry. ``enough``: the descriptions of partial stores that
+    suffice. Raises ``CheckpointError`` if no store fits.
     """
     problems = [f"has no rows of {entry.name}"]
     for part in parts_of(entry):
@@ -201,8 +201,8 @@ def _rows(
 
 
 def _needed(port: Port) -> set[str]:
-    """Return the names of the columns without which a stage cannot begin: those that it reads by
-    name, or all if it computes.
+    """Return the names of the columns without which a stage cannot begin on the input ``port``:
+    those that it reads by name, or all if it computes a foreign key.
     """
     input_ = port.input
     assert input_ is not None
@@ -213,7 +213,8 @@ def _needed(port: Port) -> set[str]:
 
 
 def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
-    """Return the stores with an input's rows, the best first.
+    """Return the old stores with the rows of ``part``, the best first; an empty list if there are
+    none. ``wanted``: the identity of ``part``.
 
     Those with most of its columns come first, then for a versioned table those with history.
     """
@@ -238,7 +239,7 @@ def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) ->
 
 
 def _refuse_waiting(stored: CheckpointStores, old_store: _Found) -> None:
-    """Raise ``CheckpointError`` for a table of which some rows wait for another input."""
+    """Raise ``CheckpointError`` if rows of the table in ``old_store`` wait for another input."""
     topology = None if old_store.kept is None else old_store.kept.stage.topology
     for stage_store in stored.stores:
         waits = stage_store.store.kind == "queue" and stage_store.store.of == old_store.store.of
@@ -251,8 +252,9 @@ def _refuse_waiting(stored: CheckpointStores, old_store: _Found) -> None:
 
 
 def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
-    """Return why a store's columns do not fit an input, in words, or None if they do. Columns that
-    are new and no key may be missing; types may be wider.
+    """Return why the columns of ``old_store`` do not fit the input ``part``, in words, or None if
+    they do. Types may be wider. A column may be missing if it is not ``needed``, or if it is new
+    and no key.
     """
     stored = spark_schema(store_contents.schema_of(old_store.store))
     old_columns = {name for name, _ in _columns(old_store.then)}
@@ -274,8 +276,9 @@ def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
 
 
 def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFrame:
-    """Return a store's rows with an input's columns and types, then ``_timestamp`` and ``_change``
-    if it has them. Columns that it lacks are null.
+    """Return the rows of ``old_store`` with the columns and types of ``part``, then ``_timestamp``
+    and ``_change`` if it has them. Columns that it lacks are null. Before anything is stored the
+    frame is empty.
     """
     if old_store.kept is None:
         return row_files.empty(stored.spark, part)

@@ -50,8 +50,8 @@ def _is_wider(was: DataType, is_: DataType) -> bool:
 
 
 def widened(column: Column, was: DataType, is_: DataType) -> Column:
-    """Return a value in a wider type (``widens``). Nulls stay null, and fields that ``was`` lacks
-    become null.
+    """Return ``column`` of the type ``was`` in the wider type ``is_`` (``widens``). Nulls stay
+    null. Fields that ``was`` lacks become null, those that ``is_`` lacks are left out.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (

@@ -53,10 +53,10 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
 
 
 def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> bool:
-    """Say whether the last micro-batch is planned and not done.
+    """Return True if the last micro-batch of the query with this binding is planned and not done.
 
-    ``asked``: whether the call is to close the query. Raises ``CheckpointError`` for a planned end
-    that is not asked for, and for one that is done.
+    ``asked``: True if the call has ``close_at_end=True``. Raises ``CheckpointError`` for a planned
+    end that is not asked for, and for one that is done.
     """
     refuse_ended(run.session, run.checkpoint, bound, run.title)
     planned = _closing_batch(run.session, run.checkpoint, bound) is not None
@@ -81,8 +81,8 @@ def plan_end(run: StartRequest) -> bool:
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
-    """Return the number of the micro-batch that ends the input, or None if it is not planned, or no
-    longer the last one.
+    """Return the number of the micro-batch that ends the input of a ``checkpoint``. Return None if
+    no end is planned, or if it is not the last planned micro-batch. ``bound``: the binding.
     """
     if CLOSING not in bound:
         return None

@@ -192,11 +192,11 @@ def _has_letters(run: StartRequest) -> bool:
 
 
 def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the first micro-batch if it is not done, and remove the initial rows. Return the binding
-    that holds from then on, which is written.
+    """Run the first micro-batch if it is not done, and remove the initial rows. Write the binding
+    that holds from then on, and return it.
 
-    Raises ``CheckpointError`` if the query is not that of the binding, and the failure of the
-    micro-batch.
+    ``bound``: the binding that ``prepared`` wrote. Raises ``CheckpointError`` if the query is not
+    that of the binding, and the failure of the micro-batch.
     """
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_unfit(bound, run.nodes, run.title, asked)
@@ -217,8 +217,8 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
-    """Return for each stage its number (from 1), its node's name, and the way in which it
-    begins.
+    """Return (number from 1, name of its node, beginning in words) for each stage, in the order in
+    which they run. ``bound``: a binding that ``prepared`` wrote.
     """
     stages = run.plan(bound["buckets"]).stages
     begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
@@ -301,7 +301,9 @@ def _written(run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool
 def _bind(
     run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the binding of a new checkpoint and return it."""
+    """Write the binding of a new checkpoint and return it. ``partitions``: the number of tasks of
+    each stage; ``more``: further entries of the binding.
+    """
     timed = {} if run.idle is None else {TIMED: True}
     bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
     with reaching(run.operator, "checkpoint=", run.checkpoint):
@@ -310,8 +312,8 @@ def _bind(
 
 
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
-    """Run the first micro-batch to its end as a query without sinks, with the folder of initial
-    rows as its checkpoint.
+    """Run the first micro-batch to its end as a query without sinks. Its checkpoint is the folder
+    of initial rows, from which the real query takes the state. ``partitions``: the number of tasks.
     """
     folder = row_files.folder_of(run.checkpoint)
     separate_run = replace(run, outcomes=(), checkpoint=folder)
@@ -323,8 +325,8 @@ def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: First
 def _stages(
     run: StartRequest, plan: Plan, partitions: int, first: FirstBatch, *, timed: bool
 ) -> FirstStages:
-    """Return the stages of the first micro-batch, which read the files of initial rows. ``timed``:
-    stages may be called again by the clock.
+    """Return the stages of the first micro-batch, which read the files of initial rows.
+    ``partitions``: the number of tasks of each. ``timed``: stages may be called again by the clock.
     """
     session, inputs = run.session, first.rows.inputs_of(plan)
     results = enumerate(first.rows.results_of(plan), start=len(inputs))
@@ -351,8 +353,10 @@ def completed(
     trigger: Mapping[str, Any] = ALL,
     doing: str = "initial rows are joined",
 ) -> None:
-    """Run a query of the stages to its end. Raises its failure. ``used``: further settings.
-    ``doing``: what it does, in words.
+    """Run a query of ``stages`` to its end, with a progress bar. Raises its failure.
+
+    ``used``: Spark settings beside those of all queries. ``trigger``: as Spark takes it, by default
+    all that is there. ``doing``: the text of the bar.
     """
     used = {**settings(stages.partitions), **run.file.settings(), **used}
     used |= TO_END if has_timers(plan, timed=stages.timed) else {}
@@ -366,7 +370,9 @@ def completed(
 
 
 def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
-    """Rewrite the checkpoint as if it had read its sources up to where the query goes on."""
+    """Rewrite the last offsets of the checkpoint, so that it has read its sources up to the offsets
+    in ``carried``. Copy what Spark has noted of these sources from the other checkpoint.
+    """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"))
     text = files.text(f"{root}/offsets/{last}")

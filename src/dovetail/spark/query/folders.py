@@ -161,10 +161,11 @@ def _last(run: StartRequest) -> int:
 
 
 def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
-    """Return the folders whose files the query reads, for a binding.
+    """Return the full paths of the folders whose files the query reads, in order; none if it reads
+    no files.
 
-    Raises ``CheckpointError`` if files are read from another folder than before: Spark cannot go on
-    there.
+    ``bound``: the binding with the folders read before, None for a new checkpoint. Raises
+    ``CheckpointError`` if files are read from another folder than before: Spark cannot go on there.
     """
     files = files_of(run.session)
     folders = {
@@ -227,7 +228,7 @@ def _span(session: SparkSession, folder: str) -> timedelta:
 
 def _times(folder: str) -> Iterator[float]:
     """Yield the modification times of a local folder's files at any depth, in epoch seconds. The
-    folder may be a pattern; hidden files are left out.
+    folder may be a pattern; hidden files are left out. A folder that cannot be read yields none.
     """
     for path in glob(folder):  # noqa: PTH207 -- the pattern may be absolute
         if Path(path).is_file():

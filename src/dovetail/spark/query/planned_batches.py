@@ -30,8 +30,9 @@ def is_planned(session: SparkSession, checkpoint: str) -> bool:
 def plan_batch(
     session: SparkSession, checkpoint: str, *marks: str, to: Sequence[str | None] | None = None
 ) -> bool:
-    """Plan a micro-batch, with marks in its settings, and return True. Return False and do nothing
-    if no micro-batch was begun, or if the last one is not complete, or if it ends at ``to``.
+    """Plan the next micro-batch of ``checkpoint``, with ``marks`` in its settings, and return True.
+    Return False and do nothing if no micro-batch was begun, or if the last one is not complete, or
+    if it ends at ``to``.
 
     ``to``: the offset of each of Spark's sources up to which the micro-batch reads, None for a
     source that has brought nothing; without it, it reads nothing new.

@@ -121,7 +121,9 @@ def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> Dat
 
 
 def _records(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
-    """Return the records of a stream that nothing is computed of, except by views."""
+    """Return the records of the stream ``entry``, a source or a view of one: its columns, then
+    ``_change`` and ``_timestamp``. ``sources``: the static sources in place of streaming ones.
+    """
     read = read_of(static_frames.Static([0], 1, sources=sources).in_place(entry), None)
     deleted = F.lit(False) if read.deleted is None else read.deleted
     return read.frame.select(
@@ -153,7 +155,9 @@ class _Input:
 
     @property
     def columns(self) -> DataFrame:
-        """The row, the roles of a source under names of their own, and the file's place."""
+        """The row, the columns of the source's roles (time, delete, order) under names of their
+        own, and the row's file. Rows of other sources have no file.
+        """
         source = self.source
         assert source.frame is not None
         assert source.timestamp is not None
@@ -180,7 +184,9 @@ class _Input:
             self.query = writer.option("checkpointLocation", place).start()
 
     def _take(self, batch: DataFrame, _: int) -> None:
-        """Keep the rows of a micro-batch that are still wanted, and one more."""
+        """Keep the rows of a micro-batch that are still wanted, and one more, which shows that
+        there are more. Set ``ended`` once there are enough.
+        """
         if not self.ended.is_set():
             wanted = self.limit + 1 - sum(rows.num_rows for rows in self.batches)
             self.batches.append(batch.limit(wanted).toArrow())
@@ -189,9 +195,11 @@ class _Input:
             self.ended.set()
 
     def wait(self, until: float, timeout_s: float) -> None:
-        """Wait until enough rows are there, all are read or the time is over.
+        """Wait until enough rows are there, all are read or the time is over. Set ``cut`` to True
+        if there may be more rows.
 
-        Raises ``ConfigurationError`` if the query fails, or if it did not even begin to read.
+        ``until``: the end in seconds of ``time.monotonic``; ``timeout_s``: the limit as errors name
+        it. Raises ``ConfigurationError`` if the query fails, or if it did not even begin to read.
         """
         query = self.query
         assert query is not None
@@ -239,7 +247,10 @@ def _named(name: str, role: Column | None) -> Column | None:
 
 
 def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Input]:
-    """Return the first rows of streaming sources, which are read at the same time."""
+    """Read the first rows of streaming ``sources`` at the same time, for at most ``timeout_s``
+    seconds. Return an input for each, in the same order, with its rows. ``limit``: the most rows of
+    each.
+    """
     inputs = [_Input(source, limit) for source in sources]
     until = time.monotonic() + timeout_s
     with TemporaryDirectory(prefix="dovetail-preview-", ignore_cleanup_errors=True) as folder:
@@ -255,8 +266,8 @@ def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Inpu
 
 
 def _collected(session: SparkSession, frame: DataFrame, name: str, timeout_s: float) -> pa.Table:
-    """Return the rows of a static frame. Raises ``ConfigurationError`` if the job takes too long,
-    and the job's own error if it fails.
+    """Return the rows of a static frame. Raises ``ConfigurationError`` that names ``name`` after
+    ``timeout_s`` seconds, and the job's own error if it fails.
     """
     tag, outcome = f"dovetail-preview-{uuid4().hex}", list[Any]()
 

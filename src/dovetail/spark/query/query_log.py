@@ -71,7 +71,9 @@ class _Logged:
     """The time of the last such line, or of the start."""
 
     def sum_up(self, rows: int, duration_s: float) -> None:
-        """Add a micro-batch, and log all since the last line once it is time."""
+        """Add a micro-batch with its number of rows and its duration. Log the sums since the last
+        line and reset them, if the interval of such lines is over.
+        """
         self.has_read = True
         self.batches, self.rows = self.batches + 1, self.rows + rows
         self.longest_s = max(self.longest_s, duration_s)
@@ -118,7 +120,9 @@ def beginning(bound: Mapping[str, Any] | None) -> str:
 
 
 def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
-    """Log the start of a query, and see to the lines of its progress."""
+    """Log the start of a query, and have its progress logged from now on. ``begins``: what it
+    begins with, in words. On Spark Connect only the start is logged.
+    """
     sinks = [sink for outcome in run.outcomes for sink in outcome.sinks]
     LOG.info(
         "%s: query %s started. Inputs: %s. Sinks: %s. Checkpoint: %s; %s.",

@@ -263,8 +263,9 @@ class _End:
     """The views that are applied last, the innermost first."""
 
     def rows(self, batch_rows: DataFrame, batch_id: int) -> DataFrame:
-        """Return the result's changelog of a micro-batch, with a key's changes in order.
-        ``batch_rows``: the packed rows of all results.
+        """Return the result's changelog of micro-batch ``batch_id``, with a key's changes in order.
+        ``batch_rows``: the packed rows of all results. The frame has no rows if the result has no
+        changes.
         """
         result_rows = batch_rows.where(F.col("reader") == self.number)
         rows = unpacked(result_rows.sortWithinPartitions("partition", "number"), self.output)
@@ -308,8 +309,11 @@ def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
 def writer(
     rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
 ) -> DataStreamWriter:
-    """Return the writer of a query that emits ``rows``, the union of all results. It computes each
-    micro-batch fully before any sink writes.
+    """Return the writer of a query that emits ``rows``, the union of all results of ``plan``. It
+    computes each micro-batch fully before any sink writes.
+
+    ``outcomes``: each result with its sinks, in the plan's order; ``checkpoint``: the query's
+    folder.
     """
     session = rows.sparkSession
     ends = _ends(plan, [outcome.node for outcome in outcomes])
@@ -330,7 +334,9 @@ def writer(
 
 
 def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any]]]:
-    """Return groups of sinks that are written together: those of one database; others alone."""
+    """Return ``pairs`` of a result and a sink in groups that are written together: sinks of one
+    database share a group, every other sink has its own. Groups keep the order of their first pair.
+    """
     joint = [hasattr(sink, "joint") for _, sink in pairs]
     if sum(joint) < 2:
         return [[pair] for pair in pairs]
@@ -341,8 +347,8 @@ def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any
 
 
 def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint: str) -> _Write:
-    """Return the writer of sinks that are written together: one sink, or several of one database,
-    in one call.
+    """Return the writer of ``pairs`` of a result and a sink: one pair, or several of one database,
+    which it writes in one call. ``checkpoint``: the query's folder.
     """
     ends, sinks = [end for end, _ in pairs], [sink for _, sink in pairs]
     title = ", ".join(sink.title for sink in sinks)
@@ -363,8 +369,9 @@ class _Write:
     write: WriteBatches
 
     def __call__(self, batch_rows: DataFrame, batch_id: int) -> None:
-        """Write the micro-batch's rows to all sinks. Raises ``TargetError`` that names the results
-        for any other error than Dovetail's.
+        """Write the results of micro-batch ``batch_id`` to all sinks. ``batch_rows``: the packed
+        rows of all results. Raises the library's errors as they are, and any other as a
+        ``TargetError`` that names the results.
         """
         try:
             self.write([end.rows(batch_rows, batch_id) for end in self.ends], batch_id)
@@ -380,7 +387,9 @@ class _Write:
 
 
 def _write_all(writes: Sequence[_Write], batch_rows: DataFrame, batch_id: int) -> None:
-    """Run all writers at the same time. When all are done, raise the first failure, if any."""
+    """Run all ``writes`` on a micro-batch at the same time. There is at least one. When all are
+    done, raise the first failure, if any.
+    """
     failed: list[Exception] = []
 
     def attempt(write: _Write) -> None:

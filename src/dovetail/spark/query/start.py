@@ -85,10 +85,12 @@ ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """Return the node's changelog.
+    """Return the node's changelog as a frame.
 
     Streaming frames give a streaming one, under the session's own settings; static frames give one
-    batch. Raises ``ConfigurationError`` if the session's state store is not RocksDB.
+    batch. ``emit``: ``"change"`` or ``"batch"``. ``buckets``: None for the default. Raises
+    ``ConfigurationError`` if the session's state store is not RocksDB, ``PlanError`` for
+    ``load="first"``, and for static inputs beside streaming ones.
     """
     session_of(node)
     if at_rest(node):
@@ -146,8 +148,9 @@ def start(
     """Start the query of these results, bound to its checkpoint, and return it. A checkpoint with
     initial rows first runs its first micro-batch.
 
-    ``operator``: the call, for errors. Raises ``PlanError`` for options that do not fit together,
-    ``CheckpointError`` for a checkpoint of another query.
+    ``operator``: the call, for errors. ``outcomes``: each result with its sinks. Raises
+    ``PlanError`` for options that do not fit together, ``CheckpointError`` for a checkpoint of
+    another query, ``TakenOverError`` for one that was taken over.
     """
     given = with_defaults(options)
     trigger = trigger_arguments(operator, given["trigger"])
@@ -215,7 +218,11 @@ def _begun(
     run: StartRequest, bound: dict[str, Any], former: TopologyQuery | None
 ) -> tuple[StartRequest, dict[str, Any]]:
     """Run the first micro-batch of a prepared checkpoint, and let one that follows another query
-    catch up with it. Return the run and the binding for what comes next.
+    catch up with it. Do nothing for any other checkpoint. Return the run and the binding for what
+    comes next.
+
+    ``bound``: the present binding. ``former``: the running query that is followed, None if it
+    stands still or if there is none.
     """
     follows = FOLLOWS in bound
     if BEGINNING in bound:
@@ -236,7 +243,10 @@ class _Asked(NamedTuple):
     close_at_end: bool
 
     def closing(self, run: StartRequest) -> list[Follow]:
-        """Return what starts the query that closes the end of the input, if that is asked for."""
+        """Return a list with the function that starts the query that closes the end of the input.
+        That function returns None if no end can be planned. Without ``close_at_end`` the list is
+        empty.
+        """
 
         def close() -> StreamingQuery | None:
             if not end_of_input.plan_end(run):
@@ -249,7 +259,9 @@ class _Asked(NamedTuple):
         return [close] if self.close_at_end else []
 
     def rest(self, run: StartRequest) -> Follow:
-        """Return what completes the micro-batch that the query was stopped within."""
+        """Return a function that starts a query of the micro-batch within which the query was
+        stopped. It returns None if all micro-batches are complete.
+        """
 
         def complete() -> StreamingQuery | None:
             if not is_planned(run.session, run.checkpoint):
@@ -263,7 +275,12 @@ class _Asked(NamedTuple):
 def _loading(
     run: StartRequest, bound: Mapping[str, Any] | None, asked: _Asked, begins: str
 ) -> StreamingQuery:
-    """Start the query that reads tables to their end, which the real query follows."""
+    """Start the query that reads tables to their end. Return it as one query with the real one,
+    which starts after it.
+
+    ``bound``: the present binding, None for a new checkpoint. ``asked``: the user's options for the
+    real query. ``begins``: what the query begins with, in words.
+    """
     run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
 
     def begin() -> StreamingQuery:
@@ -287,9 +304,9 @@ def _loading(
 
 def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
     """Return the run with the columns that its checkpoint began with; the run itself if there are
-    no new ones.
+    no new ones. ``bound``: the binding.
 
-    Columns that a registry has got since are left out, with a warning.
+    Columns that have come since, as from a registry, are left out with a ``DovetailWarning``.
     """
     began, new = as_began(run.nodes, bound["topology"], bound["plan"])
     if not new:
@@ -337,10 +354,11 @@ def _started(
     """Start the query and return it as Spark does, with its parts. The binding of a new checkpoint
     is written first.
 
-    ``bound``: the binding of a checkpoint that has begun, None for a new one. ``closes``: run the
-    last micro-batch, which is planned. ``loads``: hold back the streams that wait. Raises
-    ``CheckpointError`` if the binding does not fit, ``PlanError`` for the name of a running query,
-    ``ConfigurationError`` if Spark refuses.
+    ``bound``: the binding of a checkpoint that has begun, None for a new one. ``trigger``: as Spark
+    takes it. ``name``: the query's, None for none. ``closes``: run the last micro-batch, which is
+    planned. ``loads``: hold back the streams that wait. Raises ``CheckpointError`` if the binding
+    does not fit, ``PlanError`` for the name of a running query, ``ConfigurationError`` if Spark
+    refuses.
     """
     if bound is None:
         count, partitions = run.numbers()
@@ -400,8 +418,9 @@ def _started(
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the checkpoint's place, the folders and the time zone of a query, as entries of its
-    binding.
+    """Return the entries of a binding that say where a query runs: the checkpoint's full path, the
+    time zone, and the folders that it reads and writes. ``bound``: the binding before, None for a
+    new checkpoint.
     """
     zone = time_zone.zone_of(run, bound)
     return {
@@ -415,8 +434,9 @@ def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> di
 def _idle(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
 ) -> Idle | None:
-    """Return the behavior of stages when no input comes, with this start; None without timers.
+    """Return what stages do when no input comes, with this start as the last; None without timers.
 
+    ``bound``: the binding, None for a new checkpoint; ``timed``: True if all stages have timers.
     Raises ``CheckpointError`` for ``idle=`` if the query has begun without it.
     """
     if run.idle is not None and not timed:

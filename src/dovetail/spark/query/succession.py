@@ -98,8 +98,11 @@ def running(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
 def refuse_taken_over(
     run: StartRequest, bound: Mapping[str, Any] | None, former: TopologyQuery, *, emits: bool
 ) -> None:
-    """Raise ``CheckpointError`` for a query that runs again after this one has taken over. Both
-    would write the same changes.
+    """Raise ``CheckpointError`` if ``run`` has already taken over from ``former``, which runs
+    again. Both would write the same changes.
+
+    ``bound``: the binding of ``run``, None before it has begun. ``emits``: True if its sinks also
+    get the initial rows. Then it never takes over, and nothing is raised.
     """
     if bound is not None and FOLLOWS not in bound and not emits:
         raise CheckpointError(
@@ -114,7 +117,9 @@ def prepared(
     run: StartRequest, former: TopologyQuery | None, initial: Any, *, emits: bool
 ) -> dict[str, Any] | None:
     """Return the binding of a new checkpoint with all initial rows stored; None if there are none.
-    ``former``: the running query that it begins with, if any.
+
+    ``former``: the running query that it begins with, None for none. ``initial``: else the value of
+    ``initial=``. ``emits``: True if the sinks get the results of the initial rows.
     """
     if former is not None:
         if not emits:
@@ -126,7 +131,8 @@ def prepared(
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
-    """Return the way in which each stage would begin, as ``first_batch.forecast_of`` does.
+    """Return the way in which each stage would begin beside a running query, as
+    ``first_batch.forecast_of`` does. ``emits``: as there. Nothing is written.
 
     Raises ``CheckpointError`` for a query that cannot be followed.
     """
@@ -146,9 +152,10 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
 
 def begun(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
-    """Return the binding of a checkpoint that begins with the state of a running query.
+    """Store the state of a running query as the initial rows of a new checkpoint, and return its
+    binding. ``checkpoint``: that of the running query.
 
-    ``emits``: whether the sinks get the results of the initial rows. They are then another target,
+    ``emits``: True if the sinks get the results of the initial rows. They are then another target,
     so this query does not wait for the other one to stop.
 
     Raises ``CheckpointError`` for a query that cannot be followed, before anything is written.
@@ -176,7 +183,9 @@ def refuse_targets(run: StartRequest) -> None:
 
 
 def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str) -> None:
-    """Raise ``CheckpointError`` unless a checkpoint follows the query of ``checkpoint``."""
+    """Raise ``CheckpointError`` unless the checkpoint with the binding ``bound`` follows the query
+    of ``checkpoint``.
+    """
     root = bound[FOLLOWS]["from"]
     if files_of(run.session).qualified(checkpoint).rstrip("/") != root:
         raise CheckpointError(
@@ -187,7 +196,9 @@ def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str)
 
 
 def follow(run: StartRequest, bound: Mapping[str, Any]) -> None:
-    """Follow a running query until another round would hardly be shorter than the last one."""
+    """Follow a running query, round by round. Stop after a round that took more than half as long
+    as the one before, at the latest after ``ROUNDS`` rounds. ``bound``: the binding of ``run``.
+    """
     before_s = inf
     for _ in range(ROUNDS):
         began_s = monotonic()
@@ -201,10 +212,11 @@ def follow(run: StartRequest, bound: Mapping[str, Any]) -> None:
 def caught_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery | None) -> None:
     """Follow the other query to its end, so that this one may take over.
 
-    ``query``: the other query, which is stopped here once this one has come near; None for one that
-    stands still.
+    ``bound``: the binding of ``run``. ``query``: the other query, which is stopped here once this
+    one has come near; None for one that stands still.
 
-    Raises ``CheckpointError`` for one that runs, or was stopped within a micro-batch.
+    Raises ``CheckpointError`` if the other query runs elsewhere, or was stopped within a
+    micro-batch.
     """
     refuse_targets(run)
     root = bound[FOLLOWS]["from"]
@@ -241,8 +253,11 @@ def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
 
 
 def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
-    """Process, without sinks, what the other query has processed since. Return its last
-    micro-batch.
+    """Process, without sinks, what the other query has processed since. Return the number of its
+    last micro-batch. ``bound``: the binding of ``run``.
+
+    Raises ``CheckpointError`` if the plan of ``run`` has changed, or if the other query has begun
+    anew or has ended.
     """
     run = replace(run, outcomes=())
     session, root = run.session, bound[FOLLOWS]["from"]
@@ -269,7 +284,9 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
 
 
 def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> None:
-    """Run the micro-batch that is planned, without sinks."""
+    """Run the micro-batch that is planned, without sinks, and wait for its end. ``bound``: the
+    binding of ``run``.
+    """
     session, sources = run.session, origins_of(run.nodes)
     stages = Streaming(
         bucket_labels(plan.buckets),
@@ -283,7 +300,9 @@ def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> Non
 
 
 def _query(run: StartRequest, root: str) -> str:
-    """Return Spark's id of the query of a checkpoint. Raises ``CheckpointError`` if it is gone."""
+    """Return Spark's id of the query whose checkpoint is the folder ``root``. Raises
+    ``CheckpointError`` if it is gone.
+    """
     text = files_of(run.session).text(f"{root}/metadata")
     if text is None:
         raise CheckpointError(
@@ -306,8 +325,9 @@ def _refuse_remote(run: StartRequest) -> None:
 
 
 def _refuse_waiting(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> None:
-    """Raise ``CheckpointError`` for topologies whose rows wait by the clock: which of them have
-    come out depends on the query that runs.
+    """Raise ``CheckpointError`` if the topology of ``run``, or that of ``checkpoint`` with the
+    binding ``bound``, holds rows back by the clock. Only the running query knows which of them have
+    come out.
     """
     here = run.idle is not None or any(node.longest_align_us is not None for node in run.nodes)
     there = TIMED in bound or '"align": true' in json.dumps(bound["plan"])

@@ -123,7 +123,9 @@ class TopologyQuery(_SparkQuery):
         vars(self).update(vars(query), _queries=(*self._queries, query))
 
     def _run(self, follow: Sequence[Follow]) -> None:
-        """Wait for each query, and start the next if it has read all. Keep any failure."""
+        """Wait for each query, and start the next by the next function in ``follow`` if it has read
+        all. Stop if the function returns None. Keep any failure.
+        """
         try:
             for start in follow:
                 with self._loading():
@@ -280,8 +282,9 @@ class TopologyQuery(_SparkQuery):
         return [*self._newest_until(timestamp)][::-1]
 
     def _newest_until(self, timestamp: str) -> Iterator[StreamingQueryProgress]:
-        """Yield the progress of all started queries from the newest one on, until that of this
-        time. In a classic session the others stay in the JVM.
+        """Yield the progress of all started queries, the newest first, up to that of ``timestamp``,
+        exclusive. Without such a progress, yield all. In a classic session the others stay in the
+        JVM.
         """
         for query in reversed(self._queries):
             if isinstance(query, ClassicQuery):

@@ -156,7 +156,9 @@ class StartRequest:
         return count, partitions
 
     def _warn_of_cores(self, partitions: int) -> None:
-        """Warn if the session has ``CORES_MANY`` cores or more, of which most would be idle."""
+        """Warn if the session has ``CORES_MANY`` cores or more, of which most would be idle with
+        ``partitions`` tasks a stage.
+        """
         there = cores(self.session)
         if there >= CORES_MANY:
             warnings.warn(
@@ -189,7 +191,7 @@ def writer_of(
     outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
 ) -> DataStreamWriter:
     """Return the writer of a plan's results to their sinks in ``outcomes``; without any it writes
-    nothing. ``folder``: the checkpoint.
+    nothing. ``streaming``: the stages as Spark runs them. ``folder``: the checkpoint.
     """
     session = session_of(plan.results[0].stage.node)
     if not outcomes:
@@ -211,9 +213,9 @@ def several(outcomes: Sequence[Outcome]) -> bool:
 
 def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool) -> DataFrame:
     """Return the changelog of a plan's single result or, if ``packed``, rows of ``PACKED`` for all
-    its results.
+    its results. ``streaming``: the stages as Spark runs them.
 
-    If the query is silent, only dead letters come out.
+    If they are silent, only dead letters come out.
     """
     if packed:
         rows = reduce(DataFrame.union, flow.results(plan, streaming))

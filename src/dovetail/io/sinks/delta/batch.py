@@ -81,8 +81,11 @@ class DeltaMerger:
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge one micro-batch, in one commit. A first one may take or replace the table before.
-        Raises ``TargetError`` if another writer conflicts with it twice.
+        """Merge micro-batch ``batch_id``, in one commit. The first one may take over or replace a
+        table that was there. Merging the same one again changes nothing.
+
+        Raises ``TargetError`` if another writer conflicts with it twice, or has become the table's
+        owner.
         """
         target, table = self.target, self.target.table
         with conflicts_named(target.title):
@@ -148,7 +151,9 @@ class DeltaMerger:
             )
 
     def _replace(self, session: SparkSession, batch: DataFrame, query: str) -> None:
-        """Put the first micro-batch's rows in place of the table, in one commit."""
+        """Put the first micro-batch's rows in place of the table's, in one commit that also names
+        ``query`` as the owner.
+        """
         schema, keys = self.target.schema, self.keys
         if not self.history:
             rows = tombstones.marked_rows if self.marks else merge.current_rows

@@ -60,7 +60,9 @@ def refuse_unstorable(
 
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
-    """Raise ``PlanError`` for a name that Delta does not take without column mapping."""
+    """Raise ``PlanError`` for a name with characters that Delta takes only with column mapping,
+    unless the table is ``mapped``. ``path``: the column with its enclosing ones, for the error.
+    """
     refused = [character for character in _CHARACTERS if character in name]
     if refused and not mapped:
         raise PlanError(
@@ -73,7 +75,9 @@ def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
 
 
 def _refuse_type(title: str, path: str, type_: DataType) -> None:
-    """Raise ``PlanError`` for a type that Delta does not store, or that has one within."""
+    """Raise ``PlanError`` for a type that Delta does not store, or that has one within. The fields
+    of structs are not examined. ``path``: the column, for the error.
+    """
     for part in _types(type_):
         if not isinstance(part, (*_PLAIN, *_NESTED)):
             raise PlanError(
@@ -85,7 +89,9 @@ def _refuse_type(title: str, path: str, type_: DataType) -> None:
 
 
 def _types(type_: DataType) -> Iterator[DataType]:
-    """Yield a type and the types within it, down to structs, whose fields are not entered."""
+    """Yield a type and the types of its elements, keys and values at any depth, outer ones first. A
+    struct is yielded, but its fields are not.
+    """
     yield type_
     if isinstance(type_, ArrayType):
         yield from _types(type_.elementType)

@@ -20,7 +20,7 @@ _CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_C
 @contextmanager
 def conflicts_named(title: str) -> Iterator[None]:
     """Raise a conflict with another writer in the block as a ``TargetError``; other errors stay as
-    they are.
+    they are. Nothing is repeated.
     """
     try:
         yield

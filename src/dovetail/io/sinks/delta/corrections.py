@@ -92,7 +92,9 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge new points into a table by one MERGE. ``nulls``: keys may have nulls in them."""
+    """Merge new points into a table by one MERGE. ``points`` and ``places``: under internal names,
+    and these names by column. ``nulls``: keys may have nulls in them.
+    """
     key_names = {name: places[name] for name in keys}
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = reduce(and_, [a.eqNullSafe(b) if nulls else a == b for a, b in pairs])
@@ -131,7 +133,8 @@ def _new_points(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
 
 
 def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the points that rows of a table stand for. ``stored``: rows under internal names.
+    """Return the points that rows of a table stand for: the begin of each row, and its end if it
+    has one. ``stored``: rows under internal names; ``places``: these names by column.
 
     The begin of a row has its end in ``until``, and true in ``has_row``.
     """
@@ -156,10 +159,11 @@ def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[
 
 
 def _actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the actions on rows of the table: all its columns, and in ``_change`` insert, update
-    or drop. A row that stays as it is has none.
+    """Return the actions on rows of the table: all its columns under internal names, and in
+    ``_change`` insert, update or drop. A row that stays as it is has none.
 
-    ``every``: the new points and the stored ones of their keys.
+    ``every``: the new points and the stored ones of their keys. ``places``: the internal names by
+    column.
     """
     for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
         if name not in every.columns:

@@ -122,8 +122,8 @@ class Rewriter:
 
 
 def path_on_disk(title: str, session: SparkSession, location: str) -> str:
-    """Return the path of a table on this machine's disks. Raises ``ConfigurationError`` for another
-    one, on Spark Connect, or if deltalake is not installed.
+    """Return the path of the table at ``location`` on this machine's disks. Raises
+    ``ConfigurationError`` for another one, on Spark Connect, or if deltalake is not installed.
     """
     if find_spec("deltalake") is None:
         raise ConfigurationError(
@@ -145,7 +145,7 @@ def unfit(table: DeltaTable) -> str | None:
 
 
 def _unfit_rules(table: DeltaTable) -> Iterator[str]:
-    """Yield the rules of a table that deltalake may not keep, in words."""
+    """Yield the rules of a table that deltalake may not keep, in words; nothing if it keeps all."""
     protocol, metadata = table.protocol(), table.metadata()
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
     if version > _PLAIN_WRITER and version != _NAMED_WRITER:
@@ -161,7 +161,9 @@ def _unfit_rules(table: DeltaTable) -> Iterator[str]:
 
 
 def _unfit_columns(table: DeltaTable) -> Iterator[str]:
-    """Yield the columns whose values deltalake may write otherwise than Spark, in words."""
+    """Yield the columns whose values deltalake may write otherwise than Spark, in words; nothing if
+    there are none.
+    """
     fields = table.schema().fields
     kinds = {column.name: column.type.type for column in fields}
     for column in fields:
@@ -200,7 +202,9 @@ def _opened(path: str) -> DeltaTable:
 
 
 def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
-    """Make the commit."""
+    """Merge ``rows`` into the table by one commit of deltalake: a row replaces the one of its keys,
+    or deletes it if ``_deleted``. ``keys``: the key columns, without nulls.
+    """
     names = {name: f'"{name.replace(chr(34), 2 * chr(34))}"' for name in rows.column_names}
     gone = f"made.{names[DELETED]}"
     values = {quoted: f"made.{quoted}" for name, quoted in names.items() if name != DELETED}

@@ -75,7 +75,7 @@ class DeltaSink:
     @property
     def properties(self) -> dict[str, str]:
         """The table properties of a table that the sink creates: the retentions that are set, in
-        seconds.
+        whole seconds, at least one. It is empty if none is set.
         """
         spans = {
             tables.RETENTION: self.retention_us,
@@ -88,7 +88,8 @@ class DeltaSink:
         }
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer. Create the table if it is missing, or check that it fits.
+        """Return the configured writer of ``changes``. Create the table if it is missing, or check
+        that it fits. ``checkpoint``: the folder of the query, which becomes the owner.
 
         Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
@@ -108,7 +109,8 @@ class DeltaSink:
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> DeltaMerger | DeltaAppender:
         """Return the writer of a changelog with the columns ``changes``, its table created or
-        checked. It merges if the node is ``current``, else it appends.
+        checked. It merges if the node is ``current``, else it appends. ``checkpoint``: the query's
+        folder.
         """
         session = apart(session)
         delta_tables.refuse_without_delta(session, self.title)

@@ -165,7 +165,8 @@ def compact(session: SparkSession, table: str) -> None:
 
 
 def clean_log(session: SparkSession, location: str) -> None:
-    """Remove commits that are older than the table's property allows, to the minute.
+    """Remove commits of the table at ``location`` that are older than its property allows, to the
+    minute.
 
     Delta itself does so by whole days, and each commit lists all that are there. On Spark Connect
     nothing is done. Commits that cannot be removed stay, with a ``DovetailWarning``.

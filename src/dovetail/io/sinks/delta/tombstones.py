@@ -31,7 +31,9 @@ MARK = StructField(DELETED, BooleanType(), True)
 
 
 def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema, deleted ones included."""
+    """Return the rows of a new table with this schema after ``changes``, one per key, deleted ones
+    included. A key without an upsert has no row.
+    """
     places = _places(schema, keys)
     last = _last_changes(changes, places, keys).where(F.col(ROW))
     columns = {name: F.col(internal) for name, internal in places.items()} | {
@@ -76,10 +78,11 @@ def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _last_changes(changes: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return one row for each key under internal names, with the values of its last upsert and the
-    time of its last change.
+    """Return one row for each key under the internal names ``places``, with the values of its last
+    upsert and the time of its last change.
 
-    ``_change`` is true if that change is a delete. ``_row`` is false without an upsert.
+    ``_change`` is true if that change is a delete. ``_row`` is false without an upsert; the values
+    are null then.
     """
     values = [name for name in places if name not in (*keys, TIMESTAMP)]
     upserted = F.when(
@@ -107,7 +110,10 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge each key's last change by one MERGE."""
+    """Merge the rows of ``_last_changes``, each key's last change, by one MERGE. A delete marks the
+    table's row and keeps its values. ``places``: the internal names by column. ``nulls``: keys may
+    have nulls in them.
+    """
     key_names = {name: places[name] for name in keys}
     near = delta_tables.near(source, key_names)
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]

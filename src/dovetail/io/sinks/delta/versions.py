@@ -221,7 +221,7 @@ def placed_versions(versions: DataFrame, places: Mapping[str, str]) -> DataFrame
 
 def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Return the end of each key's history in a table as a change before all others, one row per
-    key.
+    key, under the internal names ``places``.
 
     It is an upsert with the current version and the time of its begin, or a delete if no version is
     current. ``floor`` is the end of the version before, null for none. ``stored``: all versions of
@@ -247,10 +247,11 @@ def _versions(
     ends: DataFrame | None = None,
     track: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the actions on versions: all columns of the table, and in ``_change`` insert, close or
-    drop.
+    """Return the actions on versions: all columns of the table under the internal names ``places``,
+    and in ``_change`` insert, close or drop.
 
-    ``ends``: the result of ``_ends``; None for a new table.
+    ``ends``: the result of ``_ends``; None for a new table. ``track``: the columns whose changes
+    make versions, empty for all upserts.
 
     An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
     version if none of its changes is later than the first. It is then no part of the key's history.
@@ -303,7 +304,8 @@ def _with_tracked_changes(
     track: Sequence[str],
     ordered: WindowSpec,
 ) -> DataFrame:
-    """Return rows of changes without the upserts that leave the tracked columns as they were.
+    """Return rows of changes without the upserts that leave the columns ``track`` as they were.
+    ``places``: the internal names by column.
 
     Such upserts and the one before them are a *run*. The first row of a run stays, with the values
     of its last row. ``ordered``: the changes of a key, in order.

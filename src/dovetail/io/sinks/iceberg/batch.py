@@ -48,8 +48,8 @@ class IcebergAppender:
     owner: Owner
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append a micro-batch's rows, unless the table has them. Raises ``TargetError`` if another
-        writer conflicts with it twice.
+        """Append the rows of micro-batch ``batch_id``, unless the table has them. Raises
+        ``TargetError`` if another writer conflicts with it twice.
         """
         query = self.owner.query(batch.sparkSession)
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
@@ -76,8 +76,9 @@ class IcebergMerger:
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge one micro-batch. A first one may take or replace the table. Raises ``TargetError``
-        if another writer conflicts with it twice.
+        """Merge micro-batch ``batch_id``, unless the table has it. The first one may take over or
+        replace a table that was there. Raises ``TargetError`` if another writer conflicts with it
+        twice.
         """
         query = self.owner.query(batch.sparkSession)
         with kept(batch) as changes:
@@ -98,7 +99,13 @@ class IcebergMerger:
     def _merge(
         self, table: Table, renew: Renew, query: str, summary: Mapping[str, str], *, begun: bool
     ) -> None:
-        """Bring the table to the state after a micro-batch, in one commit."""
+        """Bring the table to the state after a micro-batch, in one commit with this ``summary`` of
+        its snapshot, and name ``query`` as the owner.
+
+        ``renew``: returns the files to replace and the rows in their place, for the table or None
+        for one without rows. ``begun``: an earlier micro-batch is complete. Raises ``TargetError``
+        if the table is another query's.
+        """
         from dovetail.iceberg.replacement import QUERY, all_files, commit
 
         target = self.target
@@ -154,7 +161,9 @@ def merged(
 def _files(
     table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> list[FileRows]:
-    """Return the files of the table that have rows with the keys of ``rows``."""
+    """Return the files of the table that have rows with the keys of ``rows``; an empty list if none
+    has, and for None.
+    """
     from dovetail.iceberg.replacement import rows_of_keys
 
     if table is None:
@@ -177,7 +186,8 @@ def _once(
     write: Callable[[Table, Mapping[str, str]], None],
 ) -> None:
     """Call ``write`` with the table and the summary of its snapshot, unless the table has the
-    micro-batch. If another writer is faster, call it once more.
+    micro-batch ``batch_id`` of this query or a later one. If another writer is faster, call it once
+    more. Raises ``TargetError`` if that fails as well.
     """
     from dovetail.iceberg.replacement import BATCH, CONFLICTS, QUERY, last_batch
 

@@ -51,7 +51,10 @@ def _stored_field(title: str, path: str, field: StructField) -> StructField:
 
 
 def _stored(title: str, path: str, type_: DataType) -> DataType:
-    """Return the type in which a value is stored. ``path``: the dotted name of its column."""
+    """Return the type in which Iceberg stores a value, at any depth: small whole numbers become
+    int. ``path``: the dotted name of its column. Raises ``PlanError`` for a type that Iceberg
+    lacks.
+    """
     if isinstance(type_, StructType):
         return StructType([_stored_field(title, f"{path}.{f.name}", f) for f in type_])
     if isinstance(type_, ArrayType):

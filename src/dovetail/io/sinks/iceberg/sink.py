@@ -62,7 +62,8 @@ class IcebergSink:
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> IcebergMerger | IcebergAppender:
         """Return the writer of a changelog with the columns ``changes``, its table created or
-        checked. It merges if the node is ``current``, else it appends.
+        checked. It merges if the node is ``current``, else it appends. ``checkpoint``: the query's
+        folder.
         """
         schema = stored_schema(self.title, self._schema(changes, node))
         parts = partition_fields(self.title, schema, self.partition_by)

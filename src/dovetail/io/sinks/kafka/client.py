@@ -72,7 +72,8 @@ def client_for(title: str) -> Any:
 
 
 def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a producer, by the names of librdkafka.
+    """Return the settings of a producer, by the names of librdkafka: the defaults, the brokers
+    ``servers``, then ``options``, which overrule them.
 
     ``options``: further settings, each with the prefix ``kafka.``, as Spark's sink takes them.
     Raises ``PlanError`` for names without it, and for settings that the sink makes itself.
@@ -170,9 +171,11 @@ def passing(title: str, error: Any) -> DovetailError:
 
 
 def refuse_fenced(title: str, name: str, seconds: float, timeout_ms: int) -> None:
-    """Raise ``TargetError``: the brokers no longer take what the producer ``name`` sends.
+    """Raise ``TargetError``: the brokers no longer take what the producer ``name`` sends. It says
+    that the transaction took too long, or else that another producer has its name.
 
-    ``seconds``: the time since its transaction began.
+    ``seconds``: the time since its transaction began; ``timeout_ms``: the longest that brokers
+    allow.
     """
     if 1000 * seconds >= timeout_ms:
         raise TargetError(

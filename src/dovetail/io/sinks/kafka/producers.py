@@ -132,10 +132,11 @@ class BatchWrite:
 
 def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the records of this task in a transaction, and yield one row of ``REPORT``. Yield few
-    records instead of writing them. A task without records yields nothing.
+    records in that row instead of writing them. A task without records yields nothing.
 
-    Few records are written by the driver, whose producers stay, while tasks move between workers.
-    It writes them under the task's name, so either fences the other.
+    ``order``: the micro-batch and its topics; ``batches``: the task's records. Few records are
+    written by the driver, whose producers stay, while tasks move between workers. It writes them
+    under the task's name, so either fences the other.
 
     Raises ``TargetError`` for a failure that another attempt of the task may not meet.
     """
@@ -166,7 +167,9 @@ def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
 
 
 def _until_many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches up to the one with which they are too large for the driver."""
+    """Yield batches up to and including the one with which they are too large for the driver; all
+    of them if they never are.
+    """
     taken: list[pa.RecordBatch] = []
     for batch in batches:
         taken.append(batch)
@@ -207,11 +210,11 @@ class LastingError(Exception):
 
 
 def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write a task's records in one transaction, unless the topics have them. Return the number of
-    records written.
+    """Write the records ``batches`` of a task in one transaction, unless the topics have them.
+    Return the number of records written, 0 if all topics have them.
 
-    Raises ``LastingError`` for a failure that another attempt would meet again, else
-    ``TargetError``.
+    ``order``: the micro-batch and its topics. Raises ``LastingError`` for a failure that another
+    attempt would meet again, else ``TargetError``.
     """
     client = client_for(order.title)
     try:
@@ -224,7 +227,9 @@ def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -
 
 
 def _committed(client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Do so with the producer of this process, or a new one. Raises the client's errors, too."""
+    """Write as ``committed`` does, with this process's producer for the task, or a new one if there
+    is none or it fails. Raises the client's errors, too.
+    """
     name = order.name(task)
     place = (name, tuple(sorted(order.settings.items())))
     producer, topics = _PRODUCERS.pop(place, None), None
@@ -245,7 +250,9 @@ class _Producer:
     """A producer of one name, with the markers of its topics."""
 
     def __init__(self, order: BatchWrite, name: str) -> None:
-        """Connect, fence the other producers of this name, and read the markers."""
+        """Connect to the brokers of ``order``, fence the other producers of this name, and read the
+        markers of its topics.
+        """
         self._client: Any = client_for(order.title)
         self._name = name
         self._producer = producer_of(self._client, order.settings, name)
@@ -255,7 +262,9 @@ class _Producer:
         self._read(order)
 
     def _read(self, order: BatchWrite) -> None:
-        """Read the markers, and the description of the group with which they are written."""
+        """Read the markers of the topics of ``order``, which say what is committed, and the
+        description of the consumer group that keeps them. A topic without a marker has none.
+        """
         group = {"group.id": self._name, "isolation.level": "read_committed"}
         settings = {**connection_settings(order.settings), **group}
         consumer = self._client.Consumer(settings, logger=SILENT)
@@ -272,8 +281,9 @@ class _Producer:
                 self._markers[position.topic] = Marker(position.offset, position.metadata or "")
 
     def begun(self, order: BatchWrite) -> list[str]:
-        """Begin a transaction with the markers of the topics that lack the micro-batch, and return
-        these topics. Without any begin none.
+        """Begin a transaction with the markers of the topics that lack the micro-batch of
+        ``order``, and return these topics. If no topic lacks it, begin none and return an empty
+        list. Raises ``LastingError`` if a topic has a later micro-batch.
         """
         if {*order.topics} - {*self._markers}:
             self._read(order)
@@ -301,8 +311,11 @@ class _Producer:
     def commit(
         self, order: BatchWrite, topics: Sequence[str], batches: Iterable[pa.RecordBatch]
     ) -> int:
-        """Send the records of these topics, commit, and return their number. After a failure the
-        transaction is aborted, so that readers need not wait for its end.
+        """Send the records in ``batches`` that belong to ``topics``, commit, and return their
+        number. After a failure the transaction is aborted, so that readers need not wait for its
+        end.
+
+        Raises ``TargetError`` if the producer was fenced, else the client's error.
         """
         try:
             records = sum(self._send(order, topics, batch) for batch in batches)
@@ -329,7 +342,9 @@ class _Producer:
         return sent
 
     def _produce(self, topic: str, records: pa.RecordBatch) -> None:
-        """Hand records to the client, one by one: it has no call for many with headers."""
+        """Hand records to the client, one by one: it has no call for many with headers. While its
+        buffer is full, wait.
+        """
         keys, values = (records.column(part).to_pylist() for part in ("key", "value"))
         left = zip(values, keys, headers_of(records), strict=True)
         refused = self._first_refused(topic, left)

@@ -138,8 +138,9 @@ class TransactionalBatches:
     """The time for which the brokers keep a marker."""
 
     def write(self, batches: Sequence[DataFrame], batch_id: int) -> None:
-        """Write one micro-batch, given as the changes of each sink. Raises the first failure of a
-        task's transaction.
+        """Write micro-batch ``batch_id``: ``batches`` are the changes of each sink, in the order of
+        ``sinks``. Raises the first failure of a task's transaction. Writing it again writes nothing
+        twice.
         """
         session = batches[0].sparkSession
         plan, planned_ms = _planned(session, self.checkpoint, batch_id)
@@ -172,7 +173,9 @@ class TransactionalBatches:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
-        """Return the records of all topics, those of a key in one task and in order."""
+        """Return the records of all topics in one frame, with the number of their topic. Those of a
+        key are in one task and in order. ``batches``: the changes of each sink.
+        """
         frames = [
             # By position, then as they come.
             sink.records(batch, node, [POSITION])
@@ -235,8 +238,8 @@ class _Cluster:
 
 
 def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
-    """Record the number of transactions in a checkpoint. Raises ``CheckpointError`` if a query with
-    another number has begun there.
+    """Record the number of transactions, ``count``, in a checkpoint. Raises ``CheckpointError`` if
+    a query with another number has begun there.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{NAME}"
     text = files.text(path)

@@ -99,8 +99,9 @@ class PostgresTables:
     owner: Owner
 
     def take(self, batches: Sequence[DataFrame], batch_id: int) -> None:
-        """Write one micro-batch to all tables, in one transaction that is retried. ``batches``: the
-        rows of each table, in the order of ``members``.
+        """Write micro-batch ``batch_id`` to all tables, in one transaction that is retried. Tables
+        that have it already stay as they are. ``batches``: the rows of each table, in the order of
+        ``members``.
         """
         query = self.owner.query(batches[0].sparkSession)
         keepers = [member.keeper for member in self.members]
@@ -125,8 +126,9 @@ class PostgresTables:
             member.taken = True
 
     def _write(self, line: Line, parts: Sequence[_TableRows], batch_id: int) -> None:
-        """Write the micro-batch in one transaction; tables that have it already stay as they are.
-        Drop staging tables also after a failure.
+        """Write micro-batch ``batch_id`` in one transaction over ``line``; tables that have it
+        already stay as they are. ``parts``: the rows of each table. Drop staging tables also after
+        a failure.
         """
         try:
             for part in parts:
@@ -245,8 +247,8 @@ class PostgresTable:
         return {row["task"]: row["rows"] for row in rows}
 
     def _collected(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
-        """Run ``task`` on the rows by ``mapInArrow``, and return its rows of ``columns``. Raises
-        the first failure that a task reports.
+        """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return its rows of ``columns``;
+        none for no rows. Raises the first failure that a task reports.
         """
         rows = stored_rows.mapInArrow(task, spark_schema(columns)).collect()
         for row in rows:
@@ -262,10 +264,11 @@ class PostgresTable:
         return error_type(self.keeper.title, problem, remedy)
 
     def opened(self, cursor: Any, query: str, batch_id: int) -> bool | None:
-        """Lock the table for a micro-batch, and return True if its former rows are to be deleted.
+        """Lock the table for micro-batch ``batch_id``. Return True if its former rows are to be
+        deleted, False if they stay, and None if the table has the micro-batch already.
 
-        It is None if the table has the micro-batch already. Raises ``TargetError`` if table and
-        checkpoint are not of the same time, or if another query has taken the table.
+        Raises ``TargetError`` if table and checkpoint are not of the same time, or if another query
+        has taken the table.
         """
         self.target.lock(cursor, query)
         last = self.target.batches(cursor).get(query)
@@ -316,8 +319,8 @@ class PostgresTable:
 def _offered(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one row for a task (``_OFFERED``): its rows as ``COPY`` reads them, or null if they are
-    more than ``rows_max`` or too large. A task without rows yields nothing.
+    """Yield one row for a task (``_OFFERED``): its rows ``batches`` as ``COPY`` reads them, or null
+    if they are more than ``rows_max`` or too large. A task without rows yields nothing.
     """
     texts: list[bytes] | None = []
     count = size = 0
@@ -339,8 +342,9 @@ def _offered(
 def _copied(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copy one task's rows into ``staging``, and yield one row (``_COPIED``): an id of the task and
-    the number of rows. A task without rows yields nothing.
+    """Copy the rows ``batches`` of one task into the ``columns`` of the table ``staging``. Yield
+    one row (``_COPIED``): an id of the task and the number of rows. A task without rows yields
+    nothing.
     """
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)

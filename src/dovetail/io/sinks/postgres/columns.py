@@ -99,7 +99,8 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
 
 
 def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
-    """Return the differences of a table's columns from the wanted ones, as texts; none if every
+    """Return the differences of a table's columns from the wanted ones, as texts. A missing column,
+    a further column and a column of an unsuitable type are differences. The list is empty if every
     value can be stored.
 
     ``present``: the table's columns by name. ``wanted``: types by name.
@@ -133,7 +134,9 @@ def refuse_values(
     columns: Mapping[str, StoreColumn],
     keys: Sequence[str],
 ) -> None:
-    """Raise ``DataError`` for the first value that its column cannot store."""
+    """Raise ``DataError`` for the first value that its column cannot store, with the row's
+    ``keys``. Nulls are not examined.
+    """
     for name, column in columns.items():
         values = rows[name].combine_chunks()
         there = values.is_valid().to_numpy(zero_copy_only=False)
@@ -257,8 +260,8 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: int) -> pa.Array:
-    """Return times as they are or, if some of them stand for infinity (``io.formats.infinity``),
-    all as text.
+    """Return the times ``column`` as they are or, if some of them stand for infinity
+    (``io.formats.infinity``), all as text.
 
     ``since_epoch``: the times as numbers. ``last``, ``first``: the numbers of infinity and of its
     negative.

@@ -98,7 +98,8 @@ class PostgresSink:
     def joint(
         session: SparkSession, sinks: Sequence[tuple[PostgresSink, Node]], checkpoint: str
     ) -> WriteBatches:
-        """Return the function that writes a micro-batch to several tables of one database.
+        """Return the function that writes a micro-batch to the tables of several sinks, all of one
+        database. ``checkpoint``: the query's folder.
 
         The tables of one user are written in one transaction. Raises as ``batches`` does. Raises
         ``PlanError`` for a table that is given twice, and ``TargetError`` for a foreign key between
@@ -137,8 +138,9 @@ class PostgresSink:
         return answer
 
     def prepared(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
-        """Return the table for a node's changelog, created if missing, else checked. Raises
-        ``PlanError`` and ``TargetError`` for what does not fit.
+        """Return the table for a node's changelog, created if missing, else checked.
+        ``checkpoint``: the query's folder. Raises ``PlanError`` for unsuitable columns,
+        ``TargetError`` for a table that does not fit.
         """
         schema = changelog_schema(node)
         keys: list[str] = []
