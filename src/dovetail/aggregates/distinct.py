@@ -82,7 +82,8 @@ class CountDistinct(Listing):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of each row of ``left`` and ``right`` together: their distinct
-        values, with the counts of both, and the number of these values.
+        values, with the counts of both, and the number of these values. There is one row per row of
+        ``left``.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))

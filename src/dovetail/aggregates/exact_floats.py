@@ -71,7 +71,7 @@ class Limbs:
 
 def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
     """Yield each group's sum after each update, its ``stored`` sum included, a block of updates at
-    a time, in order.
+    a time, in order. Without updates yield nothing.
 
     ``summands``: float64[updates], finite, negative for rows that are retracted.
     """

@@ -122,7 +122,9 @@ class Spans:
     ordered: bool
 
     def where(self, selected: Mask | Ints) -> Spans:
-        """Keep the selected spans."""
+        """Return the selected spans: those at the indices ``selected``, in that order, or where the
+        mask is true. The pool of values stays whole.
+        """
         return Spans(
             self.pool,
             self.row[selected],

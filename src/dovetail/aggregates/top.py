@@ -153,9 +153,8 @@ class Top(Listing):
 
     def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
         """Return (list, index among all elements, copies) of at most ``n`` first elements of each
-        list, in order.
-
-        ``copies`` counts the equal rows that are among the first ``n``; it may be 0.
+        list, in order; an empty list gives none. ``copies`` counts the equal rows that are among
+        the first ``n``; it may be 0.
         """
         size = sizes(state[0])
         start = np.cumsum(size) - size

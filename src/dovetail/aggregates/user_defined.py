@@ -131,8 +131,9 @@ class UserDefined(Aggregate):
     def _at(
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
-        """Return the columns of accumulators after each of the ``wanted`` updates, which are all
-        updates, or each group's last one.
+        """Return the columns of accumulators after each of the ``wanted`` updates, one row each.
+        They are all updates, or each group's last one. A group whose rows have all left has not
+        begun.
         """
         every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun(initial)
@@ -291,7 +292,9 @@ def _begun(state: Columns) -> Mask:
 
 
 def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
-    """Return the rows ``index`` of the concatenation of ``parts``, which have the same columns."""
+    """Return the rows ``index`` of the concatenation of ``parts``, which have the same columns, one
+    row per index. There is at least one part.
+    """
     chosen = pa.array(index)
     return [
         (columns[0] if len(columns) == 1 else pa.concat_arrays(columns)).take(chosen)

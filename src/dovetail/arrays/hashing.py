@@ -43,7 +43,9 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def _mix(words: _Words) -> _Words:
-    """Mix each word by one step of SplitMix64."""
+    """Mix each word by one step of SplitMix64, and return as many words. Different words give
+    different ones.
+    """
     mixed: _Words = words + _FACTOR
     mixed ^= mixed >> np.uint64(30)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -170,7 +172,9 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type with times and dates as integers, at any depth."""
+    """Return the type with timestamps and durations as int64 and dates as int32, in structs and
+    lists at any depth. Other types are returned as they are.
+    """
     if pa.types.is_date(type_):
         return pa.int32()
     if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):

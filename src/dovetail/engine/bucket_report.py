@@ -84,7 +84,9 @@ class BucketReport:
             self.unmatched.append(unmatched)
 
     def add_state(self, stores: Mapping[str, Runs]) -> None:
-        """Add the rows and bytes of stores, from the entries of their segments."""
+        """Add the rows and bytes of all ``stores`` to ``stored_rows`` and ``stored_bytes``, from
+        the entries of their segments. Rows that newer ones hide count, too.
+        """
         for runs in stores.values():
             for run in runs.runs:
                 for segment in run.segments:

@@ -97,7 +97,9 @@ def _keys(share: Share) -> Ints:
 
 
 def _part(share: Share, keys: Ints) -> Share:
-    """Return the share with only the rows whose key hash is among ``keys``."""
+    """Return the share with only the rows whose key hash is among ``keys``, in their order. A
+    source may then have none.
+    """
     batches = []
     for batch in share.batches:
         row = np.flatnonzero(np.isin(batch.rows.column(HASH).to_numpy(), keys))

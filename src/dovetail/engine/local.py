@@ -438,7 +438,7 @@ class _MicroBatch(Flow[Made, Packed]):
 
     def packed(self, step: RouteStep, rows: Made) -> Packed:
         """Yield what passed the stage, then its changes: packed for all stages that read them, as
-        tables for relays and for a result.
+        tables for relays and for a result. Rows that no reader can use are counted.
         """
         tables = [*rows.changes]
         yield from rows.passing

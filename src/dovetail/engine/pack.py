@@ -74,7 +74,8 @@ class Packing(ABC):
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of ``batch`` that are for this reader, with its columns in the order of
-        ``places``.
+        ``places``. All rows are for it if ``out`` is None; else those with a null in column
+        ``out``.
         """
         rows = batch if self.places is None else batch.select(self.places)
         out = None if self.out is None else batch.column(self.out)
@@ -421,7 +422,9 @@ class Tag:
 
     @property
     def facts(self) -> bytes:
-        """The facts that all buckets hear, as ``unpack_piece`` reads them."""
+        """The bytes that each packed row brings to all buckets, as ``unpack_piece`` reads them:
+        times, runs of logs and stairs. They have the present time.
+        """
         tables = [None if table is None else to_ipc(table) for table in (self.runs, self.stairs)]
         sizes = (-1 if table is None else len(table) for table in tables)
         numbers = _FACTS.pack(self.high_time_us, self.heard_us, *sizes)
@@ -544,7 +547,9 @@ class PackedRow(NamedTuple):
 
 
 def unpack_piece(row: PackedRow) -> Piece:
-    """Return a row of ``PACKED`` as the piece that the stage reads."""
+    """Return a row of ``PACKED`` as the piece that the stage reads. A heartbeat has no rows, so its
+    piece has None for them.
+    """
     high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts, SIZE_BYTES)
     tables = row.facts[SIZE_BYTES + _FACTS.size :]
     runs = None if runs_size < 0 else tables[:runs_size]

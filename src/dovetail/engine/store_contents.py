@@ -152,8 +152,8 @@ class Asked:
 
 
 def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
-    """Return stored rows as readers see them (``schema_of``), accumulators as results. ``lists``:
-    the stores of long lists by result column.
+    """Return stored rows as readers see them (``schema_of``), one each, accumulators as results.
+    ``lists``: the stores of long lists by result column, none for other stores.
     """
     if store.results:
         columns = [*map(table.column, store.key), *_results(store, table, lists)]

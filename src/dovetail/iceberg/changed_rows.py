@@ -185,7 +185,8 @@ def _chunks(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> Sequence[
 
 
 def _positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
-    """Return the positions of a data file that a delete file names: int64[m].
+    """Return the positions of a data file that a delete file names: int64[m], in the file's order;
+    empty if it names none.
 
     Raises ``DataError`` for a delete file of another format than Parquet and Puffin.
     """

@@ -59,7 +59,9 @@ def arrow_schema(operator: str, fields: Iterable[NestedField]) -> pa.Schema:
 
 
 def _arrow_type(operator: str, path: str, type_: IcebergType) -> pa.DataType:
-    """Return the Arrow type of an Iceberg type. ``path``: the dotted name of its column."""
+    """Return the Arrow type of an Iceberg type, at any depth. ``path``: the dotted name of its
+    column. Raises ``PlanError`` for a type that is not read.
+    """
     if isinstance(type_, StructType):
         fields = [
             (f.name, _arrow_type(operator, f"{path}.{f.name}", f.field_type)) for f in type_.fields

@@ -21,7 +21,9 @@ def files_of(io: FileIO, path: str) -> frozenset[str]:
 
 
 def positions(io: FileIO, path: str, data_file: str) -> Ints:
-    """Return the deleted positions of a data file, by a Puffin file: int64[m], ascending."""
+    """Return the deleted positions of a data file that the Puffin file at ``path`` has: int64[m],
+    ascending; empty if it has none of that file.
+    """
     puffin = _read(io, path)
     vectors = [
         puffin.get_blob_payload(blob)[_HEADER:-_CHECKSUM]

@@ -82,7 +82,9 @@ class ManifestReader:
         return self._live(chain.from_iterable(entries))
 
     def _live(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:
-        """Return the data files among some files, each with the others that apply to it."""
+        """Return the data files among ``entries`` by their paths, each with the delete files among
+        them that apply to it. Without data files the result is empty.
+        """
         is_data: dict[bool, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             is_data[entry.data_file.content == DataFileContent.DATA].append(entry)

@@ -122,7 +122,9 @@ def last_batch(metadata: TableMetadata, query: str) -> int:
 
 
 def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
-    """Return the live rows of a file, in top-level columns of these names."""
+    """Return the live rows of a file, in the top-level columns of the table with these names.
+    Unknown names are left out; a file without live rows gives an empty table.
+    """
     fields = {field.name: field for field in table.schema().fields}
     wanted = [fields[name] for name in names if name in fields]
     reader = RowReader.of(table, Schema(*wanted))
@@ -134,7 +136,9 @@ def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 
 
 def _near(keys: pa.Table) -> BooleanExpression:
-    """Return a condition that all rows with one of the keys fulfil, by which files are skipped."""
+    """Return a condition that all rows with one of the keys fulfil, by which files are skipped. It
+    is always true where no key column has a range or nulls occur.
+    """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):
         type_ = column.type

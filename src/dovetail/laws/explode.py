@@ -44,7 +44,9 @@ class Elements:
 
     @property
     def repeated(self) -> Mask:
-        """The elements that occur earlier in their array: bool[n]."""
+        """Mask of the elements that occur earlier in their array: bool[n]. The first of equal
+        elements is not among them.
+        """
         order = np.lexsort((self.place, self.number, self.is_new, self.change))
         same = [np.diff(part[order]) == 0 for part in (self.change, self.is_new, self.number)]
         repeated = np.zeros(len(order), np.bool_)

@@ -76,7 +76,7 @@ class Tally:
         return Tally(rows, np.full(keys, ABSENT), order, place, np.zeros(keys, np.bool_))
 
     def of(self, which: Ints) -> Tally:
-        """Keep the keys at ``which``."""
+        """Return the state of the keys at the indices ``which``, in that order."""
         return Tally(
             self.rows[which],
             self.transaction[which],

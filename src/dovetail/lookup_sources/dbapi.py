@@ -183,8 +183,9 @@ class DbapiReader:
         return rows
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
-        """Return a query for the rows of some keys, and its parameters: a mapping for styles with
-        names, else a tuple.
+        """Return a query for the rows that have one of the keys in the columns ``by``, and its
+        parameters: a mapping for styles with names, else a tuple. Without keys the query finds no
+        rows.
         """
         parameters: list[Any] = []
 

@@ -91,7 +91,8 @@ class DeltaFilesReader:
         return without_null_keys(title, cast(title, rows, self._schema), self._source.key)
 
     def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Return the rows in which each column has a value of one of the keys.
+        """Return the rows in which each column of ``by`` has a value of one of the keys, and that
+        pass the source's filters. There must be a key.
 
         With several columns these may be more rows than asked for.
         """

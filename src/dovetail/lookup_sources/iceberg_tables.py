@@ -107,7 +107,9 @@ class IcebergReader:
         return self._table
 
     def _kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with the constants of the source's filters, in the declared columns."""
+        """Return the rows with the constants of the source's filters, null included, in the
+        declared columns and types.
+        """
         for name, values in self._source.filters:
             column = rows[name]
             wanted = pa.array(values).cast(column.type)

@@ -127,7 +127,9 @@ def _comparable(declared: pa.DataType) -> Sequence[str]:
 
 
 def selected(column: StoreColumn, declared: pa.DataType) -> str:
-    """Return the SQL that reads a column as the declared type, with ``{}`` for the column."""
+    """Return the SQL that reads a column as the declared type, with ``{}`` for the column. It casts
+    texts and single floats that are read as doubles; else it is the column itself.
+    """
     if column.type in _TEXTS and pa.types.is_string(declared):
         return "{}::text"
     if column.type == "float4" and pa.types.is_float64(declared):

@@ -111,7 +111,9 @@ class ChainReader:
         return opened(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
 
     def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
-        """Return the join of both sides' rows, in the columns of the reader's schema."""
+        """Return the join of both sides' rows, left and right, in the columns of the reader's
+        schema. A side without a row is null if the join keeps the other one.
+        """
         source = self._source
         groups, count, keys = grouped(
             [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]

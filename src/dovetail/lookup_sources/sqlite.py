@@ -117,8 +117,8 @@ class SqliteReader:
         return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
 
     def _connect(self) -> sqlite3.Connection:
-        """Return the open connection to the file at the path, opening it on first use. A file that
-        was replaced is opened anew.
+        """Return the open connection to the file at the path, read only, opening it on first use. A
+        file that was replaced is opened anew. A missing file raises SQLite's error.
         """
         path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None

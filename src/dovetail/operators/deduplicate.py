@@ -106,8 +106,8 @@ def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -
 
 
 def _keep(store: HistoryState, events: Timeline, event: Ints) -> None:
-    """Store hash, time and key of the events ``event`` as emitted records. Drop runs whose records
-    are all older than the store's horizon.
+    """Store hash, time and key of the events ``event`` as emitted records; none store nothing. Drop
+    runs whose records are all older than the store's horizon.
     """
     hash_, time_us = events.hash[events.group[event]], events.event_time_us[event]
     order = by_group_and_time(hash_, time_us)

@@ -27,7 +27,7 @@ from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 def in_order(job: Job) -> Job:
     """Return the job with each row's event time raised to the end of its key's history, in sources
-    that are in order. Other sources stay as they are.
+    that are in order. Other sources, and sources without rows, stay as they are.
     """
     batches = [
         _in_order(job, source) if spec.meaning.in_order and len(batch.rows) else batch
@@ -37,8 +37,8 @@ def in_order(job: Job) -> Job:
 
 
 def _in_order(job: Job, source: int) -> Batch:
-    """Return the batch of a source with each row's event time raised: to the largest of its key so
-    far, stored rows included.
+    """Return the batch of ``source`` with each row's event time raised: to the largest of its key
+    so far, stored rows included. The batch has a row.
     """
     right = isinstance(job.operator.law, ForeignKeyJoinLaw)
     store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)

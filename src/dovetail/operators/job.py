@@ -64,8 +64,8 @@ class Batch:
         return cls(rows, stream_us, stream_us)
 
     def of(self, which: Ints, rows: pa.Table) -> Batch:
-        """Return a batch of the rows with the indices ``which``. The table ``rows`` holds just
-        these.
+        """Return a batch of the rows with the indices ``which``, in that order. ``rows``: these
+        rows, already taken.
         """
         return Batch(
             rows,

@@ -77,8 +77,9 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
 
 
 def operate(job: Job) -> Done:
-    """Run a job's operator on the rows of one bucket, and return its outcome. Rows of sources that
-    are in order first get the times at which they take effect.
+    """Run a job's operator on the rows of one bucket, and return its outcome. The operator follows
+    from the class of the job's law. Rows of sources that are in order first get the times at which
+    they take effect.
     """
     law = job.operator.law
     if any(source.meaning.in_order for source in job.sources):

@@ -17,7 +17,9 @@ from dovetail.physical.specs.by_key import ToChangesLaw
 
 def run(job: Job, law: ToChangesLaw) -> Done:
     """Emit the rows before and after each change that makes a difference, in the order of the
-    records. Store each key's last row.
+    records, with the kind of each. Store each key's last row.
+
+    A change to an equal row emits nothing. Without rows in the batch, leave the store as it is.
     """
     store = job.table_store(0)
     if not job.any_rows:

@@ -34,7 +34,10 @@ _STATE: Final = (
 
 def run(job: Job, law: Transact) -> Done:
     """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
-    key's last one.
+    key's last one; a delete of a key without a stored row emits nothing.
+
+    Store what has come of each key's transaction. Without rows in the batch, leave the store as it
+    is.
     """
     (name,), source, rows = job.operator.names, job.sources[0], job.batches[0].rows
     shape = source.shape

@@ -127,8 +127,8 @@ def in_order(answering: Operator, name: str) -> Operator:
 
 
 def aggregation(node: Aggregation) -> groups.AggregationLaw:
-    """Return the law of an aggregation node. Value columns are numbered by their position in
-    ``node.used``.
+    """Return the law of an aggregation node, with a column for each result. Value columns are
+    numbered by their position in ``node.used``. It takes rows back unless the input is a stream.
     """
     return groups.AggregationLaw(
         node.name,

@@ -91,9 +91,9 @@ def output_of(stage: Stage) -> Output:
 
 
 def held_columns(stage: Stage) -> dict[str, str]:
-    """Map each key and value column of the stage's node to the stage column behind it.
-
-    Columns are in the changelog's order. The node's selections may only name columns.
+    """Map each key and value column of the stage's node to the stage column behind it, in the
+    changelog's order. The node's selections may only name columns; columns of a windowed table that
+    are computed are left out.
     """
     node = stage.node
     names = (*node.key.names, *node.values.names)
@@ -133,8 +133,8 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    """Map each column of ``node`` to its stage column, through all joins below it. ``first_leaf``:
-    the index of the leaf of its first input.
+    """Map each column of ``node`` to its stage column, through all joins below it. A node that is
+    no join is a leaf. ``first_leaf``: the index of the leaf of its first input.
     """
     if not isinstance(node, JoinNode):
         return leaf_columns(stage, first_leaf)

@@ -104,7 +104,9 @@ def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tupl
 
 
 def _readers(results: Sequence[Node]) -> Counter[Node]:
-    """Count the nodes and results that read each node, directly or as the result of its stage."""
+    """Count the nodes and results that read each node, directly or as the result of its stage. A
+    node that nothing reads counts 0.
+    """
     parts = dict.fromkeys(part for node in results for part in node.walk())
     reading = {
         (part, below.node if isinstance(below, Derived) else below)

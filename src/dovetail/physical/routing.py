@@ -118,7 +118,9 @@ class RouteStep:
 
     @property
     def entry(self) -> Entry:
-        """The plan entry through which its rows are read: a source, a view or a stage's result."""
+        """The plan entry through which its rows are read: a source, the view of a relay, or else
+        what its first reader reads of the stage. Without a reader it is the stage's result.
+        """
         if isinstance(self.origin, Relay):
             return self.origin.view
         if not isinstance(self.origin, Stage):

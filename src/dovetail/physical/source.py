@@ -130,7 +130,9 @@ class RowMeaning:
 
     @property
     def kept(self) -> str:
-        """The rows of the input that a stage stores, in words."""
+        """The rows of the input that a stage stores, in words: windows for a time, versions for a
+        time, or the last row of each key.
+        """
         if self.retention_us is not None:
             return f"rows per key and window, for {written(self.retention_us)}"
         if self.versioned_us is not None:
@@ -233,8 +235,8 @@ class SourceSpec:
 
     @cached_property
     def travel_schema(self) -> pa.Schema:
-        """The columns of rows on their way to pack. Rows read by file also have the file's time and
-        path, and their block.
+        """The columns of rows on their way to pack: the row's own, then what they bring of their
+        order. Rows read by file also have the file's time and path, and their block.
         """
         schema = self.shape.schema_with(self.arrival.brought)
         if not self.arrival.by_file:

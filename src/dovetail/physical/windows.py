@@ -480,8 +480,8 @@ class _Builder:
         return self._read(node.left, key, ((looks, TimestampType()),)), foreign_name(0)
 
     def _selected(self, node: WindowJoin) -> Mapping[str, str]:
-        """Map each column of a join to the output column behind it. Selections that compute are
-        left out.
+        """Map each key column of a join, and each value column that its selection names, to the
+        output column behind it. Columns that the selection computes are left out.
         """
         left, right = self.sides(node)
         columns_by_side = {

@@ -111,7 +111,9 @@ def _added(now: StructType, then: StructType) -> list[str]:
 
 
 def _source(source: Source, values: StructType) -> Source:
-    """Return a source with only the columns ``values``, and with their former types."""
+    """Return a source with only the value columns ``values``, and with their former types. Its
+    frames are narrowed in the same way; a source without frames stays without.
+    """
 
     def narrowed(frame: DataFrame | None) -> DataFrame | None:
         if frame is None:

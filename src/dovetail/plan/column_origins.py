@@ -195,7 +195,9 @@ def _all(columns: Mapping[str, Origins], names: Iterable[str], use: Use) -> Iter
 
 
 def _used(origins: Origins, use: Use) -> Origins:
-    """Return the origins with a further use. An aggregated column stays so, whatever follows."""
+    """Return the origins with a further use. A use that makes a column only replaces a weaker one:
+    an aggregated column stays so, whatever follows. Any other use replaces all.
+    """
     if use not in _MAKES:
         return frozenset(origin._replace(use=use) for origin in origins)
     return frozenset(

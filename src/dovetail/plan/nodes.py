@@ -566,7 +566,7 @@ def with_right_key(left: StructType, right: StructType) -> StructType:
 
 def changelog_schema(node: Node) -> StructType:
     """Return the columns of a node's changelog: key, values, ``_change``, ``_timestamp``,
-    ``_position``.
+    ``_position``. Values may be null, for a delete; the last three may not.
     """
     return StructType(
         [

@@ -80,8 +80,8 @@ def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
 
 
 def _of_classic(relation: Any) -> SparkSource:
-    """Return the source of a relation in the plan of a classic session. Names of options are in
-    lower case.
+    """Return the source of a streaming relation in the plan of a classic session. Names of options
+    are in lower case; a relation of another kind has no options.
     """
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
@@ -103,8 +103,8 @@ def _short(name: str) -> str:
 
 
 def _of_remote(plan: Any) -> Iterator[SparkSource]:
-    """Yield the streaming sources in a plan of Spark Connect, in its order. Names of options are in
-    lower case.
+    """Yield the streaming sources in a plan of Spark Connect, in its order; nothing if there are
+    none. Names of options are in lower case.
     """
     if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001

@@ -100,7 +100,9 @@ class View(Entry):
 
     @property
     def _made(self) -> str:
-        """The view's operation in words, for ``explain``."""
+        """The view's operation in words, for ``explain``. Of several operations it names the first:
+        a condition, an array, stream or table, another key, else the columns.
+        """
         if self.condition is not None:
             return f"where {said(self.condition)}"
         if self.exploded is not None:
@@ -281,8 +283,8 @@ def with_columns(
 
 
 def dropped(node: Node, names: Sequence[str]) -> View:
-    """Return a view of all columns but ``names``. Raises ``PlanError`` for key columns and unknown
-    names.
+    """Return a view of all columns but ``names``, in their order. Raises ``PlanError`` for key
+    columns and unknown names. No names give all columns.
     """
     name = f"drop of {node.name}"
     source = viewed_entry(name, node)
@@ -421,7 +423,9 @@ def of_joined_row(
 
 
 def _computed(selected: Selected) -> Column:
-    """Return a value column of a join as an expression over the joined row."""
+    """Return a value column of a join as an expression over the joined row: its own expression, or
+    the field of its side, which is null without a row there.
+    """
     if selected.column is not None:
         return selected.column
     assert selected.ref is not None
@@ -430,7 +434,9 @@ def _computed(selected: Selected) -> Column:
 
 
 def labelled(node: Node, column: str) -> View:
-    """Return a view of a table with the table's name in a new last key column, ``column``."""
+    """Return a view of a table with the table's name, as text, in a new last key column ``column``.
+    Values stay as they are.
+    """
     name = f"union of {node.name}"
     source = viewed_entry(name, node)
     label = (StructField(column, StringType(), True), Constant(node.name))

@@ -214,8 +214,8 @@ class Hadoop:
         return bytes(self._read(files, path, "toByteArray"))
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
-        """Return a file's content, read by the function ``by`` of Commons IO with these
-        arguments.
+        """Return the content of the file ``path``, read by the function ``by`` of Commons IO with
+        these arguments, and close it. Raises the JVM's error for a missing file.
         """
         stream = files.open(path)
         try:

@@ -85,7 +85,9 @@ def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
 
 @contextmanager
 def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
-    """Yield a kept frame as one of another session of the same Spark, within the block."""
+    """Yield a kept frame as one of another session of the same Spark, within the block. Its rows
+    are not computed again. After the block it can no longer be read there.
+    """
     name = f"dovetail_{uuid4().hex}"
     frame.createGlobalTempView(name)
     try:
@@ -114,7 +116,9 @@ def release(frame: DataFrame) -> None:
 
 @contextmanager
 def kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Yield the frame as ``keep`` returns it, and drop its rows after the block."""
+    """Yield the frame as ``keep`` returns it, and drop its rows after the block, also
+    on an error.
+    """
     stored = keep(frame)
     try:
         yield stored

@@ -41,7 +41,9 @@ def checkpoint_report(checkpoint: str) -> Report:
 
 
 def _findings(files: LocalFiles) -> Iterator[Finding]:
-    """Yield a finding for each thing to check."""
+    """Yield a finding for each point that is checked in a checkpoint, whether there is a problem or
+    not. If its own file cannot be read, later ones go by an empty one.
+    """
     bound = _bound(files)
     yield Finding(
         NAME,
@@ -94,7 +96,10 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
 
 
 def _takeover(bound: Mapping[str, Any]) -> Finding:
-    """Return the finding for a query that is to take over from another one, or was succeeded."""
+    """Return the finding on a takeover by the binding ``bound``: whether the query is to take over
+    from another one, or was succeeded. Without either, or if the successor is gone, the finding has
+    no problem.
+    """
     if FOLLOWS in bound:
         return Finding(
             "takeover",

@@ -105,7 +105,9 @@ def doctor(spark: SparkSession) -> Report:
 
 
 def _findings(spark: SparkSession) -> Iterator[Finding]:
-    """Yield a finding for each thing to check, whether it is missing or not."""
+    """Yield a finding for each point that is checked in a session, whether something is missing or
+    not. It runs a small job.
+    """
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"
     yield Finding("Spark", leaks, leak, "run it on Spark 4.2.1 or later")

@@ -53,7 +53,9 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
 
 
 def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield (SQL, zone) of each expression of a frame that depends on a time zone."""
+    """Yield (SQL, zone) of each expression in a frame's plan that depends on a time zone; nothing
+    if none does.
+    """
     plan = jvm.analyzed_plan(frame)
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
     waiting = [plan]
@@ -65,7 +67,8 @@ def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
 
 def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
     """Yield (SQL, zone) of each of these expressions and their children that depends on a time
-    zone. Expressions whose options name a zone do not.
+    zone; nothing if none does. Expressions whose options name a zone do not. ``aware``: Spark's
+    class of such expressions.
     """
     waiting = [*expressions]
     while waiting:

@@ -194,7 +194,9 @@ def _blob(body: Any) -> bytes:
 
 
 def _body(blob: bytes) -> Any:
-    """Return the JSON value of a blob. Raises ``StateError`` for another format version."""
+    """Return the JSON value of a blob, behind its first byte. Raises ``StateError`` if that byte is
+    another format version.
+    """
     if blob[0] != FORMAT_VERSION:
         raise StateError(
             "state manifest",

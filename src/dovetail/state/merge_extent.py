@@ -62,7 +62,9 @@ class MergeInput:
         return min(max(int(end), row + 1), int(self.rows[self._segment(row) + 1]))
 
     def values(self, row: int, order: Order) -> tuple[int, ...]:
-        """Return the values that order a row."""
+        """Return the values of the order's columns in row ``row``, counted from 0 through all
+        segments of the input.
+        """
         segment_index = self._segment(row)
         table = self.open(self.run.segments[segment_index])
         return tuple(

@@ -46,7 +46,9 @@ class Located:
     """False if there is no row or the row is a tombstone: bool[n]."""
 
     def of(self, which: Ints) -> Located:
-        """Return the answers to the queries ``which``, in that order."""
+        """Return the answers to the queries ``which`` (indices), in that order. The
+        tables stay whole.
+        """
         return replace(
             self,
             segment=self.segment[which],
@@ -182,9 +184,9 @@ class RunState(ABC):
                     self._delete(run)
 
     def contents(self) -> Iterator[pa.Table]:
-        """Yield, in order and some at a time, all rows that a merge of everything would keep.
-
-        It is for a store that is only read, because it puts all runs into one tier.
+        """Yield, in order and some at a time, all rows that a merge of everything would keep;
+        nothing for an empty store. It is for a store that is only read, because it puts all runs
+        into one tier.
         """
         self.runs = self.runs.level()
         merge = Merge(0, (0,) * len(self.runs.runs))
@@ -214,7 +216,8 @@ class RunState(ABC):
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
         """Return for each input of a merge, oldest first, the number of its rows read after the
-        next slice, and its rows in the slice.
+        next slice. Also return its rows in the slice, an empty table for an input without any. The
+        slice has about ``size_bytes``.
         """
         inputs = [MergeInput(run, self._open) for run in self.runs.inputs(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
@@ -229,7 +232,9 @@ class RunState(ABC):
         return self._cache.open(segment, self._blobs.get)
 
     def _write(self, table: pa.Table) -> Segment:
-        """Store a table as a new segment."""
+        """Store a table, which has a row and is in the store's order, as a new segment, and keep it
+        in the cache. Return its description.
+        """
         table = table.combine_chunks()
         segment = self._described(table)
         self._blobs.put(segment.id, encode(table))

@@ -143,9 +143,9 @@ class Runs:
         return replace(self, merges=tuple(new if m is old else m for m in self.merges))
 
     def completed(self, merge: Merge) -> Runs:
-        """Return the runs with the merge's inputs replaced by its result.
-
-        The result counts as older than every other run of that tier or a lower one.
+        """Return the runs with the merge's inputs replaced by its result, or by nothing if no row
+        was kept. The result counts as older than every other run of that tier or a lower one. It is
+        in the next tier if it has at least half the size of its inputs.
         """
         inputs = self.inputs(merge)
         merged = SortedRun(merge.tier, merge.done)

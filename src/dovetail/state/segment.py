@@ -165,8 +165,8 @@ class SegmentCache:
             local_files.remove(path)
 
     def see(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
-        """Remember pages of a manifest, which never change. Above ``_PAGES_MAX``, forget those seen
-        longest ago.
+        """Remember pages of a manifest by their names; they never change. Above ``_PAGES_MAX``,
+        forget those seen longest ago.
         """
         for name, page in pages.items():
             self.pages[name] = page

@@ -196,7 +196,9 @@ def _split(line: str) -> list[str]:
 
 
 def _value(cell: str, type_: pa.DataType) -> Any:
-    """Return the value of a cell in the type of its column."""
+    """Return the value of a cell in the type of its column; None for an empty cell. A text may be
+    in quotes, as JSON. Raises an error of JSON or Arrow for a cell that does not fit.
+    """
     text = pa.types.is_string(type_)
     if not cell or (text and cell[0] != '"'):
         return cell or None
@@ -205,7 +207,9 @@ def _value(cell: str, type_: pa.DataType) -> Any:
 
 
 def _unsaid(data: Any, type_: pa.DataType) -> Any:
-    """Return JSON data in the form that Arrow takes for the type."""
+    """Return JSON data in the form that Arrow takes for the type, at any depth. Null stays None,
+    and a struct's missing field is None.
+    """
     if data is None or not pa.types.is_nested(type_):
         return _unsaid_scalar(data, type_)
     if pa.types.is_map(type_):

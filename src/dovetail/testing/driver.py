@@ -1100,7 +1100,9 @@ class _View(Driver):
         return self._run(beat_us)
 
     def _last_rows(self) -> dict[Any, dict[str, Any]]:
-        """Return the values of each row by its key, after all changes so far."""
+        """Return the values of each present row by its key, after all changes so far. A key of
+        several columns is a tuple. Deleted rows are absent.
+        """
         last: dict[Hashable, Change] = {}
         for change in self._unread[0]:
             parts = tuple(map(hashable, change.key.values()))

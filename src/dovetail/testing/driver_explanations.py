@@ -249,7 +249,9 @@ class ExplainingDriver:
 
 
 def one_by_one(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source, pa.Table]]:
-    """Yield the rows of a micro-batch in the order in which they were fed, each as a table."""
+    """Yield (source, table of one row) for each row of a micro-batch, in the order in which they
+    were fed.
+    """
     rows = [
         (table.column(SEQUENCE)[row].as_py(), source, table.slice(row, 1))
         for source, table in fed
@@ -270,7 +272,9 @@ def _alike(change: Change) -> tuple[Change, Hashable, Hashable]:
 
 
 def record_of(source: Source, row: pa.Table) -> RowExplanation:
-    """Return a fed row as a part of an explanation."""
+    """Return a fed row, a table of one row, as an input of an explanation. A delete has the
+    presence ``"none"``.
+    """
     (columns,) = row.to_pylist()
     deleted, values = columns[DELETED], {name: columns[name] for name in source.values.names}
     return RowExplanation(

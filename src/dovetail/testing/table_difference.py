@@ -144,7 +144,9 @@ class TableDifference:
     """Rows that are actual only."""
 
     def summary(self) -> str:
-        """Return the numbers of rows in words."""
+        """Return the numbers of changed, missing and surplus rows in words. Kinds without rows are
+        left out, so the text is empty for equal tables.
+        """
         kinds: dict[str, Sequence[object]] = {
             "changed (~)": self.changed,
             "missing (-)": self.missing,
@@ -188,7 +190,11 @@ def _are_rows(table: Any) -> bool:
 
 
 def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
-    """Return the rows of any table; ``key``: the names for the keys of a mapping."""
+    """Return the columns and rows of a pandas, Spark or Arrow table, of a mapping from keys to
+    values, or of a list of mappings. A column that a row of a list lacks is None.
+
+    ``key``: the names for the keys of a mapping.
+    """
     if isinstance(table, pd.DataFrame):
         table = pa.Table.from_pandas(table, preserve_index=False)
     elif hasattr(type(table), "toArrow"):
@@ -204,7 +210,9 @@ def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
 
 
 def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
-    """Return the key of a mapping's row as columns."""
+    """Return the key of a mapping's row as columns by the names ``key``. ``part``: a tuple of
+    several values, or a value. Raise ``PlanError`` for another number of values.
+    """
     parts = part if isinstance(part, tuple) and list(key) != [_KEY] else (part,)
     if len(parts) != len(key):
         raise PlanError(
@@ -313,7 +321,9 @@ def _equality(rel_tol: float, abs_tol: float) -> Equal:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a value that is equal, and has the same hash, for equal values only."""
+    """Return a hashable value that is equal for equal values only. A NaN equals a NaN, and True is
+    not 1.
+    """
     if hasattr(type(value), "tolist"):  # numpy's
         value = value.tolist()
     if isinstance(value, Mapping):

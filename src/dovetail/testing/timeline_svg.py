@@ -52,7 +52,9 @@ HEADER, ROW, GAP, MARGIN = 44, 20, 16, 12
 
 
 def svg_of(layout: TimelineLayout) -> str:
-    """Return a timeline as the text of an SVG."""
+    """Return a timeline as the text of an SVG: notes, micro-batches with their times, a lane per
+    input and result, and a bar per window. Without columns it has the names alone.
+    """
     names = [*(lane.name for lane in layout.lanes), *(bar.label for bar in layout.bars)]
     left = MARGIN + CHARACTER * max(map(len, [*names, layout.unit])) + 24
     widths = [_width(layout, column) for column in range(len(layout.columns))]

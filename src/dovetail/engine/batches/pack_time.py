@@ -45,7 +45,7 @@ class PackTimer:
         self._read_ns = self._pack_ns = 0
 
     def reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that come, and add up the time until each batch is there."""
+        """Yield the batches unchanged, and add up the time until each, and the end, is there."""
         rows = iter(batches)
         while True:
             begun_ns = perf_counter_ns()
@@ -56,8 +56,9 @@ class PackTimer:
             yield batch
 
     def packing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield packed rows. The first row of each batch tells its bucket the time since the last
-        batch that was spent on reading and on packing.
+        """Yield packed batches. The first row of each batch tells its bucket the time since the
+        last batch that was spent on reading and on packing. Time after the last batch is told to
+        nobody.
         """
         rows = iter(batches)
         while True:
@@ -72,7 +73,9 @@ class PackTimer:
 
 
 def _telling(batch: pa.RecordBatch, read_us: int, pack_us: int) -> pa.RecordBatch:
-    """Return packed rows, with the times of the task in the facts of the first."""
+    """Return packed rows with the times of the task, in microseconds, in the facts of the first
+    row. The other rows stay as they are; there is at least one row.
+    """
     index = batch.schema.get_field_index(_FACTS)
     facts = batch.column(index)
     first = facts[0].as_py()

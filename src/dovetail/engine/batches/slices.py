@@ -154,7 +154,7 @@ class Slices:
     # 70 and 71 have moved. Messages of 72 are in one slice, whose order is that of the key.
     def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
         """Return the hashes of primary keys that have messages in several slices, distinct and
-        ascending. ``parts``: the rows by slice and source.
+        ascending; empty if none do. ``parts``: the rows by slice and source.
         """
         key_hash = self.share.batches[0].rows.column(PLACE).to_numpy()
         slices = np.empty(len(key_hash), np.int64)

@@ -367,7 +367,9 @@ def _is_connects(schema: Avro) -> bool:
 
 
 def _name(schema: Avro) -> str:
-    """Return the name of a type's encoding, or the plain type's name."""
+    """Return the name of a type's encoding: Connect's, else that of Avro's logical type, else the
+    plain type's name.
+    """
     if not isinstance(schema, dict):
         return _kind(schema)
     return str(

@@ -113,8 +113,8 @@ class DebeziumFormat(Format):
         return self.schema is None and self.avro is not None and self.avro.grows
 
     def of_key(self, key: Format) -> Format:
-        """Return the key's format. A plain JSON key is read as Kafka Connect writes it, like the
-        value.
+        """Return the format by which a key beside these events is read. Plain JSON with a schema is
+        read as Kafka Connect writes it, like the value. Any other format is returned unchanged.
         """
         if (
             isinstance(key, JsonFormat)

@@ -262,7 +262,7 @@ class ChangeEvents(Decoding):
 
     def _moves(self, event: Column) -> Column:
         """Return a boolean column: the event is an update that changes the key. It is false where
-        the event lacks the former key.
+        the event lacks the former key, and for a table without known key columns.
         """
         moves, comparable = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:

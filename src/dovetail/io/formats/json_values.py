@@ -82,7 +82,9 @@ def raw_type(type_: DataType) -> DataType:
 
 
 def text_type(type_: DataType) -> DataType:
-    """Return the type with text for each value; objects and arrays keep their structure."""
+    """Return the type with text for each plain value; structs, arrays and maps keep their
+    structure, with text as map keys.
+    """
     if isinstance(type_, ArrayType):
         return ArrayType(text_type(type_.elementType))
     if isinstance(type_, MapType):
@@ -299,8 +301,8 @@ def checked_encodings(
 
 
 def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """Yield (path, type) of each date and timestamp at any depth; elements and map values have the
-    path of their column.
+    """Yield (path, type) of each date and timestamp at any depth; nothing if there are none.
+    Elements and map values have the path of their column. ``path``: that of ``type_``.
     """
     if isinstance(type_, StructType):
         for field in type_:

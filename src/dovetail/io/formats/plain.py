@@ -229,8 +229,8 @@ class _One(Format):
         )
 
     def writing(self, context: Place, columns: StructType) -> Column:
-        """Return the only column as bytes or text. Raises ``PlanError`` for several columns or
-        another type.
+        """Return the only column as bytes or text; null stays null. Raises ``PlanError`` for
+        several columns or another type.
         """
         kinds = [field.dataType for field in columns]
         if len(kinds) != 1 or not isinstance(kinds[0], self.takes):

@@ -244,7 +244,9 @@ def _descriptor_of(message: Any) -> Descriptor | None:
 
 
 def _set_of(file: FileDescriptor) -> bytes:
-    """Return a file and all its imports, serialized, each after its own imports."""
+    """Return a file and all its imports, direct and indirect, as a serialized
+    ``FileDescriptorSet``: each once, after its own imports.
+    """
     proto_by_name: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add(file_descriptor: FileDescriptor) -> None:

@@ -383,7 +383,9 @@ class _ChangePlanner:
         yield from self._committed(snapshot, {}, files)
 
     def _condition(self) -> BooleanExpression:
-        """Return the ranges of the request as a condition on the present columns."""
+        """Return the ranges of the request as a condition on the present columns; one that is
+        always true without ranges. A column that the table has dropped has no condition.
+        """
         from pyiceberg.expressions import (
             AlwaysTrue,
             And,

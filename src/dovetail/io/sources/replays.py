@@ -122,8 +122,8 @@ def replayed(node: Node, folder: str) -> Source:
 
 
 def _read(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
-    """Return the rows of a folder with the columns of a source's frame. Records have a log of their
-    own.
+    """Return the rows of a folder with the columns of a source's frame, streaming if the frame is.
+    Records have a log of their own, ordered by the number with which they were sent.
     """
     fields = [*_sent_fields(frame.schema), StructField(_NUMBER, LongType())]
     reader = session.readStream if frame.isStreaming else session.read

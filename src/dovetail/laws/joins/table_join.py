@@ -79,7 +79,9 @@ class Changes:
     """int64[m] per leaf, from left to right: the row version in the result, ABSENT for nulls."""
 
     def where(self, selected: Ints | Mask) -> Changes:
-        """Keep the selected changes."""
+        """Return the selected changes: those at the indices ``selected``, in that order, or where
+        the mask is true.
+        """
         return Changes(
             self.event[selected],
             self.present[selected],

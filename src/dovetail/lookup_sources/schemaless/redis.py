@@ -61,7 +61,10 @@ class RedisReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, by one transaction."""
+        """Return the rows as ``Reader.rows`` does, by one transaction. Keys in Redis are made of
+        whole primary keys, so ``by`` must name these. A key that another one shares is marked as
+        unfit.
+        """
         source = self._source
         keys = keys.rename_columns(list(by))
         primary = keys.select(list(source.key)).group_by(list(source.key)).aggregate([])
@@ -162,7 +165,9 @@ class RedisReader:
         ]
 
     def _table(self, replies: Sequence[Any]) -> pa.Table:
-        """Return the replies as rows of the columns that are read."""
+        """Return the replies, none of them None, as rows of the columns that are read, in order. A
+        field that is missing is null. Raises ``DataError`` for values that do not fit.
+        """
         title, schema = self._source.title, self._values
         if self._source.form == "hash":
             return parsed(title, list(zip(*replies, strict=True)), schema)

@@ -38,6 +38,9 @@ _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 def run(job: Job, law: AggregationLaw) -> Done:
     """Emit the rows and tombstones of sessions after every record or, with ``emit="batch"``, the
     net changes of the batch. Store the changed sessions.
+
+    A record that is too late for its session is counted and emits nothing. Without rows in the
+    batch, leave the store as it is.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -77,7 +80,7 @@ class _Stored:
     @classmethod
     def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _Stored:
         """Read all stored sessions of the events' keys, closed ones included, ordered by (key,
-        end).
+        end). A key without sessions has none in the result.
         """
         scanned = store.scan(*combined_range(events.hash), events.keys)
         rows = np.arange(len(scanned.query))
@@ -175,7 +178,7 @@ class _SessionBatch:
     @cached_property
     def state(self) -> list[Columns]:
         """The accumulators per column: a row for each stored session, then one for each session in
-        ``_last``.
+        ``_last``. A column's accumulator has one or more arrays.
         """
         merged = self._merged(self._last, self._segment[self._last] + 1)
         return [
@@ -185,7 +188,7 @@ class _SessionBatch:
 
     @cached_property
     def count(self) -> Ints:
-        """The number of records in each session, in the order of ``state``."""
+        """The number of records in each session, int64, in the order of ``state``."""
         node_count = np.append(self.stored.count, 1)[self.made.ref]
         total = np.append(0, np.cumsum(node_count))
         return np.append(
@@ -294,7 +297,9 @@ class _SessionBatch:
         return stored.where(~stays), now, twin[len(stored.ref) :]
 
     def keep(self, store: TableState, changed: _Changed) -> None:
-        """Store the sessions that are new or changed, and a tombstone for each that is gone."""
+        """Store the sessions that are new or changed, and a tombstone for each that is gone;
+        nothing if there are none. ``changed``: the result of ``changed()``.
+        """
         gone, now, _ = changed
         group = np.append(gone.group, now.group)
         start = np.append(gone.start_us, now.start_us)

@@ -43,9 +43,11 @@ from dovetail.state.table_state import TableState
 
 def run(job: Job, law: AggregationLaw) -> Done:
     """Emit the results of a key's windows after every record or, with ``emit="batch"``, the batch's
-    net changes. Store windows and records.
+    net changes. Store windows and records. Results of many pairs of a window and a record leave in
+    several tables, the ``chunks``.
 
-    Results of many pairs of a window and a record leave in several tables, the ``chunks``.
+    Closed windows are not changed. Without rows in the batch, emit nothing and leave the stores as
+    they are.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -96,8 +98,9 @@ class _WindowBatch:
     """Per column, the values of the windows' records."""
 
     def groups(self, store: TableState) -> UpdatedGroups:
-        """Aggregate each changed window over its stored accumulators. Each window is a group with
-        one update that stands for all its records.
+        """Aggregate each changed window over its accumulators in ``store``, without storing
+        anything. Each window is a group with one update that stands for all its records. A new
+        window begins with null accumulators.
         """
         windows = self.windows
         owner = windows.group

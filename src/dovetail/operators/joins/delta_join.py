@@ -117,7 +117,8 @@ def join(
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
     """Return the last row of each primary key in a source's batch, tombstones included, in the
-    order in which rows were read.
+    order in which rows were read. The columns are those of the batch; without rows the table is
+    empty.
 
     ``primary``: the key columns, as indices among the user columns.
     """

@@ -21,6 +21,8 @@ from dovetail.state.history import HistoryState
 def run(job: Job, law: HistoryJoinLaw) -> Done:
     """Emit the points of the joined history that each record makes or corrects, in order of
     arrival. Store all versions of both sides.
+
+    Without rows in the batch, emit nothing and leave the stores as they are.
     """
     if not job.any_rows:
         return Done(None, job.stores)

@@ -70,8 +70,9 @@ class SideCache:
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
     def _bounded(self, size: int) -> SideCache:
-        """Return the entries that were used last and together have at most ``size`` rows. An entry
-        of more than ``size`` rows never stays.
+        """Return the entries that were used last and together have at most ``size`` rows; this
+        cache if all fit. An entry of more than ``size`` rows never stays. An entry without rows
+        counts as one row.
         """
         weights = self._weights()
         if weights.sum() <= size:

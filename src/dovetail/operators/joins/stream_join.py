@@ -33,6 +33,8 @@ from dovetail.plan.metrics import metric
 def run(job: Job, law: StreamJoinLaw) -> Done:
     """Emit each record's pairs and the unmatched rows that are due, in the order of arrival. Store
     rows, waiting rows and marks.
+
+    Rows may be due in a batch without rows of this bucket, as stream time goes on.
     """
     window = law.window
     stores = SideStores.of(job, law)

@@ -215,8 +215,9 @@ class Side:
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
     def meet(self, events: Timeline, other: Side) -> None:
-        """Read the stored rows of ``other`` that lie in a window of one of this side's records, and
-        set ``other.met``.
+        """Read the stored rows of ``other`` that lie in a window of one of this side's records. Set
+        ``other.met`` to these rows, each once, and ``other.met_group`` to their keys. Without
+        records both are empty.
         """
         group = self.arrivals.group
         low, high = self.window.of_other(self.side, self.arrivals.time_us)
@@ -234,7 +235,7 @@ class Side:
 
     def reach(self, other: Side) -> Reach:
         """Return the ranges of the other side's rows that each of this side's records may join:
-        stored rows and arriving ones. Both sides must have met.
+        stored rows and arriving ones. A range may be empty. Both sides must have met.
         """
         met, other_arrivals = len(other.met), other.arrivals
         rows = Arrivals(
@@ -287,7 +288,7 @@ class Side:
 
     def closing(self) -> Ints:
         """Return the numbers of the rows that close unjoined in this batch: waiting rows first,
-        then the batch's own. A record may have been due before it arrived.
+        then the batch's own; empty if none do. A record may have been due before it arrived.
         """
         row_number: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
         row_number = row_number[(self.closes[row_number] != NEVER) & ~self.joined[row_number]]
@@ -327,7 +328,7 @@ class Side:
 
     def mark_joined(self) -> None:
         """Store a mark for each stored row that was unmatched when it was stored and is joined in
-        this batch.
+        this batch. Rows of the batch itself need none.
         """
         joined = self._pending() & (self.first_match[: len(self.met)] != NEVER)
         rows = self.met.filter(pa.array(joined)).sort_by(ROW)

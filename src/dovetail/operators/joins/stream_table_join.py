@@ -42,7 +42,10 @@ from dovetail.state.queue import QueueState
 
 def run(job: Job, law: StreamTableJoinLaw) -> Done:
     """Emit the result of each stream record that is processed in this batch, in that order. With a
-    grace period, records wait in the queue before.
+    grace period, records wait in the queue before, and those that are due now are released. Store
+    the rows of the tables.
+
+    Without rows and released records, emit nothing.
     """
     sources = range(len(job.sources))
     stream = law.leaves[0]

@@ -23,6 +23,8 @@ from dovetail.physical.specs.by_key import Subscribe
 def run(job: Job, law: Subscribe) -> Done:
     """Emit the messages of each change in the order of the records: first to the former foreign
     key, then to the present one. Store each primary key's foreign key.
+
+    Without rows in the batch, emit nothing and leave the store as it is.
     """
     shape = job.sources[0].shape
     foreign = shape.foreign_columns

@@ -128,7 +128,9 @@ class SubscriptionStores:
 
 
 def keep_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
-    """Store the last message of each subscription that the batch changes."""
+    """Store the last message of each subscription that the batch changes; a message that ends one
+    is a tombstone.
+    """
     rows = subscriptions.pool.rows
     last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
     row = subscriptions.reference[last] - subscriptions.pool.base
@@ -179,8 +181,8 @@ class Right(RightRows):
 
 
 def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
-    """Return the right table's rows before and after each event. ``store`` holds its rows before
-    the batch. Of a versioned table, only its latest versions count as changes.
+    """Return the right table's rows before and after each event, ABSENT for none. ``store`` holds
+    its rows before the batch. Of a versioned table, only its latest versions count as changes.
     """
     located = latest(store, events)
     counted = counts(job, events, 1)
@@ -250,7 +252,10 @@ def subscriptions_of(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: RightRows
 ) -> Subscriptions:
     """Return the batch's messages and the stored subscriptions that the right table's changes meet.
-    With ``emit="batch"``, include the subscriptions that messages replace.
+    Other stored subscriptions are not read.
+
+    ``table``: the right rows. With ``emit="batch"``, include the subscriptions that messages
+    replace.
     """
     rows = job.batches[0].rows
     message = np.flatnonzero(events.source == 0)

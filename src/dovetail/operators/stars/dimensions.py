@@ -69,6 +69,8 @@ _ROWS_MAX = 50_000
 def run(job: Job, law: StarLookup) -> Done:
     """Emit the answers of all dimensions, in the order of the records, in chunks. With
     ``emit="batch"``, emit only the last answer to each key and foreign key.
+
+    Without rows in the batch, emit nothing and leave the stores as they are.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -97,8 +99,8 @@ def run(job: Job, law: StarLookup) -> Done:
 
 
 def _subscribing(job: Job, law: StarLookup) -> Job:
-    """Return the job with the messages as the left rows of a join by foreign key. Their hashes are
-    told apart by dimension.
+    """Return the job with the messages as the left rows of a join by foreign key. Their hashes lie
+    in a range for each dimension, so equal keys of two dimensions differ.
     """
     messages, batch = subscribing(job.sources[0]), job.batches[0]
     columns = {name: batch.rows.column(name) for name in batch.rows.schema.names}
@@ -164,8 +166,8 @@ class _Dimensions:
 
     @classmethod
     def of(cls, job: Job, law: StarLookup, events: Timeline, hashes: Sequence[Ints]) -> _Dimensions:
-        """Locate the stored rows of all keys of the batch. ``hashes``: those by which rows of each
-        source are stored.
+        """Locate the stored rows of all keys of the batch, dimension by dimension. A key without a
+        stored row has none. ``hashes``: those by which rows of each source are stored.
         """
         batches = [batch.rows for batch in job.batches[1:]]
         rows = np.array([len(batch) for batch in batches])

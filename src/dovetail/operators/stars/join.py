@@ -203,7 +203,9 @@ class _Star:
 
     @classmethod
     def of(cls, job: Job, law: StarJoin, store: TableState) -> _Star:
-        """Return the moments of the job's rows. ``store``: the rows before the batch."""
+        """Return the moments of the job's rows, with the fact and the dimensions at each.
+        ``store``: the rows before the batch.
+        """
         events, dimension, moments = _timeline(job)
         stored = _StoredRows.of(store.locate(events.hash, events.keys))
         facts, answers = (batch.rows for batch in job.batches)
@@ -285,9 +287,9 @@ class _Star:
         return everything.where(order[results.emits[order]])
 
     def matched(self, *, net: bool) -> Mask:
-        """Return for each upsert of the fact whether it finds a row in every dimension. ``net``:
-        only the last answers are there, so return it for each key that has come, and the rows at
-        the end.
+        """Return for each upsert of the fact whether it finds a row in every dimension: bool, in
+        the order of the moments. ``net``: only the last answers are there, so return it for each
+        key that has come, by the rows at the end.
         """
         record = np.flatnonzero(self.moments.origin == 0)
         if net:
@@ -343,7 +345,10 @@ class _Star:
         return [self.parts[n].values(refs[n], [column])[0] for n, column in wanted]
 
     def stored(self, schema: pa.Schema) -> pa.Table:
-        """Return the row of each key after the batch, or its tombstone, as it is stored."""
+        """Return the row of each key of the batch after it, as it is stored, in hash order: the
+        fact's columns, then the time and the columns of each dimension. A key without a fact has a
+        tombstone. Columns of a dimension without a row are null.
+        """
         fact, events = self.parts[0], self.events
         deleted = fact.final == ABSENT
         time_us = np.where(deleted, events.event_time_us[events.last], fact.times(fact.final))

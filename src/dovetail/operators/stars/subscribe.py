@@ -33,6 +33,8 @@ from dovetail.physical.specs.star import StarSubscribe
 def run(job: Job, law: StarSubscribe) -> Done:
     """Emit the messages of each change, by dimension and then in the order of the records. Store
     the foreign keys.
+
+    Without rows in the batch, emit nothing and leave the store as it is.
     """
     store = job.table_store(0)
     if not job.any_rows:

@@ -50,7 +50,9 @@ class StoreLookup:
 
     @property
     def summary(self) -> str:
-        """The store, the index, the columns and the cache, in words."""
+        """The store, the index, the columns and the cache, in words. Without a cache the text says
+        ``none``.
+        """
         cached = "none"
         if self.rows_max:
             cached = f"{self.rows_max:,} rows a process, for {written(self.age_max_us)}"

@@ -142,10 +142,11 @@ class StarJoin(Law):
 def shared_columns(
     keys: Sequence[Sequence[pa.DataType]],
 ) -> tuple[list[pa.DataType], tuple[tuple[int, ...], ...]]:
-    """Return the types of columns in which the keys of all dimensions have room, one key a row, and
-    the columns that each key takes.
+    """Return the types of columns in which the keys of all dimensions have room, one key a row.
+    Also return the indices of the columns that each key takes.
 
-    ``keys``: the types of each key. A key takes the first columns of its types.
+    ``keys``: the types of each key. A key takes the first columns of its types, each once. Keys
+    (int, text) and (text, text) share three columns: int, text, text.
     """
     types: list[pa.DataType] = []
     places = []

@@ -72,7 +72,9 @@ class WindowJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """The way in which the sides match, in a few words for ``explain``."""
+        """A few words for ``explain`` on the windows that meet: the same ones, shifted ones, those
+        of ``window_of``, or a row without a window.
+        """
         if self.left.windows is None:
             looks = self.window_of if isinstance(self.window_of, str) else "an expression"
             return f"of the window that begins at {looks}"

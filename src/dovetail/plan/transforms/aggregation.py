@@ -89,7 +89,9 @@ class Aggregation(Node):
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the aggregates, the groups, the windows and the input."""
+        """Return, as JSON data, the aggregates, the groups, the windows (None for none) and the
+        input. ``whole`` changes nothing: all of it decides what is stored.
+        """
         return {
             "aggregate": [[c.name, list(c.columns), _described(c.kernel)] for c in self.columns],
             "by": list(self.by),

@@ -60,7 +60,9 @@ class Exploded(RowsNode):
         return StructType([*named.values()])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, the array column and the position's name."""
+        """Return, as JSON data, the table, the array column and the position's name, None for none.
+        ``whole`` changes nothing.
+        """
         return {
             "exploded": describe(self.node, whole=True),
             "column": self.column,

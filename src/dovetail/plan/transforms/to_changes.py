@@ -48,7 +48,9 @@ class ToChanges(RowsNode):
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, the new column and the kinds."""
+        """Return, as JSON data, the table, the new column and the four kinds. ``whole`` changes
+        nothing.
+        """
         return {
             "changes": describe(self.node, whole=True),
             "column": self.column,

@@ -56,8 +56,8 @@ class Unwindowed(Node):
         return (self.input,)
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the windowed table, when its windows are emitted, and the result's
-        columns.
+        """Return, as JSON data, the windowed table, and when its windows are emitted. ``whole``:
+        True to include the result's columns.
         """
         described: dict[str, Any] = {
             "windows": describe(self.input.node, whole=whole or self.final),
@@ -71,7 +71,9 @@ class Unwindowed(Node):
 
 
 def as_table(node: Node, windows: WindowMode) -> Unwindowed:
-    """Return a windowed table as a table whose key includes the window."""
+    """Return a windowed table as a table whose key includes the start and the end of the window.
+    ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row.
+    """
     names = (*node.key.names, *node.values.names)
     return Unwindowed(
         input=Derived(node),

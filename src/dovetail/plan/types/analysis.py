@@ -166,7 +166,9 @@ def _random_within(plan: Any) -> str | None:
 
 
 def _planned_steps(frame: DataFrame) -> Iterator[FrameStep]:
-    """Yield the steps of a frame's plan in a classic session, each before its inputs."""
+    """Yield the steps of a frame's plan in a classic session, each before its inputs. A step has
+    its name and, for a filter, the columns of its condition.
+    """
     waiting = [jvm.analyzed_plan(frame)]
     while waiting:
         step = waiting.pop()

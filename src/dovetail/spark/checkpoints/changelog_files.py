@@ -97,8 +97,8 @@ def blob_of(value: memoryview) -> bytes:
 
 
 def _unpacked(file: bytes) -> memoryview:
-    """Return the content of a file of LZ4 blocks. Raises ``Unknown`` for another compression, and
-    for a file that is cut off.
+    """Return the content of a file of LZ4 blocks, empty for an empty file. Raises ``Unknown`` for
+    another compression, and for a file that is cut off.
     """
     codec, parts, at = pa.Codec("lz4_raw"), [], 0
     while at < len(file):

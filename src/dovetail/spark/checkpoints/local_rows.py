@@ -123,7 +123,9 @@ def selected(
 
 
 def _of_keys_here(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> pa.Table:
-    """Return the rows of ``table`` with one of the keys ``asked``."""
+    """Return the rows of ``table`` with one of the keys ``asked``, in their order. ``asked``: the
+    key columns, one row per key.
+    """
     names = [field.name for field in store.own_key]
     if len(names) == 1:  # a join imports much
         return table.filter(pc.is_in(table.column(names[0]), asked[0]))

@@ -141,9 +141,8 @@ def explained(
 def _meant(
     stored: CheckpointStores, nodes: Sequence[Node], result: str | None
 ) -> tuple[Node, Node]:
-    """Return the node with this name, and the result within which it is computed.
-
-    Raises ``ConfigurationError`` for an unknown name.
+    """Return the node that is called ``result``, and the query's result within which it is
+    computed. None means the only result. Raises ``ConfigurationError`` for an unknown name.
     """
     meant = result_named(stored, nodes, result)
     if meant is None:

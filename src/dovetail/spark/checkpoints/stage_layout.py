@@ -136,7 +136,9 @@ def _kernel(kernel: Aggregate) -> dict[str, Any]:
 
 
 def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
-    """Return the aggregate from the JSON data of ``_kernel``."""
+    """Return the aggregate from the JSON data that ``_kernel`` made of it. Its class must be among
+    ``_KERNELS``.
+    """
     parameters = {
         name: _columns_of(value)[0].type if isinstance(value, dict) else value
         for name, value in kernel["parameters"].items()
@@ -158,7 +160,9 @@ def _columns_of(columns: Mapping[str, Any]) -> tuple[pa.Field, ...]:
 
 
 def _type_of(type_: str | Mapping[str, Any]) -> pa.DataType:
-    """Return the Arrow type of a Spark type's JSON data."""
+    """Return the Arrow type of a Spark type's JSON data: a name, or a mapping for an array, a map
+    or a struct.
+    """
     if isinstance(type_, str):
         decimal = _DECIMAL.fullmatch(type_)
         if decimal is not None:
@@ -173,7 +177,9 @@ def _type_of(type_: str | Mapping[str, Any]) -> pa.DataType:
 
 
 def _type_by_spark(type_: str) -> pa.DataType:
-    """Return the Arrow type of a rare type, such as an interval."""
+    """Return the Arrow type of a rare Spark type, such as an interval, by its name. It imports
+    pyspark, which takes long.
+    """
     from pyspark.sql.types import StructType
 
     from dovetail.plan.types.arrow import arrow_schema

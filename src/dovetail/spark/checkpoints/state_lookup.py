@@ -259,8 +259,8 @@ class Lookups:
     def _found(
         self, stored: CheckpointStores, stage_store: Kept, asked: Asked, route: Ints
     ) -> pa.Table:
-        """Return the rows of a store for the keys in ``asked``, at most one per key, from the
-        buckets to which the hashes ``route`` lead. Keys without a row give none.
+        """Return the rows of a store for the keys in ``asked``, at most one per key. They are in
+        the buckets to which the hashes ``route`` lead. Keys without a row give none.
 
         ``route``: int64, one per key of ``asked``. Segments that are not at hand are fetched.
         """

@@ -91,7 +91,10 @@ class CheckpointStores:
 
     @classmethod
     def read(cls, caller: str, files: StateFiles, batch: int | None) -> CheckpointStores:
-        """Return the stores after a micro-batch, as ``of`` does, from these files."""
+        """Return the stores after the micro-batch ``batch``, None for the last one, as ``of`` does,
+        from ``files``. If nothing is stored yet, they have no operators. Raises ``CheckpointError``
+        as ``of`` does.
+        """
         bound = _bound(caller, files)
         operators, after = _operators(caller, files, batch)
         stored: Mapping[StatefulOperator, ManifestBlobs] = {}
@@ -157,7 +160,9 @@ class CheckpointStores:
 
     @cached_property
     def _buckets(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
-        """The operator of each stage, by its fingerprint, with its buckets' manifests."""
+        """The operator of each stage, by its fingerprint, with the manifests of its buckets by
+        label. A bucket that has had no rows, and a stage without any, are absent.
+        """
         by_topology = dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
             buckets = {label: _whole(bucket_blobs) for label, bucket_blobs in blobs.items()}
@@ -318,7 +323,9 @@ def in_us(time: datetime) -> int:
 
 
 def listing(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
-    """Yield a row for each store, by the names of the columns that ``read_state`` describes."""
+    """Yield a row for each store, by the names of the columns that ``read_state`` describes, in the
+    order of stages. Yield nothing before anything is stored.
+    """
     stores = stored.stores
     offsets = stored.offsets() if stores else []
     for stage_store in stores:

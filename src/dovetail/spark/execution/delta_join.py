@@ -77,7 +77,8 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
 def by_primary_key(
     rows: DataFrame, step: RouteStep, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """Return the last change per primary key of a stage's input, as rows of ``PACKED`` by join key.
+    """Return the last change per primary key of a stage's input, as rows of ``PACKED`` partitioned
+    by join key.
 
     ``rows``: the input packed by primary key. ``labels``: the label of each bucket. ``partitions``:
     the number of tasks.

@@ -56,8 +56,8 @@ class Evaluator:
         return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return a stage's changes as ``engine.local.Local.changelog`` does, with the selections
-        computed by Spark, in the same order.
+        """Return a stage's changes as ``engine.local.Local.changelog`` does, one row each in the
+        same order, with the selections computed by Spark.
         """
         frame = self._frame(changes, output_of(stage).columns)
         rows = _table(projection.changelog(frame, stage))
@@ -67,9 +67,10 @@ class Evaluator:
 
     def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
         """Return a view's rows with ``_deleted``, the index of each one's input row, and the dead
-        letters.
+        letters. An input row may give none or several rows.
 
-        Dead letters (``DEAD_LETTERS``) are of the rows that the view leaves out.
+        Dead letters (``DEAD_LETTERS``) are of the rows on which the view fails; the table is empty
+        unless the view keeps them.
         """
         input_rows = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
         input_rows = input_rows.append_column(ROW, pa.array(np.arange(len(rows))))

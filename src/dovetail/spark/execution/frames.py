@@ -94,8 +94,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return the rows that a stage with state emits for its packed inputs."""
 
     def read(self, step: RouteStep) -> DataFrame:
-        """Return rows of ``PACKED`` from the sources of a step; each source's frame is read
-        once.
+        """Return rows of ``PACKED`` from the sources of a step, for all its readers; each source's
+        frame is read once. ``bases`` lists these sources.
         """
         replacements: dict[Entry, Entry] = {}
         by_base: dict[Entry, dict[Entry, list[InputEdge]]] = defaultdict(lambda: defaultdict(list))

@@ -32,7 +32,9 @@ from dovetail.spark.execution import view_rows
 
 
 def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> DataFrame:
-    """Return the changelog of a stage's node from its output (``plan.nodes.changelog_schema``).
+    """Return the changelog of a stage's node (``plan.nodes.changelog_schema``) from the stage's
+    output ``changes``, a row for each. Selections that compute are computed here, and are null for
+    deletes.
 
     ``beside``: further columns, which stay.
     """

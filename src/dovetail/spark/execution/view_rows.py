@@ -280,7 +280,8 @@ def _attempted(
 
 def _letter(view: View, problem: Column) -> Column:
     """Return the dead letter of a row that a view leaves out: a struct of the operator, the
-    problem, the row as JSON and its time.
+    problem, the row of the viewed node as JSON, and its time in microseconds. ``problem``: a text
+    column.
     """
     return F.struct(
         F.lit(view.letters).alias(OPERATOR),

@@ -90,7 +90,9 @@ def _input(of: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]
 
 
 def _output(of: OutputDataset) -> OutputEvent:
-    """Return the dataset of a sink, with the lineage of its columns."""
+    """Return the dataset of a sink, with its schema and the lineage of its columns. A column
+    without origins has an empty list.
+    """
     from openlineage.client.event_v2 import OutputDataset
     from openlineage.client.facet_v2 import column_lineage_dataset
 
@@ -115,7 +117,7 @@ def _field(
 
 
 def _schema(columns: StructType) -> Any:
-    """Return the facet with names and types of columns."""
+    """Return the facet with the name and Spark's type of each column, in order."""
     from openlineage.client.facet_v2 import schema_dataset
 
     return schema_dataset.SchemaDatasetFacet(

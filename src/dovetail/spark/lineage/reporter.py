@@ -74,7 +74,9 @@ class Lineage:
         self._reporting.join()
 
     def _report(self) -> None:
-        """Report the query while it runs, and its end."""
+        """Report the query while it runs, at most every ``_every`` seconds and only if rows were
+        read. Report its end or its failure. If the reporter is stopped first, report no end.
+        """
         reported_s = monotonic()
         while self._query.isActive:
             if self._stopping.wait(_LOOK_S):

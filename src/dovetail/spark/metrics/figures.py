@@ -86,7 +86,9 @@ class MetricValues:
         self._watching.join()
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Return the value of each metric by its labels, all micro-batches until now included."""
+        """Return the value of each metric by its labels. Counters have all micro-batches until now;
+        gauges are those of the last one, and have no value before it.
+        """
         with self._lock:
             self._update()
             values = {name: dict(totals) for name, totals in self._totals.items()}

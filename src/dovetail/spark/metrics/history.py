@@ -78,7 +78,9 @@ class Recorder:
         self._recording.join()
 
     def _record(self) -> None:
-        """Record micro-batches until the recorder or the query ends."""
+        """Record micro-batches until the recorder or the query ends, and those of the end as well.
+        Of more than ``_keep``, the oldest are deleted.
+        """
         last = False
         while not last:
             last = self._stopping.wait(_EVERY_S) or not self._query.isActive
@@ -215,7 +217,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
 
 
 def of_json(figures: Mapping[str, Any]) -> Progress:
-    """Return the figures that ``as_json`` made JSON data of."""
+    """Return the ``Progress`` that ``as_json`` made JSON data of."""
     stages = []
     for stage in figures["stages"]:
         times = stage["stream_time"].items()

@@ -584,7 +584,9 @@ def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -
 
 
 def _added(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the sum of each name's numbers. ``lists``: for each bucket a number per name."""
+    """Return the sum of each name's numbers, by name; 0 without buckets. ``lists``: for each bucket
+    a number per name.
+    """
     sums = dict.fromkeys(names, 0)
     for numbers in lists:
         for name, number in zip(names, numbers, strict=True):

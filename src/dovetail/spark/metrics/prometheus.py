@@ -74,7 +74,9 @@ class _Collector:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, each with the label ``query`` before its own."""
+        """Yield all metrics, each with the label ``query`` before its own. A metric without values
+        yet is yielded without any.
+        """
         from prometheus_client import metrics_core as core
 
         values, query = self._figures.values(), self._figures.title

@@ -66,7 +66,9 @@ def _rows_of_inputs(stored: CheckpointStores, stage: Stage) -> Iterator[int]:
 
 
 def _size(store: Kept) -> tuple[int, int]:
-    """Return the number of stored rows, and their bytes."""
+    """Return the number of rows of a store in all buckets, and their bytes. Rows that newer ones
+    hide count, too. It is (0, 0) for an empty store.
+    """
     segments = [
         segment
         for bucket in store.buckets

@@ -79,7 +79,9 @@ def _upstream(entry: Entry) -> DataFrame | None:
 
 
 def _of_join(join: ForeignKeyJoin) -> DataFrame:
-    """Return a dead letter for each left row on which a join's foreign key fails."""
+    """Return a dead letter for each left row on which a join's foreign key fails: its operator,
+    problem, time and row as JSON. The frame has no rows if it never fails.
+    """
     left = join.left
     read = read_of(left, _upstream(left))
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))

@@ -14,10 +14,8 @@ _CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 
 def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
-    """Return the same error with the cause in front of its message.
-
-    The cause is the library's error, or else the node's title and the first cause. Spark's message
-    follows.
+    """Return the same error with its cause, and an empty line, in front of its message. The cause
+    is the library's error, or else the node's title and the first cause. Spark's message follows.
     """
     errors = _OWN.findall(str(error))
     first = errors[-1] if errors else f"{title}: a micro-batch fails with {cause_of(error)}"
@@ -29,10 +27,9 @@ def explained(error: StreamingQueryException, title: str) -> StreamingQueryExcep
 
 
 def cause_of(error: BaseException | None) -> str:
-    """Return the cause of an error in one line.
-
-    It is the last exception that Python raised, else the first cause with a condition of Spark's,
-    else the innermost cause.
+    """Return the cause of an error in one line. It is the last exception that Python raised, else
+    the first cause with a condition of Spark's, else the innermost cause. ``error`` must not be
+    None.
     """
     python = _PYTHON.findall(str(error))
     lines = []

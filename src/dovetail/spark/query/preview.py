@@ -106,8 +106,11 @@ def first_rows(
 
 
 def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> DataFrame:
-    """Return the rows of a node over these sources: a table's current rows in the order of the key,
-    records and changes in their own order.
+    """Return the rows of a node over these ``sources``, which stand in for its inputs. A table's
+    current rows are in the order of the key, records and changes in their own order.
+
+    ``changes``: True for the changes of a table. Rows of a table have neither ``_change`` nor
+    ``_position``.
     """
     if isinstance(node, Entry) and isinstance(node.base, Source) and node.stream:
         return _records(node, sources)
@@ -174,7 +177,10 @@ class _Input:
         return source.frame.select(*(F.col(quoted(n)) for n in source.row.names), *named)
 
     def start(self, folder: str) -> None:
-        """Start the query that reads, with a checkpoint in ``folder``."""
+        """Start the query that reads the source, with a checkpoint of its own below ``folder``. A
+        source without an end is read until ``stop``. Raises ``ConfigurationError`` if it cannot be
+        read.
+        """
         frame = self.columns
         self.endless = any(leaf.format in _ENDLESS for leaf in leaves_of(frame))
         trigger: Mapping[str, Any] = {"processingTime": "0 seconds"} if self.endless else ALL
@@ -223,7 +229,9 @@ class _Input:
             stopping.join(_STOP_S)
 
     def local(self, session: SparkSession) -> Source:
-        """Return the source of the rows that were read."""
+        """Return the source over a static frame of the rows that were read, at most ``limit``;
+        without rows the frame is empty.
+        """
         schema, source = self.columns.schema, self.source
         rows = pa.concat_tables(self.batches).slice(0, self.limit) if self.batches else []
         order = replace(

@@ -140,7 +140,9 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
 
 
 def _log_progress(text: str) -> None:
-    """Log the progress of a query of this library. ``text``: Spark's JSON."""
+    """Log a micro-batch of a query of this library, and warn once of each counter of lost rows.
+    ``text``: Spark's JSON. Other queries are ignored.
+    """
     progress = json.loads(text)
     query = _RUNNING.get(progress["id"])
     if query is None:

@@ -483,8 +483,8 @@ def _refuse_running(operator: str, session: SparkSession, name: str | None) -> N
 
 def streaming_session(*nodes: Node) -> SparkSession:
     """Return the session of nodes with streaming inputs, or static ones beside streaming ones.
-
-    Raises ``PlanError`` for other inputs, and for inputs that cannot be told apart.
+    Raises ``PlanError`` for other inputs, and for inputs that cannot be told apart. Raises
+    ``ConfigurationError`` for a stopped session.
     """
     sources = origins_of(nodes)
     for source in sources:

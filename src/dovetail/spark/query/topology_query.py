@@ -226,8 +226,8 @@ class TopologyQuery(_SparkQuery):
         self._thread.join()
 
     def stop_after_batch(self) -> None:
-        """Stop the query, and complete the micro-batch that it was stopped within. Raises the
-        failure of that micro-batch.
+        """Stop the query, and complete the micro-batch that it was stopped within; do nothing more
+        if all are complete. Raises the failure of that micro-batch.
         """
         self.stop()
         rest = None if self._rest is None else self._rest()

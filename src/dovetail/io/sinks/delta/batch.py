@@ -169,7 +169,9 @@ class DeltaMerger:
 
 
 def _merging(session: SparkSession) -> SparkSession:
-    """Return a session of its own for merges, with settings for these."""
+    """Return a copy of the session for merges, with settings for these. The caller's session stays
+    as it is.
+    """
     merging = apart(session)
     delta_tables.tune(merging)
     for name, value in _SETTINGS.items():

@@ -101,8 +101,9 @@ def _types(type_: DataType) -> Iterator[DataType]:
 
 
 def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
-    """Yield (dotted path, struct) of each struct in a type at any depth. ``path``: that of the type
-    itself.
+    """Yield (dotted path, struct) of each struct in a type at any depth, outer ones first; nothing
+    if there are none. ``path``: that of the type itself. Elements, keys and values of a column have
+    its path.
     """
     for part in _types(type_):
         if isinstance(part, StructType):

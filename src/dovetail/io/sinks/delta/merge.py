@@ -86,8 +86,8 @@ def _merge_many(
 
 
 def _last_changes(changes: DataFrame, names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the last change of each key under the internal ``names``: keys, values, then
-    ``_deleted``.
+    """Return the last change of each key under the internal ``names``, one row per key: keys,
+    values, then ``_deleted``. Values of a delete are null.
     """
     values = [name for name in names if name not in keys]
     grouped = changes.groupBy(*(F.col(quoted(name)).alias(names[name]) for name in keys))

@@ -111,7 +111,7 @@ class Rewriter:
                 return
 
     def _warn(self, reason: str) -> None:
-        """Warn that Spark merges, once for each reason."""
+        """Warn that Spark merges, and why. Do nothing if the last warning had the same reason."""
         if reason != self._said:
             self._said = reason
             warnings.warn(

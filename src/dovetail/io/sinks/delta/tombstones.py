@@ -78,8 +78,8 @@ def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _last_changes(changes: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return one row for each key under the internal names ``places``, with the values of its last
-    upsert and the time of its last change.
+    """Return one row for each key under the internal names ``places``: the values of its last
+    upsert, and the time of its last change.
 
     ``_change`` is true if that change is a delete. ``_row`` is false without an upsert; the values
     are null then.

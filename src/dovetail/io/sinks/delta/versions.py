@@ -93,7 +93,9 @@ def renewed_versions(
     changes: DataFrame, stored: DataFrame, schema: StructType, keys: Sequence[str]
 ) -> DataFrame:
     """Return the rows that take the place of the current versions of the changed keys, in a table
-    with this schema. ``stored``: all versions that the table has of these keys.
+    with this schema: these versions, ended where they ended, and the new ones.
+
+    ``stored``: all versions that the table has of these keys, none for new keys.
     """
     places = delta_tables.internal_names(keys, schema.names)
     ends = _ends(placed_versions(stored, places), places, keys)
@@ -167,7 +169,7 @@ class _Merge:
 
     def replace(self, where: str) -> None:
         """Replace the current versions of the changed keys by their new ones, with one scan and one
-        commit. ``where``: the condition of ``having_keys``.
+        commit. Ended versions are not touched. ``where``: the condition of ``having_keys``.
         """
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
@@ -220,8 +222,8 @@ def placed_versions(versions: DataFrame, places: Mapping[str, str]) -> DataFrame
 
 
 def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the end of each key's history in a table as a change before all others, one row per
-    key, under the internal names ``places``.
+    """Return the end of each key's history as a change before all others, one row per key, under
+    the internal names ``places``.
 
     It is an upsert with the current version and the time of its begin, or a delete if no version is
     current. ``floor`` is the end of the version before, null for none. ``stored``: all versions of

@@ -115,8 +115,8 @@ def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
 
 
 def persistently(client: Any, request: Callable[[], T]) -> T:
-    """Return the result of a request, repeated after errors that pass until ``ANSWER_S`` is over.
-    Raises the client's error.
+    """Return the result of ``request``, repeated after errors that may pass until ``ANSWER_S``
+    seconds are over. Raises the client's error: a lasting one at once, else the last one.
     """
     deadline = time.monotonic() + ANSWER_S
     while True:

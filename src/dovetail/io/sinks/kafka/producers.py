@@ -193,7 +193,7 @@ def reported(
 
 
 def text_of_records(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Return batches in Arrow's IPC format."""
+    """Return batches, at least one, as the bytes of a stream in Arrow's IPC format."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as stream:
         for batch in batches:
@@ -331,7 +331,9 @@ class _Producer:
         return records
 
     def _send(self, order: BatchWrite, topics: Sequence[str], batch: pa.RecordBatch) -> int:
-        """Send the records of a batch that belong to ``topics``, and return their number."""
+        """Send the records of a batch that belong to ``topics``, and return their number. Those of
+        other topics are left out, because these have them.
+        """
         numbers = batch.column(TOPIC).to_numpy()
         sent = 0
         for topic in topics:
@@ -371,7 +373,9 @@ class _Producer:
 
 
 def headers_of(records: pa.RecordBatch) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield the headers of each record."""
+    """Yield a list of (name, value) for each record, in order; empty for a record
+    without headers.
+    """
     column = records.column("headers")
     names, values = column.flatten().flatten()
     headers = zip(names.to_pylist(), values.to_pylist(), strict=True)

@@ -188,7 +188,9 @@ def _type(type_: DataType) -> str | None:
 
 
 def _nested(type_: DataType) -> str | None:
-    """Return PostgreSQL's type for an array, map, struct or variant; None if it has none."""
+    """Return PostgreSQL's type for an array, map, struct or variant; None if it has none for a
+    part. An array of a plain type is an array; all others are JSON.
+    """
     if isinstance(type_, ArrayType):
         element = _type(type_.elementType)
         plain = element is not None and element != JSON and not element.endswith("[]")
@@ -292,7 +294,7 @@ def _arrays(column: pa.Array) -> pa.Array:
 
 
 def _hex(column: pa.Array) -> pa.Array:
-    r"""Return bytes as PostgreSQL writes them: ``\x`` and hexadecimal digits."""
+    r"""Return bytes as PostgreSQL writes them: ``\x`` and hexadecimal digits; null stays null."""
     filled = pc.fill_null(column, b"").cast(pa.large_binary())
     _, ends, data = filled.buffers()
     offsets = np.frombuffer(ends, np.int64)[filled.offset : filled.offset + len(filled) + 1]
@@ -313,8 +315,8 @@ def _shown_type(column: StoreColumn) -> str:
 
 
 def _shown(value: pa.Scalar) -> str:
-    """Return a value for an error, cut at 60 characters. A value that Python lacks is described in
-    words.
+    """Return a value as Python writes it, for an error, cut at 60 characters. A value that Python
+    lacks is described in words.
     """
     try:
         text = repr(value.as_py())

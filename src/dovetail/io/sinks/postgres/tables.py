@@ -123,7 +123,9 @@ class TargetTable:
         cursor.execute(others, [self.name, query])
 
     def record(self, cursor: Any, query: str, batch: int) -> None:
-        """Record ``batch`` as the last micro-batch of the query that the table has."""
+        """Record ``batch`` as the last micro-batch of the query that the table has, in place of a
+        former number.
+        """
         cursor.execute(
             f"INSERT INTO {_queries(self.schema)} (table_name, query_id, batch_id) "
             "VALUES (%s, %s, %s) "
@@ -368,8 +370,11 @@ def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
 
 
 def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
-    """Apply all changes by one statement, after values that move are set to null. ``moves``: by the
-    table's index; others move none.
+    """Apply the staged changes of all tables by one statement, after values that move are set to
+    null. Without changes do nothing.
+
+    ``moves``: the values that move between rows, by the table's index in ``changes``; other tables
+    move none.
     """
     parts: list[str] = []
     for table_index, staged in enumerate(changes):
