@@ -106,14 +106,23 @@ def read(spark: SparkSession, path: Path | str, key: str = "id") -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("seed", "few", "nulls", "key"),
-    slow_after(1, [(0, True, True, "id"), (1, False, False, "a`b.c"), (2, False, True, "until")]),
+    ("seed", "cuts", "few", "nulls", "key"),
+    slow_after(
+        1,
+        [
+            (0, 1, True, True, "id"),
+            (1, 2, False, False, "a`b.c"),
+            (2, 2, False, True, "until"),
+            (3, 2, True, True, "id"),
+        ],
+    ),
 )
 def test_versions_lie_where_their_times_are_however_changes_come(
     delta_spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
+    cuts: int,
     few: bool,
     nulls: bool,
     key: str,
@@ -148,8 +157,7 @@ def test_versions_lie_where_their_times_are_however_changes_come(
             rows, f"{declared}, _change string, _timestamp timestamp, _position long"
         )
 
-    cuts = [0, *sorted(rng.sample(range(1, 100), 2)), 100]
-    for first, last in pairwise(cuts):
+    for first, last in pairwise([0, *sorted(rng.sample(range(1, 100), cuts)), 100]):
         for _ in range(2):
             corrections.merge_corrections(
                 own, frame(first, last), table, schema, [key], nulls=nulls

@@ -75,12 +75,14 @@ def read(spark: SparkSession, path: Path, key: str = "id") -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("few", "nulls", "key"), slow_after(1, [(True, True, "id"), (False, False, "a`b.c")])
+    ("cuts", "few", "nulls", "key"),
+    slow_after(1, [(1, True, True, "id"), (2, False, False, "a`b.c"), (2, True, True, "id")]),
 )
 def test_rows_are_those_of_the_changelog_however_it_is_cut(
     delta_spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    cuts: int,
     few: bool,
     nulls: bool,
     key: str,
@@ -117,8 +119,7 @@ def test_rows_are_those_of_the_changelog_however_it_is_cut(
             rows, f"{declared}, _change string, _timestamp timestamp, _position long"
         )
 
-    cuts = [0, *sorted(rng.sample(range(1, 60), 2)), 60]
-    for first, last in pairwise(cuts):
+    for first, last in pairwise([0, *sorted(rng.sample(range(1, 60), cuts)), 60]):
         for _ in range(2):
             tombstones.mark_changes(session, frame(first, last), table, schema, [key], nulls=nulls)
         assert read(delta_spark, path, key) == model(changes[:last])

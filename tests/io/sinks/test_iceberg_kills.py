@@ -24,6 +24,7 @@ import drivers
 import iceberg_tables as iceberg
 import pytest
 import small_session
+from bench.parameters import slow_after
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -165,9 +166,17 @@ def assert_exact(spark: SparkSession, draw: random.Random, folder: Path, kills: 
         assert len(expected) > files // 2
 
 
-def test_tables_are_exact_after_kills_around_a_commit(spark: SparkSession, tmp_path: Path) -> None:
-    kills = [("within the commit", "versions", 1, 0.0), ("after the commit", "log", 1, 0.0)]
-    assert_exact(spark, random.Random(1), tmp_path, kills)
+@pytest.mark.parametrize(
+    "kill",
+    slow_after(
+        1, [(("after the commit", "versions", 1, 0.0),), (("within the commit", "log", 1, 0.0),)]
+    ),
+    ids=lambda kill: kill[0],
+)
+def test_tables_are_exact_after_a_kill_around_a_commit(
+    spark: SparkSession, tmp_path: Path, kill: Kill
+) -> None:
+    assert_exact(spark, random.Random(1), tmp_path, [kill])
 
 
 @pytest.mark.slow

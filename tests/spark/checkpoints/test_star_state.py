@@ -105,16 +105,16 @@ def test_a_star_and_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
         )
         query.awaitTermination()
         assert result == joined(tables, prices=True)
-        for name, columns in COLUMNS.items():
-            rows = dt.checkpoints.read_state(spark, checkpoint, name).collect()
-            key = next(iter(columns))
-            kept = {row[key]: {n: row[n] for n in columns} for row in rows}
-            assert kept == tables[name]
-        stored = dt.checkpoints.read_state(spark, checkpoint, topology=star).collect()
-        assert by_id([row.asDict() for row in stored]) == result
-        placed = dt.checkpoints.read_state(spark, checkpoint, "placed", topology=star).collect()
-        assert by_id([row.asDict() for row in placed]) == joined(tables, prices=False)
-        found = dt.checkpoints.lookup_state(checkpoint, "orders", keys=[*range(7)])
-        assert by_id(found.to_pylist()) == tables["orders"]
         if number == 2:
             feed(tmp_path, number, choose, tables)
+    for name, columns in COLUMNS.items():
+        rows = dt.checkpoints.read_state(spark, checkpoint, name).collect()
+        key = next(iter(columns))
+        kept = {row[key]: {n: row[n] for n in columns} for row in rows}
+        assert kept == tables[name]
+    stored = dt.checkpoints.read_state(spark, checkpoint, topology=star).collect()
+    assert by_id([row.asDict() for row in stored]) == result
+    placed = dt.checkpoints.read_state(spark, checkpoint, "placed", topology=star).collect()
+    assert by_id([row.asDict() for row in placed]) == joined(tables, prices=False)
+    found = dt.checkpoints.lookup_state(checkpoint, "orders", keys=[*range(7)])
+    assert by_id(found.to_pylist()) == tables["orders"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
@@ -93,7 +94,7 @@ def pairs(rows: list[Row]) -> list[tuple[int, int | None]]:
 ALL = {"trigger": {"availableNow": True}}
 
 
-@pytest.mark.parametrize("load", ["first", None])
+@pytest.mark.parametrize("load", slow_after(1, ["first", None]))
 def test_records_meet_the_whole_table(
     world: World, load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +182,7 @@ def test_a_query_without_end_begins_after_the_load(
 
 def test_a_query_that_is_stopped_while_it_loads_goes_on_loading(world: World) -> None:
     world.write("sales", [sale(1, "pen", 1)])
-    world.write("prices", *([price("pen", n, 10 + n)] for n in range(40)))
+    world.write("prices", *([price("pen", n, 10 + n)] for n in range(12)))
     joined = world.sales().join(world.prices(), on="item", load="first")
     rows: list[Row] = []
     query, until = world.start(joined, rows), monotonic() + 120
@@ -192,7 +193,7 @@ def test_a_query_that_is_stopped_while_it_loads_goes_on_loading(world: World) ->
     assert world.binding()["loading"] is True
     assert rows == []
     world.start(joined, rows, **ALL).awaitTermination()
-    assert pairs(rows) == [(1, 39)]
+    assert pairs(rows) == [(1, 11)]
 
 
 def test_the_end_of_the_input_comes_last(world: World) -> None:

@@ -94,25 +94,26 @@ class Emitted:
 
 def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     """With the state of it, and of an aggregate of a join."""
-    write(tmp_path)
+    count, back_to = 4, 1
+    write(tmp_path, count=count)
     totals = joined(spark, tmp_path).group_by("city").agg(total=dt.sum("amount"), n=dt.count())
     first, second = Emitted(), Emitted()
     run(totals, tmp_path, dt.to_foreach_batch(first))
-    assert [*first.batches] == [*range(BATCHES)]
+    assert [*first.batches] == [*range(count)]
     checkpoint = tmp_path / "checkpoint"
-    stored = dt.checkpoints.read_state(spark, checkpoint, "orders", batch=BACK_TO).collect()
+    stored = dt.checkpoints.read_state(spark, checkpoint, "orders", batch=back_to).collect()
     query = (checkpoint / "metadata").read_text()
 
-    dt.checkpoints.rewind(spark, checkpoint, batch=BACK_TO)
+    dt.checkpoints.rewind(spark, checkpoint, batch=back_to)
 
     assert sorted(dt.checkpoints.read_state(spark, checkpoint, "orders").collect()) == sorted(
         stored
     )
-    assert dt.checkpoints.read_state(spark, checkpoint).first()["batch"] == BACK_TO  # type: ignore[index]
+    assert dt.checkpoints.read_state(spark, checkpoint).first()["batch"] == back_to  # type: ignore[index]
     assert (checkpoint / "metadata").read_text() != query
     run(totals, tmp_path, dt.to_foreach_batch(second))
-    assert min(second.batches) == BACK_TO + 1
-    assert second.by_key() == first.by_key(BACK_TO + 1)
+    assert min(second.batches) == back_to + 1
+    assert second.by_key() == first.by_key(back_to + 1)
     assert second.by_key()
 
 
@@ -215,7 +216,7 @@ def test_a_delta_table_is_restored_to_the_time_that_is_returned(
 
 
 def test_what_cannot_be_gone_back_to_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path)
+    write(tmp_path, count=1)
     checkpoint = tmp_path / "checkpoint"
     with pytest.raises(dt.errors.CheckpointError, match=r"has no micro-batch\. Name a query's"):
         dt.checkpoints.rewind(spark, checkpoint, batch=0)

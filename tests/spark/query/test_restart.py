@@ -144,7 +144,7 @@ def test_local_copies_may_be_spoiled_between_and_within_micro_batches(
     assert len(emitted) == len(expected("tree", [r for records in given for r in records]))
 
 
-@pytest.mark.parametrize("times", slow_after(1, [2, 4]))
+@pytest.mark.parametrize("times", slow_after(1, [1, 4]))
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, times: int
 ) -> None:
