@@ -87,7 +87,7 @@ def test_ends(data: st.DataObject, type_: pa.DataType, last: bool, ignore_nulls:
 
 @pytest.mark.parametrize("retracts", [False, True], ids=["grows", "changes"])
 @pytest.mark.parametrize("type_", COMPARED, ids=str)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_collections(data: st.DataObject, type_: pa.DataType, retracts: bool) -> None:
     values = st.none() | COMPARED[type_]

@@ -49,7 +49,7 @@ class CountModel:
 
 @pytest.mark.parametrize("retracts", [False, True], ids=["grows", "changes"])
 @pytest.mark.parametrize("type_", COMPARED, ids=str)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_distinct(data: st.DataObject, type_: pa.DataType, retracts: bool) -> None:
     values = st.none() | COMPARED[type_]

@@ -41,7 +41,7 @@ class ExtremeModel(Held):
 
 @pytest.mark.parametrize("largest", [False, True], ids=["min", "max"])
 @pytest.mark.parametrize("type_", ORDERED, ids=str)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_extremes(data: st.DataObject, type_: pa.DataType, largest: bool) -> None:
     assert is_ordered(type_)

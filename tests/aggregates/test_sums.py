@@ -325,10 +325,10 @@ def test_every_running_sum_is_what_fsum_gives() -> None:
         ([1e308, 1e308], [1e308]),
         ([2.0**-1074, 1e308, 0.1], [0.1, 1e308]),
         ([math.inf, 0.1, math.nan, -math.inf], [math.nan, -math.inf, math.inf]),
-        ([0.1, 0.2] * 500, [0.1, 0.2] * 499),
+        ([0.1, 0.2] * 60, [0.1, 0.2] * 59),
         ([-0.0, -0.0], [-0.0]),
     ],
-    ids=str,
+    ids=lambda values: str(values[:4]),
 )
 def test_what_has_left_leaves_nothing_behind(come: list[float], go: list[float]) -> None:
     """The faults of adding up in doubles, each in one batch and in as many as there are rows."""

@@ -23,6 +23,7 @@ from bench.models.aggregates import (
     run,
     scripts,
 )
+from bench.parameters import slow_after
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,7 +103,7 @@ def test_top(data: st.DataObject, by: pa.DataType, retracts: bool, descending: b
     check_merged(aggregate, script, right, types)
 
 
-@pytest.mark.parametrize("n", [1, 3, 50])
+@pytest.mark.parametrize("n", slow_after(1, [50, 3, 1]))
 def test_long_groups(n: int) -> None:
     """Many levels, many rows in the stored multiset, and groups of very different sizes."""
     random = np.random.default_rng(n)

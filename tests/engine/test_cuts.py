@@ -278,11 +278,12 @@ def test_cuts_say_the_same(name: str, seeds: range) -> None:
         every = set(range(1, len(log)))
         some = {cut for cut in every if random_.random() < 0.2}
         expected = by_driver(name, log, every, 1)
-        for cuts, buckets in ((set(), 1), (some, 1), (set(), 8), (some, 8), (every, 3)):
+        more = [(some, 1), (set[int](), 8)] if seed else []
+        for cuts, buckets in ((set(), 1), (some, 8), (every, 3), *more):
             assert by_driver(name, log, cuts, buckets) == expected, (seed, len(cuts), buckets)
 
 
-@pytest.mark.parametrize("seeds", slow_after(1, [range(2), range(2, 8)]), ids=str)
+@pytest.mark.parametrize("seeds", slow_after(1, [range(1), range(1, 8)]), ids=str)
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_any_number_of_buckets_says_the_same(name: str, seeds: range) -> None:
     late = 0

@@ -21,6 +21,7 @@ from bench import kafka_streams, runners
 from bench.families import views, windows
 from bench.family import Family
 from bench.forced import HASHES, forced
+from bench.parameters import slow_after
 from bench.records import WHOLE, Answers, Record, by_key, cut, flat, parts
 from fuzz.families import FAMILIES
 
@@ -72,9 +73,9 @@ def test_the_definition(name: str) -> None:
 
 # Each runner with the share of cases that it gets, by what it costs.
 RUNNERS: dict[str, tuple[int, int, dict[str, Any]]] = {
-    "one by one": (4, 1, {}),
-    "by four": (4, 4, {}),
-    "at once": (1, WHOLE, {}),
+    "one by one": (8, 1, {}),
+    "by four": (8, 4, {}),
+    "at once": (4, WHOLE, {}),
     "restarted": (10, 1, {"restart": True}),
     "colliding": (5, 7, {"key_hash": HASHES["one"]}),
     "8 buckets": (10, 4, {"buckets": 8, "restart": True}),
@@ -103,7 +104,7 @@ def test_the_stage_of_tables_by_itself(size: int) -> None:
             assert found == parts(defined, size), (join, records)
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+@pytest.mark.parametrize("how", slow_after(1, ["outer", "left", "inner"]))
 def test_spark(how: str, spark: Any, tmp_path: Path) -> None:
     """All cases of a kind in one query, keys prefixed by the case; restarted between batches."""
     own = [case for case in asked("tree") if case.join[1] == how]

@@ -105,7 +105,7 @@ def test_the_definition(answered: list[tuple[Case, Answers]]) -> None:
 
 @pytest.mark.parametrize(("size", "buckets"), [(1, 1), (4, 1), (10**6, 1), (10**6, 8)])
 def test_the_driver(size: int, buckets: int, answered: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in answered[:: 16 if size == 1 else 4]:
+    for (view, records), expected in answered[:: 32 if size == 1 else 12]:
         answers = shown(
             driver(family, view, cut(records, size), restart=size == 1, buckets=buckets)
         )

@@ -89,7 +89,7 @@ class Run:
 # Tables.
 
 
-@pytest.mark.parametrize("number", slow_after(2, RUNS))
+@pytest.mark.parametrize("number", slow_after(1, RUNS))
 @pytest.mark.parametrize("name", [*CASES, "bank"])
 def test_every_commit_is_the_join_of_all_input_so_far(name: str, number: int) -> None:
     """And in the bank no money comes or goes."""
@@ -137,7 +137,7 @@ def emitted(changes: Iterable[testing.Change]) -> Counter[Any]:
     return Counter(found(change.key["flight"], change.values or {}) for change in changes)
 
 
-@pytest.mark.parametrize("number", RUNS)
+@pytest.mark.parametrize("number", slow_after(2, RUNS))
 def test_a_stream_sees_the_join_as_of_its_record(number: int) -> None:
     """Also of the records of its own micro-batch, those before it."""
     case = chain("left", "left")
@@ -160,7 +160,7 @@ def test_a_stream_sees_the_join_as_of_its_record(number: int) -> None:
         assert emitted(changes) == expected
 
 
-@pytest.mark.parametrize("number", RUNS)
+@pytest.mark.parametrize("number", slow_after(2, RUNS))
 def test_pairs_of_streams_see_the_join_as_of_the_second(number: int) -> None:
     """Clicks and bookings of a flight that are near each other, with the plane and its maker."""
     span = timedelta(microseconds=10)

@@ -35,8 +35,8 @@ PAIR = pa.struct([("a", pa.int64()), ("b", pa.float64())])
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [-(2**63), 2**63 - 1, *range(-40, 40)],
     pa.float64(): FLOATS,
-    pa.float32(): FLOATS,
     pa.string(): ["", "é", "\U0001f600", *(f"name-{n}" for n in range(80))],
+    pa.float32(): FLOATS,
     pa.binary(): [bytes([n, 255 - n]) for n in range(40)],
     pa.timestamp("us", "UTC"): [datetime(2000, 1, 1, n, tzinfo=timezone.utc) for n in range(24)],
     pa.decimal128(38, 2): [Decimal(n).scaleb(-2) for n in range(-40, 40)],
@@ -173,7 +173,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "_COMPACTION_BYTES_MIN", 500)
 
 
-@pytest.mark.parametrize("type_", slow_after(4, VALUES), ids=str)
+@pytest.mark.parametrize("type_", slow_after(3, VALUES), ids=str)
 @pytest.mark.usefixtures("tiny")
 def test_long_lists_in_parts(type_: pa.DataType) -> None:
     random_ = random.Random(str(type_))
@@ -237,7 +237,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("type_", [pa.int64(), pa.string()], ids=str)
+@pytest.mark.parametrize("type_", slow_after(1, [pa.int64(), pa.string()]), ids=str)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_changed_row_costs_the_same_in_a_larger_group(
     call: str, type_: pa.DataType, monkeypatch: pytest.MonkeyPatch

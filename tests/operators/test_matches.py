@@ -19,7 +19,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.engine.bucket_report import BucketReport
 
-RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "200")) // 10))
+RUNS = range(-(-int(os.environ.get("DOVETAIL_CASES", "200")) // 20))
 SEED = int(os.environ.get("DOVETAIL_SEED", "7"))
 KEYS = 4
 

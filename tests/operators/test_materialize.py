@@ -117,7 +117,7 @@ def test_a_history_is_not_materialized() -> None:
         joined.materialize()
 
 
-@pytest.mark.parametrize("looked_up", [False, True])
+@pytest.mark.parametrize("looked_up", slow_after(1, [True, False]))
 def test_on_spark(spark: SparkSession, tmp_path: Path, looked_up: bool) -> None:
     """Of a source, and of a delta join, which repeats rows by itself."""
     rows = {

@@ -137,7 +137,7 @@ def by_key(changes: list[testing.Change]) -> dict[Any, list[Any]]:
     return kept
 
 
-@pytest.mark.parametrize("number", slow_after(12, RUNS))
+@pytest.mark.parametrize("number", slow_after(6, RUNS))
 def test_a_star_emits_what_its_joins_emit_one_after_the_other(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

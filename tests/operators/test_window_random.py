@@ -45,7 +45,7 @@ def drawn(kind: str, name: str, emit: str) -> list[tuple[View, list[list[Record]
     if emit == "batch":
         names = [n for n in names if not n.startswith("stream")]
     random_ = random.Random(f"{SEED} {kind} {name} {emit}")
-    found = cases(f"{SEED} {kind} {name} {emit}", -(-CASES // 40), kinds, names)
+    found = cases(f"{SEED} {kind} {name} {emit}", -(-CASES // 70), kinds, names)
     return [(view, cut(rs, random_.choice([1, 3, 7, 10**6]))) for view, rs in found]
 
 
@@ -144,7 +144,7 @@ def test_the_law_of_tables(kind: str) -> None:
     names = [n for n in SAME if n != "windows"]
     if kind in FIXED:
         names += ["shift", "shift-itself", "shift-table", "shift-of-join"]
-    for view, records in cases(f"{SEED} law {kind}", -(-CASES // 40), [kind], names, final=False):
+    for view, records in cases(f"{SEED} law {kind}", -(-CASES // 70), [kind], names, final=False):
         assert isinstance(view.topology, Joined)
         wide = tuple((n, replace(w, grace=10**9, retention=2 * 10**9)) for n, w in view.windows)
         view = replace(view, windows=wide)

@@ -165,7 +165,7 @@ RUNNERS = {
     "at once": Runner(WHOLE),
     "restarted": Runner(1, restart=True),
     "colliding": Runner(WHOLE, hash="one"),
-    "colliding, restarted": Runner(3, restart=True, hash="one"),
+    "colliding, restarted": Runner(5, restart=True, hash="one"),
     "in slices": Runner(WHOLE, sliced=True),
     "2 buckets": Runner(1, restart=True, buckets=2),
     "4 buckets": Runner(8, restart=True, buckets=4),
@@ -258,9 +258,9 @@ def test_slices_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FAR = 10**11
 USUAL = {
-    *("table_table/chain-left-outer", "table_table/batch-outer"),
+    "table_table/chain-left-outer",
     "stream_table/grace-left",
-    *("stream_stream/closing-final-outer", "stream_stream/closing-outer-retract"),
+    "stream_stream/closing-final-outer",
     "versioned/versions-outer-LR",
     *("foreign_key/versioned-outer-LR", "foreign_key/batch-outer"),
     *("aggregate/stream-by", "aggregate/table-batch-by"),

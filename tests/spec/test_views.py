@@ -133,10 +133,11 @@ READERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("seeds", slow_after(1, [range(3), range(3, 8)]), ids=str)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_filtered_table_is_one_without_the_rows(reader: str) -> None:
+def test_a_filtered_table_is_one_without_the_rows(reader: str, seeds: range) -> None:
     """Exactly: every record's results, their order and times."""
-    for seed in range(8):
+    for seed in seeds:
         ops = drawn(seed)
         inputs = {
             "T": table("T"),
@@ -163,8 +164,9 @@ def rows(answers: list[list[Change]]) -> dict[Any, Any]:
     return made
 
 
-def test_filtering_before_a_join_is_filtering_after_it() -> None:
-    for seed in range(15):
+@pytest.mark.parametrize("seeds", slow_after(1, [range(6), range(6, 15)]), ids=str)
+def test_filtering_before_a_join_is_filtering_after_it(seeds: range) -> None:
+    for seed in seeds:
         ops: list[Any] = drawn(seed)
         t, other = table("T"), table("L")
         both = {"ok": "left.ok", "ok_2": "right.ok", "a": "left.v", "b": "right.v"}
@@ -181,7 +183,7 @@ def in_time(random_: random.Random, count: int) -> list[int]:
     return [max(time, 0) for time in accumulate(random_.choice(steps) for _ in range(count))]
 
 
-@pytest.mark.parametrize("seed", slow_after(8, range(24)))
+@pytest.mark.parametrize("seed", slow_after(4, range(24)))
 def test_of_records_that_repeat_each_other_the_first_to_arrive_comes_out(seed: int) -> None:
     """However they are cut, restarted and spread, and though state lies in many small segments; and
     no two of a key that come out are as near.
@@ -223,7 +225,7 @@ def test_a_versioned_view_keeps_the_history() -> None:
     assert [change.values for change in driver.read()] == [{"v": 1}, {"v": None}, {"v": 3}]
 
 
-@pytest.mark.parametrize("seed", slow_after(6, range(12)))
+@pytest.mark.parametrize("seed", slow_after(3, range(12)))
 def test_changes_make_the_table_again(seed: int) -> None:
     """Of random records, however they are cut, restarted and spread: a row comes once before it is
     replaced or goes, and then as it was.
@@ -248,7 +250,7 @@ def test_changes_make_the_table_again(seed: int) -> None:
     assert rows == {key: r.value[0] for key, r in last.items() if not r.deleted}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(3, range(6)))
 def test_elements_of_arrays_are_rows(seed: int) -> None:
     """The exploded rows are those of the table's rows, however records are cut, restarted, spread
     and emitted; and each change of them is one.

@@ -39,7 +39,7 @@ EVERY = table(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(strategies.changelogs(EVERY))
 def test_values_of_every_type_can_be_piped_in(changes: list[Change]) -> None:
     driver = Driver(EVERY)
