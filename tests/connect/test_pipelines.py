@@ -12,6 +12,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from bench.parameters import slow_after
 from connect_server import Client
 from doc_examples import ROOT, blocks
 from pyspark.sql import SparkSession
@@ -102,7 +103,9 @@ def test_a_pipelines_table_has_the_present_rows_after_each_run(
     ]
 
 
-@pytest.mark.parametrize("setting", ["spark.sql.debug.maxToStringFields", "providerClass"])
+@pytest.mark.parametrize(
+    "setting", slow_after(1, ["providerClass", "spark.sql.debug.maxToStringFields"])
+)
 def test_a_setting_that_a_pipeline_lacks_is_named(
     merging_client: Client, tmp_path: Path, setting: str
 ) -> None:

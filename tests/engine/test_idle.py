@@ -33,7 +33,7 @@ from dovetail.errors import CheckpointError, PlanError
 from dovetail.testing import Change, Driver
 
 
-@pytest.mark.parametrize("seed", slow_after(3, range(6)))
+@pytest.mark.parametrize("seed", slow_after(1, range(6)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_long_silence_all_comes_out_however_it_was_cut(kind: str, seed: int) -> None:
     check_however_cut(kind, seed, idle="10 s")

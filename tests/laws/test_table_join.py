@@ -19,7 +19,7 @@ from bench.models.tables import Topology, each_batch, each_record, names, seen, 
 from bench.records import Record, add_up, cut, flat, one_hash
 
 kernel = partial(runners.kernel, family)
-SEEDS = range(int(os.environ.get("DOVETAIL_CASES", "60")))
+SEEDS = range(int(os.environ.get("DOVETAIL_CASES", "30")))
 
 
 def draw_topology(random_: random.Random, tables: int) -> Topology:

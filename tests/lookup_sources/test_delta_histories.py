@@ -33,7 +33,7 @@ from dovetail.operators.joins import delta_join
 
 FORCED = dt.delta_join(strategy="force")
 
-HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
+HISTORIES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 100)
 CASES = [(name, how) for name, shape in SHAPES.items() for how in shape.hows]
 
 

@@ -56,7 +56,7 @@ def test_random_histories_end_in_the_join(spark: SparkSession, tmp_path: Path, h
     rng = random.Random(how)
     world = World(tmp_path, orders(), customers())
     sink = Results()
-    for _ in range(4):
+    for _ in range(2):
         for _ in range(4):
             random_history(world, rng, {"orders": "all", "customers": "all"}, keys=3)
         table = world.table(spark, "orders").join(

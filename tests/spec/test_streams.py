@@ -457,7 +457,7 @@ CUTS: list[tuple[int, dict[str, Any]]] = [
 @pytest.mark.parametrize(("operator", "kind"), GRID)
 def test_random_cases(operator: str, kind: Kind) -> None:
     """Every kind of join with small options, in every way to cut its input."""
-    for number in range(CASES // 20):
+    for number in range(CASES // 25):
         seed = SEED * 1000 + number
         join = small(operator, kind, random.Random(seed))
         records = drawn(seed, ("k", "j", "", None))

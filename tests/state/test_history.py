@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from stored_runs import restored
 
 from dovetail.arrays.hashing import stable_hash
@@ -180,7 +181,7 @@ def draw(random_: random.Random, horizon_us: int, most: int) -> list[New]:
 @pytest.mark.parametrize("hashes", HASHES.values(), ids=HASHES)
 @pytest.mark.parametrize("place", ["memory", "files"])
 @pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "stream"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", slow_after(1, [1, 0]))
 def test_what_can_be_asked_for_is_answered(
     seed: int, versioned: bool, place: str, hashes: Hashes, tmp_path: Path
 ) -> None:

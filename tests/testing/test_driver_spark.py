@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -230,7 +231,7 @@ def test_a_selection_that_others_read(spark: SparkSession, orders: Any, payments
     assert driver.table(totals) == {"ANN": {"n": 1, "due": 50}}
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+@pytest.mark.parametrize("how", slow_after(1, ["outer", "left", "inner"]))
 def test_foreign_keys_that_are_computed(
     spark: SparkSession, orders: Any, payments: Any, how: Any
 ) -> None:

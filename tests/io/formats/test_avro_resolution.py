@@ -20,7 +20,7 @@ import dovetail as dt
 
 __all__ = ["avro_spark"]
 
-PAIRS = int(os.environ.get("DOVETAIL_CASES", "100")) // 20
+PAIRS = int(os.environ.get("DOVETAIL_CASES", "100")) // 50
 SEED = int(os.environ.get("DOVETAIL_SEED", "7"))
 PROMOTED = {
     "int": ("int", "long", "double"), "long": ("long", "double"), "float": ("float", "double"),

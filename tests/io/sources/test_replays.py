@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -81,7 +82,7 @@ def changes(spark: SparkSession, folder: Path) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows.select("id", "amount", second, "_change").collect()]
 
 
-@pytest.mark.parametrize("kind", [dt.Table, dt.Stream])
+@pytest.mark.parametrize("kind", slow_after(1, [dt.Table, dt.Stream]))
 def test_each_letter_is_sent_once_and_in_order(
     spark: SparkSession, tmp_path: Path, kind: type[Any]
 ) -> None:
@@ -141,15 +142,16 @@ def test_a_running_query_takes_them(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_senders_at_once_send_each_letter_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a stream."""
     lines = [f'{{"id": {n}, "amount": "{n}x", "at": "{NOON}1Z"}}' for n in range(20)]
     write(tmp_path, "1", *lines)
-    run(spark, tmp_path)
-    read, left_out = orders(spark, tmp_path), mended(letters(spark, tmp_path))
+    run(spark, tmp_path, dt.Stream)
+    read, left_out = orders(spark, tmp_path, dt.Stream), mended(letters(spark, tmp_path))
     shares = [left_out.where(f"id BETWEEN {3 * n} AND {3 * n + 7}") for n in range(5)]
     with ThreadPoolExecutor(5) as pool:
         sent = [*pool.map(lambda share: dt.replay(share, into=read), shares)]
     assert sum(counts.sent for counts in sent) == 20
-    run(spark, tmp_path)
+    run(spark, tmp_path, dt.Stream)
     assert [row[:2] for row in changes(spark, tmp_path)] == [(n, n) for n in range(20)]
 
 

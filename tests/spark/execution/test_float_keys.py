@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from bench.family import Source
+from bench.parameters import slow_after
 from bench.runners import CHANGELOG, GONE, PLACE, TIME, read, write_file
 from pyspark.sql import DataFrame, SparkSession
 
@@ -198,7 +199,9 @@ def results(changes: DataFrame) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("case", "kind"), list(zip(CASES.values(), cycle(KINDS.values()), strict=False)), ids=CASES
+    ("case", "kind"),
+    slow_after(3, zip(CASES.values(), cycle(KINDS.values()), strict=False)),
+    ids=CASES,
 )
 def test_over_static_frames(spark: SparkSession, tmp_path: Path, case: Case, kind: Kind) -> None:
     static = frames(spark, tmp_path, case, kind)

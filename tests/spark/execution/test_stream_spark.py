@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -113,7 +114,7 @@ def test_an_idle_bucket_closes_its_windows(spark: SparkSession, tmp_path: Path) 
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("rows", slow_after(1, [0, 1]))
 def test_a_stream_without_records(rows: int, spark: SparkSession, tmp_path: Path) -> None:
     views = dt.Stream.from_changelog(read(spark, tmp_path / "v", VIEWS), key="id", timestamp="at")
     users = dt.Table.from_changelog(

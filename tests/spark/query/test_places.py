@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -154,7 +155,7 @@ def run_on(spark: SparkSession, home: Path) -> Any:
     return table(stream(spark, home / "in")).write_stream(sink, checkpoint=home / "cp", buckets=1)
 
 
-@pytest.mark.parametrize("emits", [False, True])
+@pytest.mark.parametrize("emits", slow_after(1, [True, False]))
 def test_a_table_in_memory_begins_anew(spark: SparkSession, home: Path, emits: bool) -> None:
     initial = {"rows": spark.createDataFrame([(0, None)], "id long, _timestamp timestamp")}
     begun = {"initial": initial, "emit_initial": True} if emits else {}

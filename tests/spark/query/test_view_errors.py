@@ -131,8 +131,8 @@ def test_rows_that_fail_are_as_if_they_had_never_come(
     sound = testing.Driver(topology(inputs), spark=spark)
     feeds = drawn(20 + ALL.index(topology), 60)
     read = {name for name in inputs if inputs[name].plan in driver._nodes}
-    for start in range(0, len(feeds), 20):
-        some = feeds[start : start + 20]
+    for start in range(0, len(feeds), 30):
+        some = feeds[start : start + 30]
         fed(driver, inputs, some)
         fed(sound, inputs, [one for one in some if not fails(topology, one)])
         assert list(map(str, driver.read(asked))) == list(map(str, sound.read()))
