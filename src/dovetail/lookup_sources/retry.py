@@ -7,13 +7,42 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from dovetail.errors import ConfigurationError
 
 T = TypeVar("T")
 
 _WAIT_MAX_S = 5.0
+
+
+class Retried(Protocol):
+    """A store that is asked again after a failure."""
+
+    @property
+    def title(self) -> str:
+        """The store's name in errors."""
+
+    @property
+    def retries(self) -> int:
+        """The number of further attempts after a failure."""
+
+    @property
+    def wait_s(self) -> float:
+        """The wait in seconds before the first further attempt; it doubles each time."""
+
+
+def ask_persistently(
+    source: Retried,
+    question: Callable[[], T],
+    passing: tuple[type[Exception], ...] = (OSError,),
+) -> T:
+    """Return the result of ``question`` to a store, asked again as the store says. Arguments and
+    errors are those of ``persistently``.
+    """
+    return persistently(
+        source.title, question, passing=passing, retries=source.retries, wait_s=source.wait_s
+    )
 
 
 def persistently(

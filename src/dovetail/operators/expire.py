@@ -41,8 +41,8 @@ from dovetail.base.columns import (
 from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output, whole
-from dovetail.operators.tables import Pool
+from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output
+from dovetail.operators.tables import Pool, queued_keys
 from dovetail.physical.specs.by_key import Expire, expiry
 from dovetail.plan.metrics import metric
 from dovetail.state.queue import QueueState
@@ -59,7 +59,7 @@ def run(job: Job, law: Expire) -> Done:
     read_us = _read_us(job)
     final_us = read_us if job.final_us[0] == END_OF_TIME else job.final_us[0]
     store, queue = _stores(job, name, final_us)
-    waiting = _rows(queue.take(final_us))
+    waiting = queued_keys(queue.take(final_us))
     if job.any_rows or len(waiting):
         # A slice has all records of its keys, so stream time moves on for them alone.
         until_us = read_us if job.operator.emit == "batch" else final_us
@@ -112,20 +112,6 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
     schema = pa.schema([*system_fields, *shape.key_fields])
     runs, taken_us = job.runs(expiry(name)), job.initial_us[0]
     return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
-
-
-def _rows(waiting: pa.Table) -> SourceRows:
-    """Return the keys that were taken from the queue as rows without values, all with time 0 and
-    clock 0. ``waiting``: rows of the queue; none give no rows.
-    """
-    zeros = np.zeros(len(waiting), np.int64)
-    return SourceRows(
-        keys=[whole(column) for column in waiting.columns[3:]],
-        hash=waiting.column(HASH).to_numpy(),
-        event_time_us=zeros,
-        deleted=zeros.astype(np.bool_),
-        clock_us=zeros,
-    )
 
 
 @dataclass(frozen=True)

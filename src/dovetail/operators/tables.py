@@ -18,11 +18,19 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import by_group_and_time, stable_argsort
-from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, last_of_source
+from dovetail.arrays.timeline import (
+    ABSENT,
+    NO_TIME,
+    Ints,
+    Mask,
+    SourceRows,
+    Timeline,
+    last_of_source,
+)
 from dovetail.base.columns import HASH
 from dovetail.laws.versioning import LATEST, batch_versions, within_retention
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Job, picked
+from dovetail.operators.job import Job, picked, whole
 from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
@@ -43,6 +51,23 @@ def latest_of(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Locat
     if isinstance(store, TableState):
         return store.locate(hash_, keys)
     return store.as_of(hash_, keys, np.full(len(hash_), LATEST))
+
+
+def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
+    """Return the keys that were taken from a queue as rows without values, all with time and clock
+    0. ``waiting``: rows of the queue, its three number columns first; none give no rows.
+
+    ``numbered``: True if all rows of the batch are numbered. Then these have the sequence 0.
+    """
+    zeros = np.zeros(len(waiting), np.int64)
+    return SourceRows(
+        keys=[whole(column) for column in waiting.columns[3:]],
+        hash=waiting.column(HASH).to_numpy(),
+        event_time_us=zeros,
+        deleted=zeros.astype(np.bool_),
+        clock_us=zeros,
+        sequence=zeros if numbered else None,
+    )
 
 
 def time_of(located: Located) -> Ints:

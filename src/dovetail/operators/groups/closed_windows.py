@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import rank_of_keys
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, SourceRows, Timeline, timeline, versions
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
-from dovetail.operators.job import Cause, Done, Job, output, whole
-from dovetail.operators.tables import Pool, keep
+from dovetail.operators.job import Cause, Done, Job, output
+from dovetail.operators.tables import Pool, keep, queued_keys
 from dovetail.physical.specs.groups import Final
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
@@ -39,7 +39,7 @@ def run(job: Job, law: Final) -> Done:
     schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
     closes = job.runs(law.CLOSING)
     queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
-    waiting = _rows(queue.take(final_us))
+    waiting = queued_keys(queue.take(final_us), numbered=True)
     if not job.any_rows and not len(waiting):
         return Done(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
     events = timeline([job.rows(0), waiting])
@@ -76,22 +76,6 @@ def run(job: Job, law: Final) -> Done:
     keep(job, 0, store, events, events.source == 0)
     stores = {law.OPEN: store.runs, law.CLOSING: queue.runs}
     return Done(emitted if len(emitted) else None, stores)
-
-
-def _rows(waiting: pa.Table) -> SourceRows:
-    """Return the windows that were taken from the queue as rows without values, all with time,
-    clock and sequence 0. ``waiting``: rows of the queue; none give no rows.
-    """
-    count = len(waiting)
-    zeros = np.zeros(count, np.int64)
-    return SourceRows(
-        keys=[whole(column) for column in waiting.columns[3:]],
-        hash=waiting.column(HASH).to_numpy(),
-        event_time_us=zeros,
-        deleted=np.zeros(count, np.bool_),
-        clock_us=zeros,
-        sequence=zeros,
-    )
 
 
 def _sequence(job: Job, events: Timeline) -> Ints:
