@@ -48,7 +48,9 @@ class StateSearch:
         return {"tables": list(with_key)}
 
     def rows(self, table: str, key: Sequence[str]) -> dict[str, Any]:
-        """Return the rows of a key as JSON data: a header, cells as text, and the micro-batch.
+        """Return the rows of a key as JSON data: a header, at most ``_ROWS_MAX`` rows of cells as
+        text, the number of all rows, and the micro-batch. A key without a row has an empty list of
+        rows.
 
         ``key``: a text for each of its columns. Raises ``PlanError`` for texts that are no key.
         """

@@ -24,9 +24,11 @@ Columns: TypeAlias = Annotated[
 
 
 def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
-    """Return a user's columns as a ``StructType``, nullable at every depth.
+    """Return a user's columns as a ``StructType``, nullable at every depth, in their order.
 
-    Raises ``PlanError`` for anything that is no list of columns.
+    ``columns``: a text as in SQL, a ``StructType``, an Arrow schema, or types by name.
+    ``argument``: where they were given, for errors. Raises ``PlanError`` for a text that is no list
+    of columns, and for types that Spark lacks.
     """
     if isinstance(columns, str):
         return parsed(operator, argument, columns).toNullable()
