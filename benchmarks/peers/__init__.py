@@ -1,12 +1,13 @@
 """Peers: Pathway, Apache Flink and Spark's own operators, on the same CSV files in one run.
 
-Each topology goes from files to nowhere. All systems run in turn, round by round, on two cores.
-Then each writes its rows, which must be those of DuckDB, else no figure is given. Spark's are those
-of its query over the same files as a batch. The systems:
+Each topology goes from files to nowhere, in a process of its own, on two cores. Systems run in
+turn, round by round. Spark's own query shares a session with dovetail, so it runs after the others.
+Then each computes the rows of fewer orders, which must be those of DuckDB, else no figure is given.
+Spark's are those of its query over the same files as a batch. The systems:
 
 - dovetail with ``emit="batch"`` in one micro-batch;
 - Flink SQL on RocksDB with mini-batches, as ``benchmarks.flink`` sets it;
-- Pathway in static mode, with two threads, a process a run;
+- Pathway in static mode, with two threads, a process a run, which keeps no state after it;
 - Spark's stream-stream join or aggregation, where it has the same rows.
 
 The seconds are those from the start of a query or job to its end. ``first_…`` compares our first
@@ -19,37 +20,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Mapping
+import sys
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import csv
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-import dovetail as dt
 from benchmarks import foreign_key, harness
-from benchmarks.flink.process import Flink, flink
-from benchmarks.nexmark.check import differences, queried
 from benchmarks.peers import data
-from benchmarks.peers.topologies import TOPOLOGIES, Topology
+from benchmarks.peers.topologies import TOPOLOGIES
 
 ORDERS, ROUNDS, CORES = 1_000_000, 3, 2
+CHECKED = 50_000
 KAFKA_RECORDS = 1_000_000
-PYTHON = "DOVETAIL_PATHWAY"
-"""The environment variable with the Python that has Pathway; ``./dev bench`` sets it."""
 TITLES = {"flink": "Flink", "pathway": "Pathway", "spark": "Spark"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders", type=int, default=ORDERS, help=f"of them ({ORDERS})")
+    parser.add_argument(
+        "--checked", type=int, default=CHECKED, help=f"orders whose rows are compared ({CHECKED})"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"counted rounds ({ROUNDS})")
     parser.add_argument("--topologies", nargs="*", default=list(TOPOLOGIES), help="by default all")
     parser.add_argument("--kafka", action="store_true", help="beside Kafka Streams, too")
@@ -58,185 +49,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     table = [("topology", "records", "dovetail /s", *TITLES.values(), "first run")]
-    with harness.workspace() as directory:
-        data.write(directory, arguments.orders)
-        for name in arguments.topologies:
-            topology = TOPOLOGIES[name]
-            count = data.records(topology.inputs, arguments.orders)
-            seconds = in_turn(directory, name, topology, arguments.rounds)
-            ours_s = median(seconds["dovetail"][1:])
-            overs = {peer: median(s[1:]) / ours_s for peer, s in seconds.items() if s}
-            first = median(seconds["pathway"]) / seconds["dovetail"][0]
-            figures |= {
-                f"{name}_over_{peer}": round(over, 2)
-                for peer, over in overs.items()
-                if peer in TITLES
-            }
-            figures[f"first_{name}_over_pathway"] = round(first, 2)
-            cells = (f"{overs[peer]:.2f}" if peer in overs else "" for peer in TITLES)
-            table.append((name, f"{count:,}", f"{count / ours_s:,.0f}", *cells, f"{first:.2f}"))
-        if arguments.kafka:
+    for name in arguments.topologies:
+        count = data.records(TOPOLOGIES[name].inputs, arguments.orders)
+        numbers = map(str, (arguments.orders, arguments.rounds, arguments.checked))
+        command = [sys.executable, "-m", "benchmarks.peers.contest", name, *numbers]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        seconds = json.loads(done.stdout.splitlines()[-1])
+        ours_s = median(seconds["dovetail"][1:])
+        overs = {peer: median(s[1:]) / ours_s for peer, s in seconds.items() if s}
+        first = median(seconds["pathway"]) / seconds["dovetail"][0]
+        figures |= {
+            f"{name}_over_{peer}": round(over, 2) for peer, over in overs.items() if peer in TITLES
+        }
+        figures[f"first_{name}_over_pathway"] = round(first, 2)
+        cells = (f"{overs[peer]:.2f}" if peer in overs else "" for peer in TITLES)
+        table.append((name, f"{count:,}", f"{count / ours_s:,.0f}", *cells, f"{first:.2f}"))
+    if arguments.kafka:
+        with harness.workspace() as directory:
             figures |= beside_kafka_streams(directory)
     harness.show(
         "times as fast as a peer, from CSV to nowhere; the first run over Pathway's", table
     )
     return figures
-
-
-def in_turn(
-    directory: Path, name: str, topology: Topology, rounds: int
-) -> Mapping[str, list[float]]:
-    """Return the seconds of each system's runs, the first one included. A new session and a new
-    Flink are started for it.
-
-    Raises ``AssertionError`` if a system's rows are not those of DuckDB.
-    """
-    spark = harness.session(CORES)
-    seconds: dict[str, list[float]] = {"dovetail": [], "flink": [], "pathway": [], "spark": []}
-    with flink() as peer:
-        declare(peer, directory)
-        runs: dict[str, Callable[[], float]] = {
-            "dovetail": lambda: ours_s(spark, directory, topology),
-            "flink": lambda: peer.seconds(topology.sql),
-            "pathway": lambda: pathway(directory, name),
-        }
-        if topology.spark is not None:
-            runs["spark"] = lambda: sparks_s(spark, directory, topology)
-        for index in range(rounds + 1):
-            for system, timed in runs.items():
-                seconds[system].append(timed())
-            spent = ", ".join(f"{system} {seconds[system][-1]:.1f} s" for system in runs)
-            harness.note(f"  {name}, {f'round {index}' if index else 'first run'}: {spent}")
-        refuse_other_rows(spark, peer, directory, name, topology)
-    spark.stop()
-    return seconds
-
-
-def declare(peer: Flink, directory: Path) -> None:
-    """Declare the inputs in Flink, whose format has no headers: such a line is a row of nulls.
-
-    A key is never null to Flink's planner, so another column is asked.
-    """
-    for name, columns in data.COLUMNS.items():
-        listed = ", ".join(f"{column} BIGINT" for column in columns)
-        key = f", PRIMARY KEY ({columns[0]}) NOT ENFORCED"
-        options = {"format": "csv", "csv.ignore-parse-errors": "true"}
-        peer.declare(f"{name}_lines", listed + key, directory / name, options)
-        peer.do(f"CREATE VIEW {name} AS SELECT * FROM {name}_lines WHERE {columns[-1]} IS NOT NULL")
-
-
-def frame(spark: SparkSession, directory: Path, name: str) -> DataFrame:
-    """Return the files of an input as a streaming frame, all in one micro-batch."""
-    schema = ", ".join(f"{column} long" for column in data.COLUMNS[name])
-    return spark.readStream.schema(schema).option("header", "true").csv(str(directory / name))
-
-
-def tables(spark: SparkSession, directory: Path, topology: Topology) -> Mapping[str, dt.Table]:
-    """Return the inputs of a topology as tables."""
-    return {
-        name: dt.Table.from_changelog(
-            frame(spark, directory, name),
-            key=data.COLUMNS[name][0],
-            timestamp=F.timestamp_seconds(data.COLUMNS[name][-1]),
-            name=name,
-        )
-        for name in topology.inputs
-    }
-
-
-def ours_s(spark: SparkSession, directory: Path, topology: Topology) -> float:
-    """Run a topology into nowhere. Return the seconds that it took."""
-    with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as checkpoint:
-        begun = perf_counter()
-        query = topology.ours(tables(spark, directory, topology)).write_stream(
-            harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}, emit="batch"
-        )
-        query.awaitTermination()
-        return perf_counter() - begun
-
-
-def sparks_s(spark: SparkSession, directory: Path, topology: Topology) -> float:
-    """Run Spark's own query into nowhere. Return the seconds that it took."""
-    assert topology.spark is not None
-    with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as checkpoint:
-        begun = perf_counter()
-        frames = {name: frame(spark, directory, name) for name in topology.inputs}
-        writer = topology.spark(frames).writeStream.format("noop").outputMode(topology.spark_mode)
-        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-        writer.start().awaitTermination()
-        return perf_counter() - begun
-
-
-def pathway(directory: Path, name: str, target: Path | None = None) -> float:
-    """Run a topology in Pathway, into nowhere or a CSV file. Return the seconds that it took."""
-    script = Path(__file__).with_name("pathway_run.py")
-    arguments = [os.environ[PYTHON], str(script), str(directory), name]
-    kept = {n: os.environ[n] for n in ("PATH", "HOME") if n in os.environ}
-    done = subprocess.run(
-        arguments if target is None else [*arguments, str(target)],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=kept | {"PATHWAY_THREADS": str(CORES)},
-    )
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
-
-
-def refuse_other_rows(
-    spark: SparkSession, peer: Flink, directory: Path, name: str, topology: Topology
-) -> None:
-    """Raise ``AssertionError`` if a system's rows at rest are not those of DuckDB."""
-    inputs = {kind: in_memory(directory / kind) for kind in data.COLUMNS}
-    expected = queried(topology.sql, inputs)
-    parts = {
-        "dovetail": ours_rows(spark, directory, topology),
-        "flink": peer.rows(topology.sql),
-        "pathway": pathways_rows(directory, name),
-    }
-    if topology.spark is not None:
-        frames = {
-            kind: spark.read.schema(frame(spark, directory, kind).schema)
-            .option("header", "true")
-            .csv(str(directory / kind))
-            for kind in topology.inputs
-        }
-        parts["spark"] = topology.spark(frames).toArrow()
-    for system, rows in parts.items():
-        difference = differences(rows, expected)
-        assert not difference, f"{name}, {system}: {difference}"
-
-
-def in_memory(folder: Path) -> pa.Table:
-    """Return the rows of an input."""
-    return pa.concat_tables([csv.read_csv(path) for path in sorted(folder.iterdir())])
-
-
-def ours_rows(spark: SparkSession, directory: Path, topology: Topology) -> pa.Table:
-    """Return the rows at rest of our topology."""
-    target = directory / "out"
-    query = topology.ours(tables(spark, directory, topology)).write_stream(
-        dt.to_parquet(str(target / "rows")),
-        checkpoint=str(target / "checkpoint"),
-        trigger={"availableNow": True},
-        emit="batch",
-    )
-    query.awaitTermination()
-    rows = dt.read_current(spark, str(target / "rows")).toArrow()
-    shutil.rmtree(target)
-    return rows
-
-
-def pathways_rows(directory: Path, name: str) -> pa.Table:
-    """Return the rows that the changes of Pathway's result leave."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "rows.csv"
-        pathway(directory, name, target)
-        changes = csv.read_csv(target)
-    names = ", ".join(column for column in changes.column_names if column not in ("time", "diff"))
-    left = f"SELECT {names}, SUM(diff)::BIGINT AS n FROM changes GROUP BY {names} HAVING n <> 0"
-    # A row that is there n times stands n times.
-    sql = f"SELECT {names} FROM (SELECT *, UNNEST(range(n)) FROM ({left}))"
-    return queried(sql, {"changes": changes})
 
 
 def beside_kafka_streams(directory: Path) -> dict[str, Any]:

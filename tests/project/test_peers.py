@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.nexmark.check import differences, queried
-from benchmarks.peers import data, in_memory
+from benchmarks.peers import data
+from benchmarks.peers.contest import in_memory
 from benchmarks.peers.topologies import TOPOLOGIES
 from dovetail import testing
 
