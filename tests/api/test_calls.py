@@ -961,6 +961,10 @@ CALLS: dict[str, Call] = {
         avro=FLAG,
         jars=line("None", "empty list"),
         memory=NAME,
+        archive=line(
+            *("None", "text", "column", "span", "path"),
+            wrong=(Given(lambda w: w.folder / "file"), "/proc/nothing/archive"),
+        ),
         quiet=FLAG,
     ),
     "doctor": call(lambda _: dt.doctor, spark=SESSION),

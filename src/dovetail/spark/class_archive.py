@@ -1,0 +1,59 @@
+"""An archive of the classes that Spark's JVM loads. The next JVM maps it instead of loading them.
+
+A JVM without an archive writes one as it ends, beside the classes that Java itself has archived.
+The file's name tells apart what an archive depends on: the Java and the Spark installation. Java
+checks it once more and loads classes as usual if the file does not fit. A JVM that is killed while
+it writes leaves a file without a header, which is not used and is written again.
+
+    first session     -XX:ArchiveClassesAtExit=FOLDER/classes-1f0c.jsa      writes as it ends
+    later sessions    -XX:SharedArchiveFile=FOLDER/classes-1f0c.jsa         map it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pyspark
+
+HEADER = 4
+"""The number of bytes at the start of a file that are zero until it is complete."""
+SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""Options that leave out lines about classes without a place in an archive."""
+
+
+def java_options(folder: Path) -> str:
+    """Return the JVM options by which an archive in a folder is used, or written if there is none.
+    The folder is made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder.resolve() / f"classes-{_installation()}.jsa"
+    option = "SharedArchiveFile" if is_complete(path) else "ArchiveClassesAtExit"
+    return f'"-XX:{option}={path}" {SILENT}'
+
+
+def is_complete(path: Path) -> bool:
+    """Say whether an archive exists and was written to its end."""
+    try:
+        with path.open("rb") as file:
+            return any(file.read(HEADER))
+    except OSError:
+        return False
+
+
+def _installation() -> str:
+    """Return a short text that differs between installations of Java and Spark."""
+    java = shutil.which("java", path=_java_path())
+    home = Path(java).resolve().parents[1] if java else Path()
+    release = home / "release"
+    parts = [str(home), release.read_text() if release.is_file() else ""]
+    parts += [pyspark.__version__, str(Path(pyspark.__file__).resolve())]
+    return sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _java_path() -> str | None:
+    """Return where Spark looks for Java: the home that is set, else the search path."""
+    home = os.environ.get("JAVA_HOME")
+    return os.fspath(Path(home) / "bin") if home else None
