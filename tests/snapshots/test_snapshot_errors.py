@@ -106,6 +106,19 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
     )
 
 
+def test_keys_of_one_hash_are_told_apart(tables: Tables) -> None:
+    path, columns = f"{tables.left}-pairs", "a long, b long, v string"
+    rows = [(1, None, "x"), (None, 1, "y")]  # a hash skips nulls
+    tables.write(path, columns, rows)
+    pairs = dt.SnapshotTable.from_delta(tables.spark, path, key=["a", "b"])
+    pairs.refresh(tables.target)
+    assert tables.stored() == set(rows)
+    tables.write(path, columns, [(1, None, "z")])
+    for options in ({"rebuild": True}, {"way": "all"}):
+        again = lambda: pairs.refresh(tables.target, **options)  # noqa: B023, E731
+        refused(dt.errors.DataError, again, "1 keys occur more than once (a, b) in version 1")
+
+
 @pytest.mark.slow
 def test_a_target_changed_by_others_is_refused_until_it_is_rebuilt(tables: Tables) -> None:
     joined = tables.joined()

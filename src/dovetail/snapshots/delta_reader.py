@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
@@ -45,6 +46,11 @@ shuffled then.
 
 LISTED_KEYS_MAX = 2_000
 """The number of keys up to which a condition lists them. Then no job sends them to executors."""
+
+HASHED_BYTES_MAX = 128 << 20
+"""The bytes of data files up to which the hashes of all keys, of eight bytes each, are compared in
+this process.
+"""
 
 Versions = Mapping[str, int]
 """The version of each table, by its id."""
@@ -299,8 +305,46 @@ class VersionReader:
                 )
 
 
-def refuse_duplicates(reader: VersionReader, source: SnapshotSource, versions: Versions) -> None:
-    """Raise ``DataError`` if a key occurs twice in a snapshot, or has nulls only. It runs a job."""
+def refuse_duplicates(
+    reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions, size: int | None
+) -> None:
+    """Raise ``DataError`` if a key of a source occurs twice in its snapshot, or has nulls only.
+
+    ``size``: the bytes of the sources' data files, None if they are not known. One job brings the
+    hashes of the keys of small sources to this process. All else is grouped, in a job a source.
+    """
+    small = size is not None and size <= HASHED_BYTES_MAX
+    if not small or not sources or not _have_different_hashes(reader, sources, versions):
+        for source in sources:
+            _refuse_grouped_duplicates(reader, source, versions)
+
+
+def _have_different_hashes(
+    reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions
+) -> bool:
+    """Return True if all keys of all sources have different hashes, so no key occurs twice. False
+    if it is not known: for a null key, equal hashes, or keys that Spark may take for equal.
+    """
+    hashes = []
+    for index, source in enumerate(sources):
+        types = [field.dataType for field in source.key]
+        if not all(map(delta_upsert.is_plain, types)) or delta_upsert.has_floats(
+            source.key, source.key.names
+        ):
+            return False
+        key = [F.col(quoted(name)) for name in source.key.names]
+        nulls = delta_rules.all_of(column.isNull() for column in key)
+        digest = F.when(~nulls, F.xxhash64(F.lit(index), *key))
+        hashes.append(reader.rows(source, versions).select(digest.alias("hash")))
+    column = reduce(DataFrame.unionAll, hashes).toArrow()["hash"]
+    values = np.sort(column.to_numpy())
+    return column.null_count == 0 and not bool(np.any(values[1:] == values[:-1]))
+
+
+def _refuse_grouped_duplicates(
+    reader: VersionReader, source: SnapshotSource, versions: Versions
+) -> None:
+    """Raise ``DataError`` if a key of a source occurs twice, or has nulls only. It runs a job."""
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
     nulls = delta_rules.all_of(column.isNull() for column in key)

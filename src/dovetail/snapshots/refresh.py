@@ -162,8 +162,16 @@ class Refresher:
 
     def _step(self, choice: Choice, share: float) -> RefreshStep:
         """Return the record of a step that begins now."""
-        size = sum(s.log.size for s in self._states.values() if s.log is not None)
-        return RefreshStep(choice.way, share, size, int(time() * 1000))
+        return RefreshStep(choice.way, share, self._bytes() or 0, int(time() * 1000))
+
+    def _bytes(self) -> int | None:
+        """Return the bytes of all sources. None if a source is not a Delta table, or its log is not
+        in reach.
+        """
+        logs = [state.log for state in self._states.values()]
+        if len(logs) < len(self._tables) or None in logs:
+            return None
+        return sum(log.size for log in logs if log is not None)
 
     def _make(self, versions: Versions, choice: Choice) -> Commit:
         """Write the whole join at these versions in one commit, to a new target or in place of an
@@ -180,8 +188,7 @@ class Refresher:
                 "Choose another one; it is not overwritten",
             )
         with self._reading() as reader:
-            for source in self._tables.values():
-                refuse_duplicates(reader, source, versions)
+            refuse_duplicates(reader, [*self._tables.values()], versions, self._bytes())
             rows = reader.rows(self._root, versions)
             if exists:
                 commit = self._target.replace(rows, versions, None, step)
@@ -193,9 +200,9 @@ class Refresher:
         """Write the whole join at the new versions over the target's rows, in one commit."""
         step = self._step(choice, share)
         with self._reading() as reader:
-            for key, source in self._tables.items():
-                if new[key] != standing.covered[key]:  # the keys of the others are known
-                    refuse_duplicates(reader, source, new)
+            covered = standing.covered  # the keys of sources that have not changed are known
+            changed = [table for key, table in self._tables.items() if new[key] != covered[key]]
+            refuse_duplicates(reader, changed, new, self._bytes())
             rows = reader.rows(self._root, new)
             commit = self._target.replace(rows, new, standing.version, step)
             return replace(commit, way=choice.way, reason=choice.reason)
