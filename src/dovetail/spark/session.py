@@ -98,9 +98,9 @@ def configure(
     Raises
     ------
     ConfigurationError
-        If a path in ``jars`` is no jar and no folder of jars, or if ``archive`` is no folder
-        that can be made. Also for a builder of Spark Connect, whose server has these
-        settings from its start.
+        If a path in ``jars`` is no jar and no folder of jars. Also if the folder ``archive``
+        cannot be made, and for a builder of Spark Connect, whose server has these settings
+        from its start.
     PlanError
         If an argument has another type.
 
