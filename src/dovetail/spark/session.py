@@ -83,7 +83,7 @@ def configure(
     memory : str, optional
         The memory of the JVM, such as ``"6g"``. By default it is Spark's.
     archive : str or path, optional
-        The folder of an archive of Spark's classes, of about 100 MB. If it has none, the JVM
+        The folder of an archive of Spark's classes, of about 200 MB. If it has none, the JVM
         writes one as it ends. Later ones start faster with it. By default there is none.
     quiet : bool, default True
         True to leave lines out of Spark's log that read like faults of a query and are
