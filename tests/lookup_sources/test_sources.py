@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import iceberg_tables
@@ -312,10 +313,11 @@ def test_attempts_wait_twice_as_long_each_time(monkeypatch: pytest.MonkeyPatch) 
             raise answer
         return answer
 
-    assert persistently("s", action, passing=(OSError,), retries=3, wait_s=0.1) == 7
+    store = SimpleNamespace(title="s", retries=3, wait_s=0.1)
+    assert persistently(store, action) == 7
     assert waits == [0.1, 0.2, 0.4]
     with pytest.raises(KeyError):
-        persistently("s", lambda: {}["x"], passing=(OSError,), retries=3, wait_s=0.1)
+        persistently(store, lambda: {}["x"])
     assert len(waits) == 3
 
 

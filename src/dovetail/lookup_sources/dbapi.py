@@ -17,7 +17,7 @@ from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed, fitted, is_text
 from dovetail.lookup_sources.keys import numbered, refuse_types
-from dovetail.lookup_sources.retry import ask_persistently, first_line
+from dovetail.lookup_sources.retry import first_line, persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 Quote: TypeAlias = Literal['"', "`", "["]
@@ -94,7 +94,7 @@ class DbapiReader:
             (*kinds, pa.types.is_decimal, pa.types.is_binary),
             "Join by whole numbers, decimals, texts, bytes, booleans or dates",
         )
-        rows = ask_persistently(source, lambda: self._attempt(by, keys))
+        rows = persistently(source, lambda: self._attempt(by, keys))
         table = fitted(source.title, rows, self._schema, source.key, counted=True)
         key = numbered(keys, table.select(list(by)))
         asked = key != NO_GROUP

@@ -17,7 +17,7 @@ from dovetail.base.validation import ColumnNames, Natural, Path, validated
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
 from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
-from dovetail.lookup_sources.retry import ask_persistently
+from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 
@@ -50,7 +50,7 @@ class DeltaFilesReader:
         """Return the rows as ``Reader.rows`` does, by a scan that skips files and row groups
         without keys.
         """
-        rows = ask_persistently(self._source, lambda: self._scan(by, keys))
+        rows = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
         asked = key != NO_GROUP
         return Found(

@@ -19,7 +19,7 @@ from dovetail.iceberg.catalogs import GivenCatalog, TableAddress, refuse_without
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
 from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
-from dovetail.lookup_sources.retry import ask_persistently
+from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class IcebergReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return the rows as ``Reader.rows`` does, by a scan that skips files without keys."""
-        rows, unfit = ask_persistently(self._source, lambda: self._scan(by, keys))
+        rows, unfit = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
         asked = key != NO_GROUP
         return Found(rows.filter(pa.array(asked)), key[asked], unfit)

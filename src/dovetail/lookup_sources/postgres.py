@@ -29,7 +29,7 @@ from dovetail.lookup_sources.postgres_types import (
     refuse_column,
     selected,
 )
-from dovetail.lookup_sources.retry import ask_persistently, first_line
+from dovetail.lookup_sources.retry import first_line, persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 
@@ -67,7 +67,7 @@ class PostgresReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return the rows as ``Reader.rows`` does, by one query that sends the keys as arrays."""
-        return ask_persistently(self._source, lambda: self._attempt(keys.rename_columns(list(by))))
+        return persistently(self._source, lambda: self._attempt(keys.rename_columns(list(by))))
 
     def close(self) -> None:
         """Close the connection, if there is one."""

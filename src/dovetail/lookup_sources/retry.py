@@ -32,43 +32,26 @@ class Retried(Protocol):
         """The wait in seconds before the first further attempt; it doubles each time."""
 
 
-def ask_persistently(
-    source: Retried,
-    question: Callable[[], T],
-    passing: tuple[type[Exception], ...] = (OSError,),
-) -> T:
-    """Return the result of ``question`` to a store, asked again as the store says. Arguments and
-    errors are those of ``persistently``.
-    """
-    return persistently(
-        source.title, question, passing=passing, retries=source.retries, wait_s=source.wait_s
-    )
-
-
 def persistently(
-    title: str,
+    store: Retried,
     action: Callable[[], T],
-    *,
-    passing: tuple[type[Exception], ...],
-    retries: int,
-    wait_s: float,
+    passing: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
     """Return the result of ``action``, retried after errors of the types ``passing``.
 
-    ``retries``: the number of further attempts. ``wait_s``: the first wait in seconds; waits
-    double, up to 5 s. Raises ``ConfigurationError`` if the last attempt fails; other errors at
-    once.
+    ``store``: what says how often and when. Waits double, up to 5 s. Raises ``ConfigurationError``
+    if the last attempt fails; other errors at once.
     """
-    for tried in range(retries):
+    for tried in range(store.retries):
         with suppress(*passing):
             return action()
-        time.sleep(min(wait_s * 2**tried, _WAIT_MAX_S))
+        time.sleep(min(store.wait_s * 2**tried, _WAIT_MAX_S))
     try:
         return action()
     except passing as error:
         raise ConfigurationError(
-            title,
-            f"no answer after {retries + 1} attempts: {first_line(error)}",
+            store.title,
+            f"no answer after {store.retries + 1} attempts: {first_line(error)}",
             "See that it runs and can be reached from the workers, then start the query again; "
             "timeout_s= and retries= say how long to wait",
         ) from error

@@ -16,7 +16,7 @@ from dovetail.arrays.timeline import Mask
 from dovetail.base.validation import ColumnNames, Natural, Path, Seconds, Text, validated
 from dovetail.lookup_sources.conversion import changed, fitted
 from dovetail.lookup_sources.keys import refuse_types
-from dovetail.lookup_sources.retry import ask_persistently
+from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 _PARAMETERS_MAX = 30_000
@@ -61,7 +61,7 @@ class SqliteReader:
         title = self._source.title
         kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
         refuse_types(title, by, keys, kinds, "Join by whole numbers, texts or bytes")
-        rows = ask_persistently(
+        rows = persistently(
             self._source, lambda: self._query(by, keys), (sqlite3.OperationalError,)
         )
         table = fitted(

@@ -20,7 +20,7 @@ from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed, fitted, is_text
 from dovetail.lookup_sources.keys import grouped, in_calendar, numbered, refuse_types
-from dovetail.lookup_sources.retry import ask_persistently, first_line
+from dovetail.lookup_sources.retry import first_line, persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 _KEYS_MAX = 10_000
@@ -80,7 +80,7 @@ class MongodbReader:
         )
         fit = np.logical_and.reduce([_fits(column.combine_chunks()) for column in keys.columns])
         asked = keys.filter(pa.array(fit))
-        table = ask_persistently(source, lambda: self._attempt(by, asked))
+        table = persistently(source, lambda: self._attempt(by, asked))
         key = numbered(keys, table.select(list(by)))
         has_key = key != NO_GROUP
         return Found(table.filter(pa.array(has_key)), key[has_key], ~fit)

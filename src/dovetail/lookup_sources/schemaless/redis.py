@@ -21,7 +21,7 @@ from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import fitted, is_text, parsed
 from dovetail.lookup_sources.keys import numbered, refuse_types
-from dovetail.lookup_sources.retry import ask_persistently, first_line
+from dovetail.lookup_sources.retry import first_line, persistently
 from dovetail.lookup_sources.source import Declared, Found, declared
 
 Form: TypeAlias = Literal["hash", "json"]
@@ -78,7 +78,7 @@ class RedisReader:
         )
         primary = primary.filter(pa.array(_one_key_each(source, primary)))
         names = _named(source.pattern, primary)
-        replies = ask_persistently(source, lambda: self._attempt(names))
+        replies = persistently(source, lambda: self._attempt(names))
         is_there = pa.array([reply is not None for reply in replies], pa.bool_())
         values = self._table([reply for reply in replies if reply is not None])
         stored = primary.filter(is_there)

@@ -68,11 +68,14 @@ class SinkSettings:
         """The sink's name in errors."""
         return self.line.title
 
+    @property
+    def wait_s(self) -> float:
+        """The wait in seconds before the first further attempt."""
+        return _WAIT_S
+
     def persistently(self, action: Callable[[], T]) -> T:
         """Run ``action`` and return its result; retry after an ``OSError``."""
-        return persistently(
-            self.title, action, passing=(OSError,), retries=self.retries, wait_s=_WAIT_S
-        )
+        return persistently(self, action)
 
     def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
         """Return True if a table's rows are to be deleted before the query writes.
