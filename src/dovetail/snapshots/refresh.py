@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from dovetail.errors import DovetailError, PlanError, TargetError
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.delta_log import ChangeSize
+from dovetail.platform.delta_log import ChangeSize, DeltaLog
 from dovetail.platform.delta_tables import (
     folder_of,
     path_of,
@@ -139,13 +139,24 @@ class Refresher:
         """Return the sizes of what has changed in the sources. None if a source is not a Delta
         table, or its log is not in reach.
         """
-        sizes = []
-        for key in self._tables:
-            state = self._states.get(key)
-            if state is None or state.log is None:
-                return None
-            sizes.append(SourceChange(state.log.size, state.log.changes(old[key], new[key])))
-        return sizes
+        logs = self._logs()
+        if logs is None:
+            return None
+        return [
+            SourceChange(log.size, log.changes(old[key], new[key])) for key, log in logs.items()
+        ]
+
+    def _logs(self) -> dict[str, DeltaLog] | None:
+        """Return the log of each source by the table's id. None if a source is not a Delta table,
+        or its log is not in reach.
+        """
+        logs = {key: state.log for key, state in self._states.items() if state.log is not None}
+        return logs if len(logs) == len(self._tables) else None
+
+    def _bytes(self) -> int | None:
+        """Return the bytes of all sources; None without their logs."""
+        logs = self._logs()
+        return None if logs is None else sum(log.size for log in logs.values())
 
     def _choice(self, way: Way | None, sizes: list[SourceChange] | None) -> Choice:
         """Return the way of a step: ``way``, or the cheaper one if it is None."""
@@ -163,15 +174,6 @@ class Refresher:
     def _step(self, choice: Choice, share: float) -> RefreshStep:
         """Return the record of a step that begins now."""
         return RefreshStep(choice.way, share, self._bytes() or 0, int(time() * 1000))
-
-    def _bytes(self) -> int | None:
-        """Return the bytes of all sources. None if a source is not a Delta table, or its log is not
-        in reach.
-        """
-        logs = [state.log for state in self._states.values()]
-        if len(logs) < len(self._tables) or None in logs:
-            return None
-        return sum(log.size for log in logs if log is not None)
 
     def _make(self, versions: Versions, choice: Choice) -> Commit:
         """Write the whole join at these versions in one commit, to a new target or in place of an
