@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -66,15 +67,16 @@ def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace)
         else:
             joined.refresh(path)
     figures: dict[str, Any] = {"rows": rows, "changed": arguments.changed}
-    number = 0
+    number, turn = 0, deque(paths.items())
     for changed in arguments.changed:
         taken: dict[str, list[float]] = {name: [] for name in paths}
         warm_up = number == 0
         for _ in range(arguments.rounds + warm_up):
             change(spark, orders, customers, rows, changed, number)
-            for name in [*paths, *paths][number % len(paths) :][: len(paths)]:  # all are first once
+            turn.rotate(-1)
+            for name, path in turn:
                 start = time.perf_counter()
-                way = CONTENDERS[name](joined, paths[name])
+                way = CONTENDERS[name](joined, path)
                 took = time.perf_counter() - start
                 harness.note(f"  {changed:,} rows, round {number}: {name} {took:.2f} s {way}")
                 if number or not warm_up:

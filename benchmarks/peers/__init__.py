@@ -28,9 +28,10 @@ from typing import Any
 
 from benchmarks import foreign_key, harness
 from benchmarks.peers import data
+from benchmarks.peers.contest import CORES
 from benchmarks.peers.topologies import TOPOLOGIES
 
-ORDERS, ROUNDS, CORES = 1_000_000, 3, 2
+ORDERS, ROUNDS = 1_000_000, 3
 CHECKED = 50_000
 KAFKA_RECORDS = 1_000_000
 TITLES = {"flink": "Flink", "pathway": "Pathway", "spark": "Spark"}
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         seconds = json.loads(done.stdout.splitlines()[-1])
         ours_s = median(seconds["dovetail"][1:])
-        overs = {peer: median(s[1:]) / ours_s for peer, s in seconds.items() if s}
+        overs = {peer: median(s[1:]) / ours_s for peer, s in seconds.items()}
         first = median(seconds["pathway"]) / seconds["dovetail"][0]
         figures |= {
             f"{name}_over_{peer}": round(over, 2) for peer, over in overs.items() if peer in TITLES

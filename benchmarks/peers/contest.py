@@ -40,34 +40,32 @@ def in_turn(
     Flink are started for it.
     """
     spark = harness.session(CORES)
-    seconds: dict[str, list[float]] = {"dovetail": [], "flink": [], "pathway": [], "spark": []}
     with flink() as peer:
         declare(peer, directory)
-        runs: dict[str, Callable[[], float]] = {
+        runs = {
             "dovetail": lambda: ours_s(spark, directory, topology),
             "flink": lambda: peer.seconds(topology.sql),
             "pathway": lambda: pathway(directory, name),
         }
-        take_turns(name, runs, seconds, rounds)
+        seconds = take_turns(name, runs, rounds)
     if topology.spark is not None:  # last, as the memory of its states stays taken in the session
         runs = {"spark": lambda: sparks_s(spark, directory, topology)}
-        take_turns(name, runs, seconds, rounds)
+        seconds |= take_turns(name, runs, rounds)
     spark.stop()
     return seconds
 
 
 def take_turns(
-    name: str,
-    runs: Mapping[str, Callable[[], float]],
-    seconds: Mapping[str, list[float]],
-    rounds: int,
-) -> None:
-    """Run each system once and then ``rounds`` times in turn, and add its times to ``seconds``."""
+    name: str, runs: Mapping[str, Callable[[], float]], rounds: int
+) -> dict[str, list[float]]:
+    """Run each system once and then ``rounds`` times in turn. Return the seconds of its runs."""
+    seconds: dict[str, list[float]] = {system: [] for system in runs}
     for index in range(rounds + 1):
         for system, timed in runs.items():
             seconds[system].append(timed())
         spent = ", ".join(f"{system} {seconds[system][-1]:.1f} s" for system in runs)
         harness.note(f"  {name}, {f'round {index}' if index else 'first run'}: {spent}")
+    return seconds
 
 
 def declare(peer: Flink, directory: Path) -> None:
