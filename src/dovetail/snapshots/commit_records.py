@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of a target."""
+    """A commit of a target that a join over snapshots has made."""
 
     version: int
     """The version of the target that the commit made; the snapshot's id of an Iceberg table."""
@@ -51,23 +51,29 @@ class Commit:
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a target."""
+    """The present version of a target, and the versions of the sources that it covers."""
 
     version: int
-    """The target's present version."""
+    """The target's present version: a number of Delta, or the id of an Iceberg snapshot."""
     covered: Versions
     """The covered version of each source, by table id."""
 
 
 @dataclass(frozen=True)
 class CommitRecords:
-    """The records of the commits of one plan. ``operator``: the target in errors."""
+    """The writer and reader of the records in the commits of one plan's target."""
 
     operator: str
+    """The target's name in errors."""
     root: SnapshotNode
+    """The last node of the plan."""
 
     def text(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
-        """Return the record of a commit as JSON."""
+        """Return the record of a commit as JSON text.
+
+        ``versions``: the version of each source, by table id. ``base``: the target version that the
+        commit continues, -1 for none. ``step``: None leaves the step out.
+        """
         recorded = [
             {"name": source.name, "id": key, "version": versions[key]}
             for key, source in tables(self.root).items()
@@ -78,11 +84,15 @@ class CommitRecords:
         return json.dumps({**record, "join": describe(self.root)})
 
     def named(self, versions: Versions) -> dict[str, int]:
-        """Return the versions by the sources' names instead of their ids."""
+        """Return the version of each source by its name. ``versions``: the same by table id. Raises
+        ``KeyError`` if a source of the plan is missing.
+        """
         return {source.name: versions[key] for key, source in tables(self.root).items()}
 
     def refuse_other_plan(self, record: Mapping[str, Any]) -> None:
-        """Raise ``TargetError`` if a commit's record is of another format or of another plan."""
+        """Raise ``TargetError`` if a commit's record has another format, or describes another plan
+        than this one.
+        """
         if record["dovetail"] != FORMAT:
             raise TargetError(
                 self.operator,
@@ -98,7 +108,9 @@ class CommitRecords:
             )
 
     def foreign_change(self, change: str) -> TargetError:
-        """Return the error for a commit of another writer, which ``change`` begins to describe."""
+        """Return the error for a commit of another writer. ``change``: the beginning of its
+        message, such as ``version 3 is a DELETE``.
+        """
         return TargetError(
             self.operator,
             f"{change} of somebody else",
@@ -107,7 +119,7 @@ class CommitRecords:
 
     @property
     def overtaken(self) -> TargetError:
-        """The error for a commit before which another writer was faster."""
+        """The ``TargetError`` for a commit that another writer has overtaken."""
         return TargetError(
             self.operator,
             "another writer has committed meanwhile",
@@ -116,7 +128,7 @@ class CommitRecords:
 
     @property
     def unrecorded(self) -> TargetError:
-        """The error for a target whose history has no commit of a join."""
+        """The ``TargetError`` for a target whose history has no commit of a join over snapshots."""
         return TargetError(
             self.operator,
             "its history has no commit of a join over snapshots",
@@ -126,28 +138,32 @@ class CommitRecords:
 
 
 def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
-    """Return a commit of the history from its version and its record."""
+    """Return a commit read from a target's history. ``version``: the commit's version. ``record``:
+    its parsed record. ``changed`` and ``reason`` are None.
+    """
     step = step_of(record)
     return Commit(version, covered_by_name(record), way=None if step is None else step.way)
 
 
 def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
-    """Return how a commit was made, from its record; None if that does not say it."""
+    """Return the step in a commit's parsed record; None if the record has none."""
     return RefreshStep(**record["step"]) if "step" in record else None
 
 
 def covered_by_name(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the covered versions in a commit's record, by the sources' names."""
+    """Return the version of each source that a commit's record covers, by the source's name."""
     return {table["name"]: table["version"] for table in record["tables"]}
 
 
 def covered_by_id(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the covered versions in a commit's record, by the sources' ids."""
+    """Return the version of each source that a commit's record covers, by the source's table id."""
     return {table["id"]: table["version"] for table in record["tables"]}
 
 
 def record_of(text: str | None) -> dict[str, Any] | None:
-    """Return a commit's record, or None if the commit is not of a join over snapshots."""
+    """Return the parsed record in a commit's metadata. None for no text, text that is not JSON, and
+    JSON of another writer.
+    """
     try:
         record = json.loads(text or "null")
     except ValueError:

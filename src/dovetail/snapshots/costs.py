@@ -31,21 +31,21 @@ STEPS_MAX = 3
 
 @dataclass(frozen=True)
 class RefreshStep:
-    """A step that is made, as its commit records it."""
+    """One step that refreshes a target, as the record of its commit describes it."""
 
     way: Way
-    """The way that is taken."""
+    """``"changes"`` if changed rows are merged, ``"all"`` if the target is overwritten."""
     share: float
-    """About which share of the target's rows changes."""
+    """The estimated share of the target's rows that change, from 0 to 1."""
     size: int
-    """The bytes of the sources."""
+    """The bytes of all sources' data files; 0 if they are not known."""
     started_ms: int
-    """When the step began."""
+    """The time at which the step began, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Took:
-    """An earlier step, and the time that it took until its commit."""
+    """An earlier step, and the seconds from its begin to its commit."""
 
     step: RefreshStep
     seconds: float
@@ -53,15 +53,17 @@ class Took:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way, and the reason why it is taken, for people."""
+    """The way that a step takes, and the reason for it as a text for people."""
 
     way: Way
     reason: str
 
 
 def choose(share: float, earlier: Sequence[Took]) -> Choice:
-    """Return the cheaper way of a step that changes a share of the rows. ``earlier``: steps of the
-    target, the last one first.
+    """Return the cheaper way of a step, with the estimate as its reason.
+
+    ``share``: the part of the target's rows that changes, from 0 to 1. ``earlier``: steps of this
+    target, the latest first; they correct the estimate. Equal costs give ``"changes"``.
     """
     part = (READ + ROW * share) * _factor(earlier)
     reason = (
@@ -72,7 +74,11 @@ def choose(share: float, earlier: Sequence[Took]) -> Choice:
 
 
 def _factor(earlier: Sequence[Took]) -> float:
-    """Return how earlier steps compare with the estimate, the factor ``f``."""
+    """Return the factor by which earlier merges took longer than estimated, relative to overwrites.
+
+    It compares medians of the latest ``STEPS_MAX`` steps of each way. It is 1 until both ways have
+    a step. ``earlier``: the latest step first.
+    """
     rates = []
     for way in ("changes", "all"):
         steps = [took for took in earlier if took.step.way == way][:STEPS_MAX]
@@ -83,6 +89,8 @@ def _factor(earlier: Sequence[Took]) -> float:
 
 
 def _estimated(step: RefreshStep) -> float:
-    """Return the time of a step by the estimate, in that of reading and writing one byte."""
+    """Return the estimated time of a step. The unit is the time to read and write one byte. A step
+    without a known size counts as one byte.
+    """
     part = READ + ROW * step.share if step.way == "changes" else 1
     return max(step.size, 1) * part

@@ -58,12 +58,14 @@ Versions = Mapping[str, int]
 
 @dataclass
 class Scratch:
-    """The frames that are stored while a step runs."""
+    """The stored frames of one step, released together."""
 
     frames: list[DataFrame] = field(default_factory=list)
+    """The stored frames, in the order of ``keep``."""
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Return the frame, computed once, by the first job that reads all of it.
+        """Return a frame with the same rows that is computed once, by the first job that reads all
+        of it.
 
         The plan that made the frame is dropped. Each delta is used several times, so plans would
         otherwise grow by a factor with every join of a cascade.
@@ -72,29 +74,34 @@ class Scratch:
         return self.frames[-1]
 
     def release(self) -> None:
-        """Release all frames."""
+        """Free the storage of all frames kept so far, the latest first. A second call does
+        nothing.
+        """
         while self.frames:
             release(self.frames.pop())
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The distinct values of some columns, a result of ``delta_rules.keys_of``."""
+    """Distinct values of some columns, as a frame and, if they are few, in this process."""
 
     frame: DataFrame
-    """The keys, as columns ``_f0``, ``_f1`` …."""
+    """The keys, one per row, as columns ``_f0``, ``_f1`` …."""
     count: int
-    """The number of keys."""
+    """The number of keys, which may be 0."""
     ranges: tuple[delta_tables.Range | None, ...]
-    """The range of each column, by which files can be skipped; None for columns without a usable
-    range.
+    """The smallest and the largest value of each column, both inclusive, by which files can be
+    skipped. None for columns without a usable range.
     """
     few: FewRows | None = None
-    """The keys in this process, if they are few."""
+    """The same keys in this process; None if they are many."""
 
     def among(self, frame: DataFrame, columns: Sequence[str], *, nulls: bool = False) -> DataFrame:
-        """Return the rows whose columns are among the keys. ``nulls``: True if a null equals a
-        null.
+        """Return the rows of ``frame`` whose ``columns`` equal one of the keys, with their columns
+        unchanged.
+
+        ``columns``: one for each key column, in order. ``nulls``: True if a null equals a null; by
+        default it equals nothing. Without keys no row stays.
         """
         if self.few is None or len(columns) > 1 or self.count > LISTED_KEYS_MAX:
             return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
@@ -108,20 +115,26 @@ class Keys:
 
 
 def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> Keys:
-    """Return keys of this process, a result of ``few_rows.numbered``, with their Spark types."""
+    """Return keys of this process as ``Keys``. ``keys``: columns ``_f0``, ``_f1`` … without
+    duplicates. ``types``: their Spark types, in order.
+    """
     fields = [StructField(name, t) for name, t in zip(keys.column_names, types, strict=True)]
     few = FewRows(keys, StructType(fields))
     return Keys(F.broadcast(few.frame(session)), keys.num_rows, ranges_of(few), few)
 
 
 def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
-    """Return the distinct values of a frame's columns. It runs a job."""
+    """Return the distinct values of a frame's columns, without those that contain nulls. It runs a
+    job. ``scratch``: stores them until it is released.
+    """
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
     return counted(keys)
 
 
 def counted(keys: DataFrame) -> Keys:
-    """Return stored keys with their number and ranges. It runs a job."""
+    """Return stored keys with their number and ranges. It runs a job. ``keys``: distinct values as
+    columns ``_f0``, ``_f1`` ….
+    """
     parts = [part for f in keys.schema for part in delta_tables.bounds(f.name, f.dataType)]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
     assert row is not None
@@ -130,17 +143,21 @@ def counted(keys: DataFrame) -> Keys:
 
 
 def small(frame: DataFrame, rows: int) -> DataFrame:
-    """Return the frame, marked for broadcast if it has at most ``BROADCAST_ROWS_MAX`` rows."""
+    """Return the frame, marked for broadcast if ``rows``, its number of rows, is at most
+    ``BROADCAST_ROWS_MAX``.
+    """
     return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
 
 
 @dataclass(frozen=True)
 class VersionReader:
-    """A reader of the rows and changes that the nodes of one plan need."""
+    """A reader of the rows and changes of a plan's nodes, at given versions of the sources."""
 
     session: SparkSession
     root: SnapshotNode
+    """The last node of the plan."""
     scratch: Scratch
+    """The frames that the reader stores, which the caller releases."""
     _snapshots: dict[tuple[str, int], DataFrame] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -151,7 +168,9 @@ class VersionReader:
         return SnapshotReader(self.session)
 
     def columns(self, source: SnapshotSource) -> list[str]:
-        """Return the names of the source's columns that the plan uses, key columns first."""
+        """Return the names of the source's columns that the plan uses, key columns first. The key
+        is always used.
+        """
         used = used_columns(self.root)[source]
         return [name for name in source.columns if name in used]
 
@@ -162,8 +181,12 @@ class VersionReader:
         columns: Sequence[str] = (),
         keys: Keys | None = None,
     ) -> DataFrame:
-        """Return the node's rows at these versions: all rows or, with ``keys``, those whose
-        ``columns`` have the values of one of them.
+        """Return a plan node's rows at these versions, the key columns first; all rows if ``keys``
+        is None.
+
+        ``versions``: the version of each source by table id. ``keys``: only rows whose ``columns``
+        equal one of these keys are returned; a null equals nothing. Columns of a source that the
+        plan does not use are left out.
         """
         if isinstance(node, SnapshotSource):
             if keys is None:
@@ -175,8 +198,8 @@ class VersionReader:
         return keys.among(self._narrowed(node, versions, columns, keys), columns)
 
     def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
-        """Return the source's rows whose own key is among the keys. These keys may
-        contain nulls.
+        """Return the source's rows at its version whose key is one of ``keys``. A null equals a
+        null.
         """
         names = source.key.names
         return keys.among(self._near(source, versions, names, keys), names, nulls=True)
@@ -184,7 +207,9 @@ class VersionReader:
     def _near(
         self, source: SnapshotSource, versions: Versions, columns: Sequence[str], keys: Keys
     ) -> DataFrame:
-        """Return the rows within the ranges of the keys, from files that may have such rows."""
+        """Return the source's rows within the ranges of the keys in ``columns``, from files that
+        may have such rows. Rows that equal none of the keys may be among them.
+        """
         if source.iceberg is None:
             frame = self._snapshot(source, versions)
         else:
@@ -198,8 +223,10 @@ class VersionReader:
     def _narrowed(
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
     ) -> DataFrame:
-        """Return the join's rows whose ``columns`` have the values of one of the keys, and possibly
-        more. The keys restrict its inputs as far as these have the columns.
+        """Return the join's rows whose ``columns`` equal one of the keys, and possibly more rows.
+
+        The keys restrict the sides that have all these columns, and one side's rows restrict the
+        other.
         """
         origins = [node.origins[name] for name in columns]
         on_both_sides = all(None not in origin for origin in origins)
@@ -219,8 +246,10 @@ class VersionReader:
     def _with_other(
         self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
     ) -> DataFrame:
-        """Return the join of some rows of a side with their matches of the other. Rows without a
-        match stay only if the side is preserved.
+        """Return the join of some rows of a side with their matches of the other side.
+
+        ``side``: 0 if ``rows`` are of the left side, 1 for the right. Rows without a match stay
+        only if the join keeps such rows of this side. Runs jobs.
         """
         rows = self.scratch.keep(rows)
         other = 1 - side
@@ -238,7 +267,8 @@ class VersionReader:
         keys: Keys,
         partial_sides: list[int],
     ) -> DataFrame:
-        """Return the join's rows if neither side has all columns of the keys.
+        """Return the join's rows if neither side has all ``columns`` of the keys, and possibly more
+        rows.
 
         ``partial_sides``: the sides with some of these columns. The first one is restricted by its
         part of the keys. Without such a side all rows are read.
@@ -253,7 +283,9 @@ class VersionReader:
         return self._with_other(node, versions, side, rows)
 
     def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
-        """Return the used columns of a table at its version."""
+        """Return all rows of a source at its version, with the columns that the plan uses, key
+        columns first.
+        """
         version = versions[source.table_id]
         if source.iceberg is not None:
             return self.iceberg.rows(source, self.columns(source), version, {})
@@ -264,10 +296,11 @@ class VersionReader:
         return self._snapshots[table_version].select(*map(quoted, self.columns(source)))
 
     def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
-        """Return the source's changes after its old version up to its new one, for
-        ``delta_rules.images``.
+        """Return a source's changes after its old version, exclusive, up to its new one, inclusive.
 
-        Raises ``TargetError`` if a used column is not the same one in both versions.
+        The columns are those that the plan uses, ``_sign`` (-1 a row that goes, +1 one that comes)
+        and ``_version``. Raises ``TargetError`` if a used column is not the same one in both
+        versions.
         """
         if source.iceberg is not None:
             ends = (versions[source.table_id] for versions in (old, new))
@@ -308,7 +341,8 @@ class VersionReader:
 def refuse_duplicates(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions, size: int | None
 ) -> None:
-    """Raise ``DataError`` if a key of a source occurs twice in its snapshot, or has nulls only.
+    """Raise ``DataError`` if a key of a source occurs twice at its version, or if all its columns
+    are null.
 
     ``size``: the bytes of the sources' data files, None if they are not known. One job brings the
     hashes of the keys of small sources to this process. All else is grouped, in a job a source.
@@ -322,8 +356,11 @@ def refuse_duplicates(
 def _have_different_hashes(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions
 ) -> bool:
-    """Return True if all keys of all sources have different hashes, so no key occurs twice. False
-    if it is not known: for a null key, equal hashes, or keys that Spark may take for equal.
+    """Return True if the keys of all sources have different hashes, so no key occurs twice. It runs
+    a job.
+
+    ``sources``: at least one. False if it is not known: for a null key, equal hashes, or key types
+    whose values Spark may take for equal.
     """
     hashes = []
     for index, source in enumerate(sources):
@@ -344,7 +381,9 @@ def _have_different_hashes(
 def _refuse_grouped_duplicates(
     reader: VersionReader, source: SnapshotSource, versions: Versions
 ) -> None:
-    """Raise ``DataError`` if a key of a source occurs twice, or has nulls only. It runs a job."""
+    """Raise ``DataError`` if a key of a source occurs twice at its version, or if all its columns
+    are null. It runs a job.
+    """
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
     nulls = delta_rules.all_of(column.isNull() for column in key)
@@ -362,8 +401,10 @@ def _refuse_grouped_duplicates(
 
 
 def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
-    """Raise ``DataError`` if ``twice`` or ``nulls`` is not 0: the number of keys that occur twice,
-    and of rows with a null key.
+    """Raise ``DataError`` for a source unless both counts are 0.
+
+    ``twice``: the number of keys that occur more than once. ``nulls``: the number of rows with a
+    null key.
     """
     for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
         if count:
@@ -378,21 +419,21 @@ def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: i
 
 @dataclass(frozen=True)
 class Present:
-    """The present state of a table."""
+    """The present state of a Delta table."""
 
     version: int
-    """The latest version."""
+    """The latest version, 0 for the first one."""
     table_id: str
-    """Delta's own id of the table."""
+    """The id that Delta gives the table; a table made anew has another one."""
     has_feed: bool
     """True if the change data feed is enabled."""
     log: DeltaLog | None
-    """The log; None on Spark Connect."""
+    """The Delta log at this version; None on Spark Connect."""
 
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
-        """Return the present state of a table, from its log. On Spark Connect it takes several SQL
-        jobs.
+        """Return the present state of the Delta table at ``path``, from its log. On Spark Connect
+        it takes several SQL jobs.
         """
         if is_remote(session):
             table = delta_tables.named(path)
@@ -406,15 +447,19 @@ class Present:
 
 
 def present_version(reader: VersionReader, source: SnapshotSource) -> int:
-    """Return the latest version of a table."""
+    """Return the latest version of a source: a number of Delta, or the id of an Iceberg snapshot, 0
+    if there is none.
+
+    Raises ``TargetError`` if an Iceberg table was replaced.
+    """
     if source.iceberg is not None:
         return reader.iceberg.latest(source, ())
     return Present.of(reader.session, source.path).version
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
-    """Return the description of each column of a table at a version, by name, as its files store
-    it. Equal descriptions mean the same column.
+    """Return a description of each column of a Delta table at a version, by name, as its files
+    store it. Equal descriptions mean the same column.
 
     A table with column mapping renames and drops columns without changing its files. Spark Connect
     does not show the names in the files, so such a table raises ``ConfigurationError`` there.
@@ -437,8 +482,10 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
 
 
 def _as_stored(part: Any) -> Any:
-    """Return a part of a schema as JSON data, with the names that the files have, and without
-    metadata and nullability.
+    """Return a schema as JSON data with the column names of the files, without metadata and
+    nullability.
+
+    ``part``: a schema of Spark as JSON data, or a part of it. Texts and numbers stay as they are.
     """
     if isinstance(part, list):
         return [_as_stored(inner) for inner in part]
@@ -457,8 +504,8 @@ _OF_NO_FILE = ("metadata", "nullable")
 def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
     """Return the present state of a Delta table, which must still fit the plan.
 
-    Raises ``TargetError`` if the table was replaced or a used column changed its type,
-    ``ConfigurationError`` without a change data feed.
+    Raises ``TargetError`` if the table was replaced, or if a used column is gone or has another
+    type. Raises ``ConfigurationError`` without a change data feed.
     """
     operator = f"snapshot {source.name}"
     now = Present.of(reader.session, source.path)
@@ -489,7 +536,9 @@ def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
 
 
 def unreachable(error: Exception) -> bool:
-    """Say whether an error means that a table no longer has a version, its files or its changes."""
+    """Return True if an error's text says that a table no longer has a version, its files or its
+    changes.
+    """
     text = str(error)
     return any(sign in text for sign in _GONE)
 

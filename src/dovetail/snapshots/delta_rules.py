@@ -55,7 +55,8 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the row of each key before and after the changes of a change feed.
 
     ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and ``_version``.
-    The result has a row per key, with these columns:
+    ``key``: the names of the key columns. The result has a row per key in the feed, with these
+    columns:
 
     - the key
     - ``_old`` and ``_new``: structs of all columns, null if there was or is no row
@@ -99,8 +100,10 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def signed(changed: DataFrame) -> DataFrame:
-    """Return the delta from the result of ``images``: a row with ``_sign`` -1 for each old image,
-    and one with +1 for each new one. Unchanged keys have none.
+    """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one.
+
+    ``changed``: a result of ``images``. A key whose row is unchanged gives no rows, one whose row
+    is updated gives two. The columns are ``_sign`` and those of the source.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
@@ -123,8 +126,10 @@ def signed(changed: DataFrame) -> DataFrame:
 
 
 def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``, null
-    for no row.
+    """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``.
+
+    ``delta``: rows with ``_sign``, at most one per key and sign. ``_old`` and ``_new`` are structs
+    of all columns but ``_sign``, null for no row.
     """
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
@@ -136,8 +141,10 @@ def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def after(changes: DataFrame, key: Sequence[str], values: Sequence[str]) -> DataFrame:
-    """Return the rows after changes, which are those of ``pair``: their key, their values, and
-    ``_deleted``, true and without values for a row that goes.
+    """Return the row of each changed key after the change: the key, the values and ``_deleted``.
+
+    ``changes``: a result of ``pair``. ``key``, ``values``: the names of the columns. A key whose
+    row goes has ``_deleted`` true and null values.
     """
     return changes.select(
         *map(quoted, key),
@@ -147,8 +154,8 @@ def after(changes: DataFrame, key: Sequence[str], values: Sequence[str]) -> Data
 
 
 def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return the distinct values of the columns as ``_f0``, ``_f1`` …, without those that contain
-    nulls.
+    """Return the distinct values of ``columns`` as columns ``_f0``, ``_f1`` …, in undefined order.
+    Values with a null in any column are left out.
     """
     named = frame.select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(columns))
@@ -159,9 +166,11 @@ def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 def at_keys(
     frame: DataFrame, columns: Sequence[str], keys: DataFrame, *, nulls: bool = False
 ) -> DataFrame:
-    """Return the rows whose columns are among the keys, a result of ``keys_of``.
+    """Return the rows of ``frame`` whose ``columns`` equal one of the keys, with their columns
+    unchanged.
 
-    ``nulls``: True if a null equals a null.
+    ``keys``: columns ``_f0``, ``_f1`` …, one for each of ``columns`` in order. ``nulls``: True if a
+    null equals a null; by default it equals nothing. Without keys no row stays.
     """
     pairs = [(F.col(quoted(name)), F.col(foreign_name(i))) for i, name in enumerate(columns)]
     equal = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
@@ -169,10 +178,13 @@ def at_keys(
 
 
 def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFrame) -> DataFrame:
-    """Return a node's old rows with ``_age``, from its new rows with the same values of some
-    columns. So no table is read at its old version.
+    """Return a node's rows before a change, from its rows after it. So no table is read at its old
+    version.
 
-    ``key``: the node's key. ``gone``: the rows of the delta with these values that go.
+    ``rows``: rows after the change, those with the same values of some columns. ``delta``: the
+    node's delta, with ``_sign``. ``key``: the node's key columns. ``gone``: the delta's rows with
+    these values and ``_sign`` -1. The result has the columns of ``rows`` and ``_age``: ``o`` for
+    rows of ``gone``, ``u`` for the others.
     """
     come = delta.where(F.col(SIGN) > 0).select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key))
@@ -184,8 +196,11 @@ def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFram
 
 
 def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a node's new rows with ``_age``: new if its delta has the row, else unchanged.
-    ``key``: the node's key.
+    """Return a node's rows after a change, with ``_age``: ``n`` if the delta brings the row, else
+    ``u``.
+
+    ``rows``: rows after the change. ``delta``: the node's delta, with ``_sign``. ``key``: the
+    node's key columns; null keys equal each other.
     """
     changed = delta.where(F.col(SIGN) > 0).select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key)),
@@ -199,11 +214,14 @@ def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:
-    """Return the values of the columns for which a node gains its first row or loses its last one.
+    """Return the values of ``columns`` for which a node gains its first row or loses its last one.
 
-    The values are named ``_f0``, ``_f1`` …. ``_sign`` is the sign of the other side's rows with
-    nulls: -1 if the node gains its first row, +1 if it loses its last one. ``now``: the node's new
-    rows with these values. None if a value has at most one row, since the delta suffices then.
+    ``delta``: the node's delta, with ``_sign``. ``now``: the node's rows after it, at least those
+    with these values. ``now`` is None if a value has at most one row, since the delta suffices
+    then. Values with a null in any column are left out.
+
+    The values are named ``_f0``, ``_f1`` …. ``_sign`` is -1 if the node gains its first row, +1 if
+    it loses its last one: the sign of the other side's rows with nulls.
     """
     keys = [foreign_name(i) for i in range(len(columns))]
 
@@ -232,11 +250,13 @@ def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> Da
 def term(
     node: SnapshotJoin, side: int, delta: DataFrame, others: DataFrame, moved: DataFrame | None
 ) -> DataFrame:
-    """Return the effect of one side's change on the join while the other side stands still.
+    """Return the effect of one side's changes on a join while the other side stands still.
 
-    ``delta``: the delta of the side. ``others``: the other side's rows with their ages, at least
-    those that match. ``moved``: ``moves`` of the side; None unless the other side is preserved. The
-    result has the columns of both sides by number, ``_sign``, ``_left_age`` and ``_right_age``.
+    ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its delta, with
+    ``_sign``. ``others``: the other side's rows with ``_age``, at least those that match.
+    ``moved``: ``moves`` of ``side``, None unless the other side is preserved. The result has the
+    columns of both sides by number, null for a missing side, then ``_sign``, ``_left_age`` and
+    ``_right_age``.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
@@ -254,8 +274,10 @@ def term(
 
 
 def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
-    """Return the join's delta from its terms: the columns of the join and ``_sign``. Images whose
-    signs cancel out are left out.
+    """Return a join's delta from its terms: the columns of the join, then ``_sign``.
+
+    ``terms``: the union of results of ``term``, one for each side that has changed. Rows of the
+    same keys and ages whose signs sum to 0 are left out.
     """
     keys = _key_columns(node)
     image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
@@ -268,7 +290,12 @@ def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
 
 
 def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
-    """Return the join of two snapshots in the columns of ``node``. ``kind``: Spark's ``how``."""
+    """Return the join of ``left`` and ``right`` in the columns of ``node``: the key, then the
+    values.
+
+    ``left``, ``right``: rows of the two sides. ``kind``: a value of Spark's ``how``, such as
+    ``"left"``. It may differ from the join's own.
+    """
     numbered = [
         _numbered(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
         for side, frame in enumerate((left, right))
@@ -277,8 +304,10 @@ def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> 
 
 
 def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
-    """Return the join's key and value columns, with computed selections, then ``also``. ``rows``:
-    both sides' columns by number, and their ages.
+    """Return a join's key and value columns, in order, then the columns ``also``.
+
+    ``rows``: both sides' columns by number, with ``_left_age`` and ``_right_age``. An age is null
+    if its side is missing. Selected expressions are computed on these rows.
     """
     places = [
         dict(zip(side.columns, _positions(node, side_index, side.columns), strict=True))
@@ -323,8 +352,10 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
 
 
 def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
-    """Return a side's frame with its columns by number, null if they are not read; then ``_sign``
-    if it has one, and its age. So the sides share no name.
+    """Return a side's rows with columns named by side and number, so that two sides share no name.
+
+    ``frame``: some of the side's columns, ``_age`` and perhaps ``_sign``. A column that ``frame``
+    lacks is null. ``_sign`` follows the columns if it is there, then the side's age column.
     """
     names = node.sides[side].columns
     places = _positions(node, side, names)
@@ -345,20 +376,25 @@ def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
 
 
 def _positions(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
-    """Return the numbered names of some columns of a side."""
+    """Return the numbered name of each of a side's ``columns``, in their order. Raises ``KeyError``
+    for an unknown column.
+    """
     index_by_name = {name: i for i, name in enumerate(node.sides[side].columns)}
     return [value_name(side, index_by_name[name]) for name in columns]
 
 
 def _matches(node: SnapshotJoin) -> Column:
-    """Return the condition that rows of both sides match."""
+    """Return the condition that a left and a right row match: all compared columns are equal. A
+    null equals nothing.
+    """
     sides = [_positions(node, side, node.on_columns(side)) for side in (0, 1)]
     return all_of(F.col(a) == F.col(b) for a, b in zip(*sides, strict=True))
 
 
 def _key_columns(node: SnapshotJoin) -> list[Column]:
-    """Return the key columns of the join. A key of both sides has the value of the side that is
-    present.
+    """Return the join's key columns, in order and with their names, computed from numbered columns.
+    A key column of both sides has the value of the left side, or of the right one where that is
+    null.
     """
     columns = []
     for column in node.key_columns:
@@ -376,15 +412,18 @@ def _key_columns(node: SnapshotJoin) -> list[Column]:
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
-    """Return the condition that all conditions hold. There must be at least one."""
+    """Return the condition that all of the conditions hold. Raises ``TypeError`` without any
+    condition.
+    """
     return reduce(and_, conditions)
 
 
 def _differ(changed: DataFrame) -> Column:
-    """Return the condition that ``_old`` and ``_new`` differ, never null. It is always true if
-    Spark cannot compare them.
+    """Return the condition that ``_old`` and ``_new`` differ. It is never null.
 
-    Spark takes -0.0 for 0.0, and letters that a collation does not tell apart for the same.
+    ``changed``: a frame with both structs, each null for no row. The condition is always true if a
+    column has a type that Spark compares too coarsely. Floats differ if their texts do, so -0.0
+    differs from 0.0.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
@@ -400,8 +439,10 @@ def _differ(changed: DataFrame) -> Column:
 
 
 def _is_coarse(type_: DataType) -> bool:
-    """Return True if Spark's equality ignores differences of a type's values, at any depth, or
-    refuses the type.
+    """Return True if Spark's equality ignores differences of a type's values, or refuses the type.
+
+    Such types are floats, maps, variants, strings with a collation, and types that contain one of
+    them.
     """
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()

@@ -32,32 +32,34 @@ from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSo
 
 @dataclass(frozen=True)
 class RowDelta:
-    """The delta of a node, and the number of its rows."""
+    """The rows that a plan node loses and gains between two versions, and their number."""
 
     frame: DataFrame | None
-    """The rows with their signs, or None if there are none."""
+    """The rows with ``_sign``: -1 for a row that goes, +1 for one that comes. None without rows."""
     rows: int
-    """The number of rows."""
+    """The number of rows; an update counts as two."""
     few: FewRows | None = None
-    """The rows in this process, if they are few."""
+    """The same rows in this process; None if they are many, or if there are none."""
 
 
 @dataclass(frozen=True)
 class TargetChanges:
-    """The changes of a target."""
+    """The changes of a target's rows between the versions that two commits cover."""
 
     frame: DataFrame | None
-    """The result of ``delta_rules.pair``, or None if nothing changes."""
+    """A row for each changed key, as ``delta_rules.pair`` returns it. None if nothing changes."""
     rows: int
-    """The number of changes."""
+    """The number of changed keys."""
     few: bool
     """True if the changes may go through this process."""
 
 
 class Deltas:
-    """The delta of each node, computed once. A node whose inputs did not change reads nothing.
+    """The deltas of all nodes of a plan between two versions of its sources, each computed once.
 
-    ``few``: True if the sources have few and small changes, which are held in this process then.
+    A node whose inputs did not change reads nothing. ``old``, ``new``: the version of each source
+    by its table id, of which ``old`` is covered already. ``few``: True if the sources' changes are
+    few and small, so that this process holds them.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class Deltas:
         self._known: dict[SnapshotNode, RowDelta] = {}
 
     def of(self, node: SnapshotNode) -> RowDelta:
-        """Return the delta of a node. Raises ``DataError`` if a source has several
-        rows of one key.
+        """Return the rows that a plan node loses and gains from the old versions to the new ones.
+
+        The first call for a node computes them by Spark jobs, later calls return the same delta.
+        Raises ``DataError`` if a source has several rows of one key, or a key that is null.
         """
         if node not in self._known:
             if isinstance(node, SnapshotSource):
@@ -81,7 +85,12 @@ class Deltas:
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
-        """Return the root's keys whose rows differ, each with its row before and after."""
+        """Return the keys of the plan's root whose rows differ between the old and the new
+        versions.
+
+        Each key has its row before and after. Raises ``DataError`` if a source has several rows of
+        one key, or a key that is null. Runs Spark jobs.
+        """
         frame = self._join(root) if isinstance(root, SnapshotJoin) else self.of(root).frame
         if frame is None:
             return TargetChanges(None, 0, few=True)
@@ -91,8 +100,10 @@ class Deltas:
         return TargetChanges(pairs if rows else None, rows, few)
 
     def _source(self, source: SnapshotSource) -> RowDelta:
-        """Return the delta of a table, from its change feed. Raises ``DataError`` for keys that are
-        not unique.
+        """Return the rows that a source loses and gains, from its change feed. Nothing is read if
+        its version stays the same.
+
+        Raises ``DataError`` if the source has several rows of one key, or a key that is null.
         """
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
         if old == new:
@@ -128,7 +139,12 @@ class Deltas:
     def _few_changes(
         self, source: SnapshotSource, images: DataFrame, row_type: StructType
     ) -> RowDelta:
-        """Return the delta of a table with few changes. ``images``: those of its change feed."""
+        """Return the rows that a source with few changes loses and gains, held in this process.
+
+        ``images``: the result of ``delta_rules.images`` for the source. ``row_type``: the columns
+        of its rows, all of plain types. Raises ``DataError`` if the source has several rows of one
+        key, or a key that is null.
+        """
         held, key = images.toArrow(), source.key.names
         counts = few_rows.count_images(held, key)
         refuse_keys(source, self._new, counts.faulty, counts.nulls)
@@ -142,21 +158,24 @@ class Deltas:
         return self._few_rows(FewRows(few_rows.signed(held), StructType([*row_type.fields, sign])))
 
     def _few_rows(self, few: FewRows) -> RowDelta:
-        """Return a delta whose rows are in this process."""
+        """Return ``few``, rows with ``_sign`` in this process, as a delta. Without rows its frame
+        is None.
+        """
         rows = few.table.num_rows
         return RowDelta(few.frame(self._reader.session), rows, few) if rows else RowDelta(None, 0)
 
     def _refuse_known(self, source: SnapshotSource, fresh: Keys, come: int) -> None:
         """Raise ``DataError`` if a key that the change feed reports as new had a row before.
 
-        ``fresh``: these keys. ``come``: the number of them that have a row now.
+        ``fresh``: the keys reported as new. ``come``: the number of them that have a row at the new
+        version.
         """
         rows = self._reader.having_keys(source, self._new, fresh).count()
         refuse_keys(source, self._new, rows - come, 0)
 
     def _join(self, node: SnapshotJoin) -> DataFrame | None:
-        """Return the delta of a join, the sum of both sides' terms; None without a changed side,
-        since nothing is read then.
+        """Return the rows that a join loses and gains, with ``_sign``. Return None, and read
+        nothing, if neither side has changed.
         """
         deltas = [self.of(side) for side in node.sides]
         terms = [
@@ -171,10 +190,11 @@ class Deltas:
     def _term(
         self, node: SnapshotJoin, side: int, delta: DataFrame, few: FewRows | None
     ) -> DataFrame:
-        """Return the effect of one side's changes on the join.
+        """Return the effect of one side's changes on a join, a result of ``delta_rules.term``.
 
-        Changes of the left side meet the right side's new rows. Changes of the right side meet the
-        left side's old rows. ``few``: the changes in this process, if they are few.
+        ``side``: 0 for the left, 1 for the right. Changes of the left side meet the right side's
+        new rows. Changes of the right side meet the left side's old rows. ``delta``: the side's
+        changes, with ``_sign``; ``few``: the same rows in this process, None if they are many.
         """
         reader, other, columns = self._reader, 1 - side, node.on_columns(side)
         if few is None:
@@ -198,8 +218,11 @@ class Deltas:
     def _others(
         self, node: SnapshotNode, columns: list[str], keys: Keys, *, old: bool
     ) -> DataFrame:
-        """Return a node's rows of some keys, each with ``_age``: old, new or unchanged. ``old``:
-        True for its rows before the changes, False for those after them.
+        """Return a node's rows whose ``columns`` have the values of one of the keys, each with
+        ``_age``.
+
+        ``old``: True for the node's rows before the changes, aged ``o`` or ``u``. False for those
+        after them, aged ``n`` or ``u``. All rows of a node without changes are aged ``u``.
         """
         rows = self._reader.rows(node, self._new, columns, keys)
         delta = self.of(node)
@@ -212,7 +235,11 @@ class Deltas:
         return delta_rules.former(rows, changed, node.key.names, gone)
 
     def _held(self, frame: DataFrame | None) -> RowDelta:
-        """Return a frame as a delta, computed once and counted, in this process if it is small."""
+        """Return rows with ``_sign`` as a delta, computed and counted by a job. None gives an empty
+        delta.
+
+        The rows come to this process if they are few and the sources' changes are, too.
+        """
         if frame is None:
             return RowDelta(None, 0)
         stored_rows = self._reader.scratch.keep(frame)

@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FewRows:
-    """Rows with their Spark types."""
+    """A few rows as an Arrow table, with the Spark types of its columns in order."""
 
     table: pa.Table
     schema: StructType
 
     def frame(self, session: SparkSession) -> DataFrame:
-        """Return the rows as a frame that has them in its plan."""
+        """Return these rows as a Spark frame with the columns of ``schema``. The frame's plan
+        contains the rows. Without rows the frame is empty.
+        """
         return session.createDataFrame(self.table.combine_chunks(), self.schema)
 
 
 @dataclass(frozen=True)
 class ImageCounts:
-    """Numbers of rows of ``delta_rules.images``."""
+    """The numbers of keys to refuse or to look up in a result of ``delta_rules.images``."""
 
     faulty: int
     """The number of keys that had two rows at once."""
@@ -49,7 +51,11 @@ class ImageCounts:
 
 
 def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
-    """Count the images that are refused or looked up."""
+    """Count the keys to refuse or to look up in ``images``, a result of ``delta_rules.images``.
+
+    ``key``: the names of the key columns. A key counts as null if all its columns are null. A null
+    key never counts as faulty.
+    """
     nulls = np.logical_and.reduce([pc.is_null(images[name]).to_numpy() for name in key])
     faulty, fresh = (images[flag].to_numpy() for flag in (FAULTY, FRESH))
     present = pc.is_valid(images[AFTER]).to_numpy()
@@ -59,7 +65,11 @@ def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
 
 
 def signed(images: pa.Table) -> pa.Table:
-    """Return ``delta_rules.signed`` of images."""
+    """Return the rows that go and come as a table with ``_sign``: -1 for old rows, +1 for new ones.
+
+    ``images``: a result of ``delta_rules.images``. All old rows stand before all new ones. Keys
+    whose row is unchanged give no rows.
+    """
     changed = images.filter(images[APART])
     sides = []
     for image, sign in ((BEFORE, -1), (AFTER, 1)):
@@ -71,19 +81,29 @@ def signed(images: pa.Table) -> pa.Table:
 
 
 def keys_of(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return ``delta_rules.keys_of`` of rows. Equal floats may come more than once."""
+    """Return the distinct values of ``columns`` as columns ``_f0``, ``_f1`` …, in undefined order.
+
+    Values with a null in any column are left out. Floats that Spark takes for equal, such as 0.0
+    and -0.0, may both be there.
+    """
     keys = numbered(rows, columns).drop_null()
     return keys.group_by(keys.column_names).aggregate([])
 
 
 def numbered(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return columns as ``_f0``, ``_f1`` …."""
+    """Return the given columns of a table, renamed ``_f0``, ``_f1`` … in this order. All rows stay,
+    in order, also those with nulls.
+    """
     return rows.select(columns).rename_columns([foreign_name(i) for i in range(len(columns))])
 
 
 def moves(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return ``delta_rules.moves`` of a delta in which a value has at most one row. No column is a
-    float.
+    """Return the values of ``columns`` that gain or lose a row, as ``_f0``, ``_f1`` … and
+    ``_sign``.
+
+    ``rows``: a delta with ``_sign``, in which a value has at most one row before and one after.
+    ``_sign`` of the result is -1 for a value that gains its row, +1 for one that loses it. Values
+    with nulls, or with a row before and after, are left out. No column may be a float.
     """
     keys = numbered(rows, columns)
     names = keys.column_names
@@ -94,7 +114,10 @@ def moves(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def ranges_of(keys: FewRows) -> tuple[Range | None, ...]:
-    """Return the range of each column, None for one with nulls or of a type without a range."""
+    """Return the smallest and the largest value of each column of ``keys``, both inclusive.
+
+    None stands for a column that is empty, has nulls, or is of a type without a usable range.
+    """
 
     def range_of(name: str) -> Range | None:
         column = keys.table[name]

@@ -27,16 +27,19 @@ EMPTY = 0
 
 @dataclass
 class SnapshotReader:
-    """A reader of Iceberg tables, which asks the catalog once for each."""
+    """A reader of Iceberg tables, which opens each table once and then goes by its state of that
+    moment.
+    """
 
     session: SparkSession
     _tables: dict[str, Table] = field(default_factory=dict, init=False)
 
     def latest(self, source: SnapshotSource, columns: Sequence[str]) -> int:
-        """Return the present version of a table, which must still fit the plan.
+        """Return the id of a source's present snapshot, 0 if it has none.
 
-        Raises ``TargetError`` if the table was replaced, or if one of ``columns`` was dropped or
-        has another type.
+        ``columns``: the names of columns that must be as they were when the join was written.
+        Raises ``TargetError`` if the table was replaced, or if one of them was dropped or has
+        another type.
         """
         operator, table, iceberg = _operator(source), self._table(source), _iceberg(source)
         if str(table.metadata.table_uuid) != source.table_id:
@@ -59,10 +62,11 @@ class SnapshotReader:
     def following(
         self, source: SnapshotSource, covered: int, latest: int, versions_max: int | None
     ) -> int:
-        """Return the version that a step covers next: the latest, or the last of the next
-        ``versions_max``.
+        """Return the id of the snapshot that a step covers next.
 
-        Raises ``TargetError`` if the covered snapshot has expired, or if the table was rolled back.
+        It is ``latest``, or the last of the next ``versions_max`` snapshots after ``covered``; None
+        for no limit. ``covered``: 0 for the table before its first snapshot. Raises ``TargetError``
+        if the covered snapshot has expired, or if the table was rolled back.
         """
         from dovetail.iceberg.lineage import snapshots_after
 
@@ -79,9 +83,13 @@ class SnapshotReader:
         version: int,
         ranges: Mapping[str, Range | None],
     ) -> DataFrame:
-        """Return the rows of a snapshot, without files that have none within ``ranges``.
+        """Return columns of a source at a snapshot, leaving out files without rows within
+        ``ranges``.
 
-        Raises ``ConfigurationError`` if the snapshot is not there.
+        ``version``: the id of the snapshot; 0 gives no rows. ``ranges``: the smallest and the
+        largest value of a column, both inclusive, by its name. None, and values other than integers
+        and texts, restrict nothing. Rows outside the ranges may be among the result. Raises
+        ``ConfigurationError`` if the snapshot does not exist.
         """
         ids = _iceberg(source).ids
         near: list[ColumnRange] = [
@@ -105,8 +113,11 @@ class SnapshotReader:
     def changes(
         self, source: SnapshotSource, columns: Sequence[str], old: int, new: int
     ) -> DataFrame:
-        """Return what the snapshots after ``old`` up to ``new`` change, for
-        ``delta_rules.images``.
+        """Return what the snapshots after ``old``, exclusive, up to ``new``, inclusive, change in a
+        source.
+
+        The columns are ``columns``, ``_sign`` (-1 a row that goes, +1 one that comes) and
+        ``_version``. ``old``: 0 for the table before its first snapshot.
         """
         start: Offset = {"snapshot": old or None, "content": False}
         rows = feed(self.session, _request(source, columns, start, new), streaming=False)
@@ -117,6 +128,9 @@ class SnapshotReader:
         )
 
     def _table(self, source: SnapshotSource) -> Table:
+        """Return the opened Iceberg table of a source. The first call for a source asks the
+        catalog.
+        """
         if source.table_id not in self._tables:
             self._tables[source.table_id] = _iceberg(source).address.open(_operator(source))
         return self._tables[source.table_id]
@@ -129,7 +143,13 @@ def _request(
     end: int | None = None,
     near: Sequence[ColumnRange] = (),
 ) -> Request:
-    """Return the request for columns of a table: by default for its content."""
+    """Return the request to read ``columns`` of a source: by default for the rows of its present
+    snapshot.
+
+    ``start``: where the changes begin that are read instead of rows. ``end``: the id of the last
+    snapshot, inclusive; None for the present one. ``near``: ranges of columns by which files are
+    skipped.
+    """
     from pyiceberg.schema import Schema
 
     iceberg = _iceberg(source)
@@ -145,13 +165,16 @@ def _request(
 
 
 def _iceberg(source: SnapshotSource) -> IcebergTable:
+    """Return the Iceberg table of a source, which must be one."""
     assert source.iceberg is not None
     return source.iceberg
 
 
 def _operator(source: SnapshotSource) -> str:
+    """Return the name of a source in errors, such as ``snapshot orders``."""
     return f"snapshot {source.name}"
 
 
 def _lowered(text: str) -> str:
+    """Return a text that is not empty with its first letter in lower case."""
     return text[0].lower() + text[1:]

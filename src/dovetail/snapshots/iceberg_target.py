@@ -46,9 +46,10 @@ RECORD = "dovetail.join"
 
 
 class IcebergSnapshotTarget:
-    """The Iceberg table that a plan is kept in. ``operator``: the subject of errors.
+    """The Iceberg table that a plan is kept in. The table need not exist.
 
-    Raises ``PlanError`` for types that Iceberg does not store, and for nested keys.
+    ``operator``: the subject of errors. ``root``: the last node of the plan. Raises ``PlanError``
+    for types that Iceberg does not store, and for nested keys.
     """
 
     def __init__(self, operator: str, address: TableAddress, root: SnapshotNode) -> None:
@@ -61,13 +62,17 @@ class IcebergSnapshotTarget:
         self._root = root
 
     def exists(self) -> bool:
-        """Say whether the table exists and has a snapshot. One without may be taken."""
+        """Return True if the Iceberg table exists and has a snapshot. A table without one may be
+        taken over.
+        """
         return self._has_table() and self._open().current_snapshot() is not None
 
     def standing(self) -> Standing:
-        """Return the target's present snapshot and the versions that it covers.
+        """Return the id of the target's present snapshot and the version of each source that it
+        covers.
 
-        Raises ``TargetError`` if the target belongs to another plan, or if others changed it since.
+        Raises ``TargetError`` if the target holds another plan, or if others changed it since the
+        last refresh. Raises it, too, if no snapshot in the history has a record.
         """
         table = self._open()
         newer: list[Snapshot] = []
@@ -82,13 +87,16 @@ class IcebergSnapshotTarget:
         raise self._records.unrecorded
 
     def belongs(self) -> bool:
-        """Say whether any commit in the table's history is of a join over snapshots."""
+        """Return True if any snapshot in the table's history is of a join over snapshots."""
         return any(record is not None for _, record in _commits(self._open()))
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
-        """Create the table, or take an empty one, with these rows in one commit, and return it.
+        """Create the table, or take an empty one over, with these rows in one commit, and return
+        it.
 
-        Raises ``TargetError`` if a table that exists has other columns.
+        ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
+        that the commit covers. ``step``: recorded with the commit. Raises ``TargetError`` if a
+        table that exists has other columns.
         """
         if not self._has_table():
             self._target.create()
@@ -97,10 +105,12 @@ class IcebergSnapshotTarget:
     def replace(
         self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
     ) -> Commit:
-        """Put these rows in place of all, in one commit, and return it. ``base``: the snapshot to
-        continue from; None for the present one.
+        """Overwrite all rows of the target by ``rows`` in one commit, and return it.
 
-        Raises ``TargetError`` if the table has other columns, or if another writer was faster.
+        ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
+        id of the snapshot to continue from, 0 for none; None for the present one. ``step``:
+        recorded with the commit. Raises ``TargetError`` if the table has other columns, or if
+        another writer was faster.
         """
         from dovetail.iceberg.replacement import all_files
 
@@ -116,10 +126,11 @@ class IcebergSnapshotTarget:
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
-        """Bring the target to the new versions in one commit, and return it.
+        """Merge changes into the target in one commit, and return it.
 
-        ``base``: the snapshot to continue from. Raises ``TargetError`` if another writer was
-        faster.
+        ``changes``: at least one changed row. ``versions``: the version of each source, by table
+        id, that the commit covers. ``base``: the id of the snapshot to continue from. ``step``:
+        recorded with the commit. Raises ``TargetError`` if another writer was faster.
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
@@ -129,27 +140,31 @@ class IcebergSnapshotTarget:
         return self._committed(table, coming, removed, versions, base, changes.rows, step)
 
     def advance(self, versions: Versions, base: int) -> Commit:
-        """Record that the target covers new versions if none of its rows change, by a snapshot with
-        the same rows. Return that commit. ``base``: the snapshot to continue from.
+        """Record that the target covers new versions without a change of rows, and return that
+        commit.
 
-        Raises ``TargetError`` if another writer was faster.
+        The commit is a snapshot with the same rows. ``versions``: the version of each source, by
+        table id. ``base``: the id of the snapshot to continue from. Raises ``TargetError`` if
+        another writer was faster.
         """
         empty = self._schema.empty_table()
         return self._committed(self._open(), empty, [], versions, base, 0, None)
 
     def commits(self) -> Iterator[Commit]:
-        """Yield the commits of joins over snapshots in the table's history, the last one first."""
+        """Yield the commits of joins over snapshots in the table's history, the latest first.
+        Snapshots of other writers are left out.
+        """
         for snapshot, record in _commits(self._open()):
             if record is not None:
                 yield commit_of(snapshot.snapshot_id, record)
 
     def earlier(self) -> list[Took]:
-        """Return no steps: their times are not needed while there is an ``objection``."""
+        """Return an empty list: times of steps are not needed while there is an ``objection``."""
         return []
 
     @property
     def objection(self) -> str:
-        """The reason why the table is overwritten only if that is asked for."""
+        """The reason why the target is overwritten only if that is asked for."""
         return "this process would hold all rows of an Iceberg target to overwrite it"
 
     def _committed(
@@ -162,6 +177,11 @@ class IcebergSnapshotTarget:
         count: int,
         step: RefreshStep | None,
     ) -> Commit:
+        """Commit rows in place of files, and return the commit. The arguments are those of
+        ``_commit``.
+
+        ``count``: the number of changed rows. Raises ``TargetError`` if another writer was faster.
+        """
         if _present(table) != base:
             raise self._records.overtaken
         self._commit(table, rows, removed, versions, base, step)
@@ -176,7 +196,13 @@ class IcebergSnapshotTarget:
         base: int,
         step: RefreshStep | None,
     ) -> None:
-        """Make a snapshot with a record. Raises ``TargetError`` if another writer was faster."""
+        """Make one snapshot that has the record of this plan.
+
+        ``rows``: the rows to add, of the target's Arrow schema. ``removed``: the data files to
+        remove. ``versions``: the version of each source, by table id. ``base``: the id of the
+        snapshot to continue from. ``step``: None leaves it out of the record. Raises
+        ``TargetError`` if another writer was faster.
+        """
         from dovetail.iceberg.replacement import CONFLICTS, commit
 
         summary = {RECORD: self._records.text(versions, base, step)}
@@ -189,7 +215,9 @@ class IcebergSnapshotTarget:
             raise self._records.overtaken
 
     def _refuse_changed(self, snapshots: Sequence[Snapshot]) -> None:
-        """Raise ``TargetError`` if snapshots of other writers may have changed rows."""
+        """Raise ``TargetError`` at the first of some snapshots of other writers that may change
+        rows.
+        """
         from dovetail.iceberg.lineage import changes_rows
 
         for snapshot in snapshots:
@@ -197,7 +225,9 @@ class IcebergSnapshotTarget:
                 raise self._records.foreign_change(f"snapshot {snapshot.snapshot_id} is")
 
     def _refuse_columns(self, table: Table) -> None:
-        """Raise ``TargetError`` if a table has other columns than the join."""
+        """Raise ``TargetError`` if a table's columns have other names or types than the join's.
+        Their order does not matter.
+        """
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
         title, schema = self._target.title, self._target.schema
@@ -211,15 +241,21 @@ class IcebergSnapshotTarget:
             )
 
     def _has_table(self) -> bool:
+        """Return True if the catalog has a table of the target's name, even without a snapshot."""
         address = self._target.address
         return address.open_catalog(self._target.title).table_exists(address.table)
 
     def _open(self) -> Table:
+        """Return the target's table as the catalog has it now. It must exist."""
         return self._target.open()
 
 
 def _commits(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
-    """Yield the snapshots of a table from the present one backwards, each with its record."""
+    """Yield the snapshots of a table from the present one backwards, each with its record.
+
+    The record is None for snapshots of other writers. It ends at a snapshot without a parent, or
+    whose parent has expired.
+    """
     snapshot = table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary
@@ -229,7 +265,9 @@ def _commits(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
 
 
 def _between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
-    """Yield the snapshots between a commit and the snapshot that it was made from."""
+    """Yield the snapshots after ``base`` and before ``end``, both exclusive, from the latest
+    backwards. ``base``: the id of a snapshot. It ends early at an expired snapshot.
+    """
     parent = end.parent_snapshot_id
     while parent is not None and parent != base:
         snapshot = table.snapshot_by_id(parent)
@@ -240,11 +278,11 @@ def _between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
 
 
 def _described(columns: StructType) -> dict[str, str]:
-    """Return the type of each column by its name, in Spark's words."""
+    """Return the type of each column in Spark's words, by the column's name."""
     return {field.name: field.dataType.simpleString() for field in columns}
 
 
 def _present(table: Table) -> int:
-    """Return the id of the present snapshot, 0 for none."""
+    """Return the id of a table's present snapshot, 0 for none."""
     snapshot = table.current_snapshot()
     return EMPTY if snapshot is None else snapshot.snapshot_id

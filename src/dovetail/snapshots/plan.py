@@ -37,10 +37,11 @@ class IcebergTable:
     """An Iceberg table with the columns that it had when the plan was made."""
 
     address: TableAddress
+    """The name of the table and its catalog."""
     columns: str
-    """The columns, as Iceberg's JSON."""
+    """The columns as Iceberg's JSON of a schema."""
     ids: Mapping[str, int]
-    """The number of each column. No other column ever gets it."""
+    """Iceberg's number of each column, by the column's name. No other column ever gets it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +56,11 @@ class SnapshotSource:
     path: str
     """The folder of a Delta table; the name of an Iceberg table."""
     table_id: str
-    """The format's own id of the table."""
+    """The id that Delta or Iceberg gives the table; a table made anew has another one."""
     key: StructType
-    """The key columns."""
+    """The key columns with their types, at least one."""
     values: StructType
-    """The value columns."""
+    """The other columns with their types, in the order of the table."""
     iceberg: IcebergTable | None = None
     """The Iceberg table; None for a Delta table."""
 
@@ -71,40 +72,44 @@ class SnapshotSource:
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A key column of a join's result. With both a left and a right column, it has the value of the
-    side that is present.
+    """A key column of a join's result, with the column of each side that it comes from.
+
+    With both a left and a right column, it has the value of the side that is present.
     """
 
     name: str
     left: str | None
-    """The left column, or None."""
+    """The left key column, or None."""
     right: str | None
-    """The right column, or None."""
+    """The right key column, or None. At least one of both is given."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SnapshotJoin:
-    """A join of two nodes by equal columns."""
+    """A join of two plan nodes by equal columns. A null equals nothing."""
 
     left: SnapshotNode
     right: SnapshotNode
     on: tuple[tuple[str, str], ...]
-    """Pairs of a left and a right column that are equal."""
+    """Pairs of a left and a right column that are equal, at least one."""
     how: How
+    """The rows kept without a match: ``"inner"`` none, ``"left"``, ``"right"`` or ``"outer"`` both.
+    """
     select: tuple[Selected, ...]
-    """The selected value columns."""
+    """The value columns of the result, each a column of a side or an expression."""
     values: StructType
-    """The fields of the value columns."""
+    """The names and types of the value columns, in the order of ``select``."""
     name: str
     """The name in errors."""
 
     @cached_property
     def key_columns(self) -> tuple[KeyColumn, ...]:
-        """The key columns of the result, with their origins.
+        """The key columns of the result in order, each with the left and the right column that it
+        comes from.
 
-        By key, each is a pair of both sides' columns. Otherwise the left key is followed by the
-        right key, under free names. The right key is left out if each left row has one match and
-        right rows never stay alone.
+        If both keys are joined, each is a pair of both sides' columns. Otherwise the left key is
+        followed by the right key, under free names. The right key is left out if each left row has
+        at most one match and right rows never stay alone.
         """
         left, right = self.left.key.names, self.right.key.names
         if self.by_key:
@@ -122,7 +127,7 @@ class SnapshotJoin:
 
     @cached_property
     def key(self) -> StructType:
-        """The key columns of the result, with their types."""
+        """The key columns of the result in order, with their types; each may be null."""
         fields = []
         for column in self.key_columns:
             side, name = (
@@ -139,32 +144,39 @@ class SnapshotJoin:
 
     @property
     def sides(self) -> tuple[SnapshotNode, SnapshotNode]:
-        """The left and the right node; the index is the side's number."""
+        """The left and the right plan node, in this order. The index is the side's number."""
         return self.left, self.right
 
     @property
     def by_key(self) -> bool:
-        """Say whether both keys are joined, column by column. Each row has at most
-        one match then.
+        """True if both sides' whole keys are joined, column by column in order. Each row has at
+        most one match then.
         """
         keys = zip(self.left.key.names, self.right.key.names, strict=False)
         return len(self.left.key) == len(self.right.key) and set(self.on) == set(keys)
 
     def on_columns(self, side: int) -> list[str]:
-        """Return the compared columns of a side, 0 for the left and 1 for the right."""
+        """Return the compared columns of a side, in the order of ``on``. ``side``: 0 for the left,
+        1 for the right.
+        """
         return [pair[side] for pair in self.on]
 
     def one_each(self, side: int) -> bool:
-        """Say whether each value of a side's compared columns has at most one row."""
+        """Return True if the compared columns of a side contain its whole key, so a value has at
+        most one row. ``side``: 0 for the left, 1 for the right.
+        """
         return set(self.sides[side].key.names) <= set(self.on_columns(side))
 
     def preserves(self, side: int) -> bool:
-        """Say whether rows of a side appear without a match."""
+        """Return True if rows of a side without a match appear in the result. ``side``: 0 for the
+        left, 1 for the right.
+        """
         return preserved(self.how)[side]
 
     @cached_property
     def origins(self) -> Mapping[str, tuple[str | None, str | None]]:
-        """The left and the right column behind each column of the result, None for none.
+        """The left and the right column behind each column of the result, by its name; None for no
+        column.
 
         A column with both has the value of the side that is present. An expression has ``(None,
         None)``.
@@ -193,9 +205,11 @@ def source(
     name: str,
     iceberg: IcebergTable | None = None,
 ) -> SnapshotSource:
-    """Return a node for a table with the columns ``schema`` and this key.
+    """Return a plan node for a table with the columns ``schema`` and this key.
 
-    Raises ``PlanError`` for unknown or reserved column names, and for types that cannot be keys.
+    ``path``: the folder of a Delta table, or the name of an Iceberg table. ``name``: the name in
+    errors and commits. Raises ``PlanError`` for an empty key, unknown or reserved column names, and
+    types that cannot be keys.
     """
     operator = f"snapshot {name}"
     key_fields, values = keyed(operator, key, schema)
@@ -222,9 +236,11 @@ def join(
     select: Selection | None,
     name: str | None,
 ) -> SnapshotJoin:
-    """Return the join of two nodes. All mistakes of a user are found here.
+    """Return the join of two plan nodes; the arguments are those of ``SnapshotTable.join``.
 
-    Raises ``PlanError`` for unknown, ambiguous and duplicate names, and for different types.
+    ``on``: None if both keys are equal. ``select``: None for all value columns. ``name``: None for
+    a name made of both sides' names. Raises ``PlanError`` for unknown, ambiguous or duplicate
+    names, and for different types of compared columns.
     """
     label = name or f"{how} join of {left.name} and {right.name}"
     pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))
@@ -245,7 +261,9 @@ def join(
 
 
 def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
-    """Yield the tables below a node, from left to right. A table used twice comes twice."""
+    """Yield the tables below a plan node, from left to right. A table used twice comes twice; a
+    table yields itself.
+    """
     if isinstance(node, SnapshotSource):
         yield node
     else:
@@ -254,13 +272,15 @@ def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
 
 
 def tables(node: SnapshotNode) -> dict[str, SnapshotSource]:
-    """Return each table below a node by its id. All uses of one table share one version of it."""
+    """Return each table below a plan node once, by its table id, from left to right. All uses of
+    one table share one version of it.
+    """
     return {table.table_id: table for table in sources(node)}
 
 
 def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
-    """Return the columns of each source that a node needs. Changes of other columns
-    do not matter.
+    """Return the names of the columns that a plan node needs of each source below it, key columns
+    included. Changes of other columns do not matter.
     """
     used: dict[SnapshotSource, frozenset[str]] = {}
     _use(node, frozenset(node.columns), used)
@@ -268,15 +288,18 @@ def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
 
 
 def describe(node: SnapshotNode) -> Any:
-    """Return, as plain data, all that a target depends on: tables, used columns,
-    joins, selections.
+    """Return all that a target depends on as JSON data: tables, used columns, joins and selections.
+    Equal descriptions mean the same target.
     """
     return _describe(node, used_columns(node))
 
 
 def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Yield a text for each place where two descriptions differ, with the former and the present
-    part; nothing if they are equal.
+    """Yield a text for each part in which two descriptions differ, with the former and the present
+    part.
+
+    ``then``, ``now``: results of ``describe``, or parts of them. ``where``: the path to these
+    parts, such as ``left.columns``. Nothing is yielded if both are equal.
     """
     if isinstance(then, dict) and isinstance(now, dict):
         for part in [*then, *(part for part in now if part not in then)]:
@@ -287,8 +310,8 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
-    """Return the description of a node and of all below it, as JSON data. ``used``: the columns of
-    each source that matter.
+    """Return the description of a plan node and of all nodes below it, as JSON data. ``used``: the
+    names of the columns of each source that are described.
     """
     if isinstance(node, SnapshotSource):
         return {
@@ -315,14 +338,14 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
 
 
 def _described(source: SnapshotSource, field: StructField) -> str:
-    """Return a column's type and, for an Iceberg table, its number."""
+    """Return a column's type in Spark's words and, for an Iceberg table, its number."""
     type_ = field.dataType.simpleString()
     return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
 
 
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
-    """Raise ``PlanError`` if two tables below a node have one name. Commits record versions by
-    name.
+    """Raise ``PlanError`` if two different tables below a join have one name. Commits record
+    versions by name. ``label``: the join in errors.
     """
     ids: dict[str, str] = {}
     for table in sources(node):
@@ -335,8 +358,9 @@ def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
 
 
 def _text(column: str) -> str:
-    """Return an expression's text without parts that differ between processes: addresses of Java
-    objects and the numbers of lambda variables.
+    """Return an expression's text without parts that differ between processes.
+
+    Addresses of Java objects are removed. Variables of lambdas are numbered from 0 within the text.
     """
     column = re.sub(r"\[L[\w.$]+;@[0-9a-f]+", "", column)
     bound = re.findall(r"([xyz]_\d+)(?=(?:, [xyz]_\d+)*\)? ->)", column)
@@ -348,8 +372,10 @@ def _text(column: str) -> str:
 def _use(
     node: SnapshotNode, wanted: frozenset[str], used: dict[SnapshotSource, frozenset[str]]
 ) -> None:
-    """Add to ``used`` the source columns that the columns ``wanted`` of a node need. Keys and
-    joined columns are always needed; a selection with expressions needs all columns.
+    """Add to ``used`` the source columns that the columns ``wanted`` of a plan node need.
+
+    ``used``: column names by source, changed in place. Keys and joined columns are always needed. A
+    selection with expressions needs all columns.
     """
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
@@ -366,12 +392,16 @@ def _use(
 
 
 def _short(part: Any) -> str:
-    """Return a part of a description in a few words."""
+    """Return a part of a description in a few words: ``a left join``, ``a table``, ``missing`` for
+    None, else Python's text of it.
+    """
     if isinstance(part, dict):
         return f"a {part['how']} join" if "how" in part else "a table"
     return "missing" if part is None else repr(part)
 
 
 def shell(node: SnapshotNode) -> Source:
-    """Return a source with the node's columns, as selections expect it."""
+    """Return a plan source that has a node's name, key and values, as selections of joins expect
+    it.
+    """
     return Source(node.name, node.key, node.values)

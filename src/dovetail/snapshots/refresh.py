@@ -50,8 +50,9 @@ ANY_SCHEMA = (
 class Refresher:
     """The refresher of one target of one plan, with a Spark session of its own.
 
-    The session has the settings of the given one, except those under which rows would be missed.
-    ``call``: the method named in errors.
+    The new session has the settings of ``session``, except those under which rows would be missed.
+    ``call``: the method named in errors. ``path``, ``table``, ``catalog``: the target, as for
+    ``target_of``.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Refresher:
         table: str | None,
         catalog: GivenCatalog | None,
     ) -> None:
-        """Make the session and find the target. Raises ``PlanError`` unless a path or a table is
-        given, ``ConfigurationError`` without Delta Lake if the target needs it.
+        """Make the session and find the target; the folder of a path is created.
+
+        Raises ``PlanError`` unless a path or a table is given, ``ConfigurationError`` without Delta
+        Lake if the target needs it.
         """
         self._operator = f"target {table if path is None else fspath(path)}"
         self._session = apart(session)
@@ -80,11 +83,13 @@ class Refresher:
     def refresh(
         self, *, max_versions: int | None, rebuild: bool, way: Way | None = None
     ) -> list[Commit]:
-        """Bring the target to the sources' present versions, step by step. Return the commits made.
+        """Bring the target to the sources' present versions and return the commits made, in order.
 
         ``max_versions``: the number of versions of each source that a commit covers at most; None
         for no limit. ``rebuild``: True to compute the whole target anew, even if it is the target
-        of another plan. ``way``: how each step is made; None for the cheaper way.
+        of another plan. ``way``: how each step is made; None for the cheaper way. The list is empty
+        if no source has a new version. Raises ``TargetError``, ``DataError`` and
+        ``ConfigurationError``, as ``SnapshotTable.refresh`` says.
         """
         with self._reading() as reader:
             latest = {key: self._latest(reader, table) for key, table in self._tables.items()}
@@ -110,7 +115,11 @@ class Refresher:
                 return commits
 
     def _latest(self, reader: VersionReader, source: SnapshotSource) -> int:
-        """Return a source's present version. The source must still fit the plan."""
+        """Return a source's present version.
+
+        Raises ``TargetError`` if the table was replaced or a used column has another type,
+        ``ConfigurationError`` for a Delta table without a change data feed.
+        """
         if source.iceberg is not None:
             return reader.iceberg.latest(source, reader.columns(source))
         state = fit_state(reader, source)
@@ -120,10 +129,12 @@ class Refresher:
     def _next(
         self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
     ) -> Versions:
-        """Return the versions that the next step covers: the latest, but at most ``max_versions``
-        more of each source. No version of a Delta table goes back.
+        """Return the version of each source that the next step covers, by table id.
 
-        Raises ``TargetError`` if an Iceberg table no longer has the snapshots in between.
+        ``covered``, ``latest``: the version of each source that is covered and the present one, by
+        table id. ``max_versions``: how many versions of each source a step covers at most; None for
+        all. The version of a Delta table never goes back. Raises ``TargetError`` if an Iceberg
+        table no longer has the snapshots in between.
         """
         until = {}
         for key, source in self._tables.items():
@@ -136,8 +147,11 @@ class Refresher:
         return until
 
     def _sizes(self, old: Versions, new: Versions) -> list[SourceChange] | None:
-        """Return the sizes of what has changed in the sources. None if a source is not a Delta
-        table, or its log is not in reach.
+        """Return the bytes of each source and the size of its changes, in the order of the sources.
+
+        ``old``, ``new``: the version of each source by table id, the former exclusive, the latter
+        inclusive. None if a source is not a Delta table, or on Spark Connect, where logs are not in
+        reach.
         """
         logs = self._logs()
         if logs is None:
@@ -147,19 +161,24 @@ class Refresher:
         ]
 
     def _logs(self) -> dict[str, DeltaLog] | None:
-        """Return the log of each source by the table's id. None if a source is not a Delta table,
-        or its log is not in reach.
+        """Return each source's log by table id. None if a source is not a Delta table, or on Spark
+        Connect.
         """
         logs = {key: state.log for key, state in self._states.items() if state.log is not None}
         return logs if len(logs) == len(self._tables) else None
 
     def _bytes(self) -> int | None:
-        """Return the bytes of all sources; None without their logs."""
+        """Return the bytes of all sources' data files together; None if a source's log is not in
+        reach.
+        """
         logs = self._logs()
         return None if logs is None else sum(log.size for log in logs.values())
 
     def _choice(self, way: Way | None, sizes: list[SourceChange] | None) -> Choice:
-        """Return the way of a step: ``way``, or the cheaper one if it is None."""
+        """Return the way of a step and the reason: ``way``, or the cheaper way if it is None.
+
+        ``sizes``: the sources' changes; None if they are not known, which gives ``"changes"``.
+        """
         if way is not None:
             return Choice(way, f"way={way!r}")
         if sizes is None:
@@ -172,15 +191,18 @@ class Refresher:
         return choose(_share(sizes), self._target.earlier())
 
     def _step(self, choice: Choice, share: float) -> RefreshStep:
-        """Return the record of a step that begins now."""
+        """Return the record of a step that begins now. ``share``: the part of the target's rows
+        that changes, from 0 to 1.
+        """
         return RefreshStep(choice.way, share, self._bytes() or 0, int(time() * 1000))
 
     def _make(self, versions: Versions, choice: Choice) -> Commit:
-        """Write the whole join at these versions in one commit, to a new target or in place of an
-        old one.
+        """Write the whole join at these versions in one commit, to a new target or over an old one;
+        return it.
 
-        Raises ``TargetError`` if the target is a table of another kind, ``DataError`` for keys that
-        are not unique.
+        ``versions``: the version of each source by table id. Raises ``TargetError`` if a table is
+        there that no join over snapshots has made, ``DataError`` for a key that occurs twice or is
+        null.
         """
         exists, step = self._target.exists(), self._step(choice, 1.0)
         if exists and not self._target.belongs():
@@ -199,7 +221,13 @@ class Refresher:
             return replace(commit, way=choice.way, reason=choice.reason)
 
     def _replace(self, standing: Standing, new: Versions, choice: Choice, share: float) -> Commit:
-        """Write the whole join at the new versions over the target's rows, in one commit."""
+        """Overwrite all rows of the target by the join at the new versions, in one commit; return
+        it.
+
+        ``standing``: the target before. ``share``: the part of its rows that changes, from 0 to 1.
+        Raises ``DataError`` for a key that occurs twice or is null, ``TargetError`` if another
+        writer was faster.
+        """
         step = self._step(choice, share)
         with self._reading() as reader:
             covered = standing.covered  # the keys of sources that have not changed are known
@@ -216,8 +244,11 @@ class Refresher:
         choice: Choice,
         sizes: list[SourceChange] | None,
     ) -> Commit:
-        """Merge the changes up to the new versions into the target in one commit, also if no row
-        changes.
+        """Merge the changes up to the new versions into the target in one commit; return it.
+
+        ``standing``: the target before. ``sizes``: the sources' changes, None if they are not
+        known. A commit is made even if no row changes. Raises ``DataError`` for a key that occurs
+        twice or is null, ``TargetError`` if another writer was faster.
         """
         step = self._step(choice, _share(sizes))
         few = sizes is not None and _are_few(sizes)
@@ -238,7 +269,7 @@ class Refresher:
 
     @property
     def _for_few(self) -> dict[str, str]:
-        """The Spark settings for a small number of changes, whose work is known to be small."""
+        """The Spark settings, by name, for changes so few that a shuffle needs one task a core."""
         return {
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": str(cores(self._session)),
@@ -246,9 +277,11 @@ class Refresher:
 
     @contextmanager
     def _reading(self) -> Iterator[VersionReader]:
-        """Yield a reader whose frames are released at the end of the block.
+        """Yield a reader of the sources; the frames that it stores are released at the end of the
+        block.
 
-        Raises ``TargetError`` if a source no longer has its rows or its changes.
+        Raises ``TargetError`` if a read in the block fails because a version, file or change feed
+        is gone.
         """
         scratch = Scratch()
         try:
@@ -268,24 +301,28 @@ class Refresher:
 
 @dataclass(frozen=True)
 class SourceChange:
-    """A source, and what has changed in it since the version covered."""
+    """The size of a source and of its changes since the version that the target covers."""
 
     size: int
-    """The bytes of the whole source."""
+    """The bytes of the source's data files."""
     changes: ChangeSize | None
-    """The size of the changes; None if the log does not say it."""
+    """The rows and bytes that have changed; None if the log does not say it."""
 
 
 def _share(sizes: list[SourceChange] | None) -> float:
-    """Return about which share of the target's rows changes, at most 1. A source whose log does not
-    say what has changed counts as one that has changed as a whole.
+    """Return the estimated share of the target's rows that change, from 0 to 1.
+
+    It is the sum of the sources' shares. A source whose log does not say what changed counts as
+    changed as a whole. None and an empty list give 0.
     """
     shares = [1.0 if s.changes is None else s.changes.size / max(s.size, 1) for s in sizes or ()]
     return min(sum(shares), 1.0)
 
 
 def _are_few(sizes: list[SourceChange]) -> bool:
-    """Say whether the changes of all sources are few and small enough for this process."""
+    """Return True if the changes of all sources together fit into this process, by rows and by
+    bytes. False if a source's log does not say what changed.
+    """
     known = [size.changes for size in sizes if size.changes is not None]
     return (
         len(known) == len(sizes)
@@ -304,10 +341,12 @@ def target_of(
     *,
     make: bool = False,
 ) -> SnapshotTarget | IcebergSnapshotTarget:
-    """Return the target of a plan: an Iceberg table if there is a catalog, else a Delta table.
+    """Return the target of a plan: an Iceberg table if ``catalog`` is given, else a Delta table.
 
-    ``make``: create the folder of a path. Raises ``PlanError`` unless a path or a table is given,
-    or for a path with a catalog, ``ConfigurationError`` without Delta Lake if it is needed.
+    ``call``: the method named in errors. ``path``: the folder of a Delta table. ``table``: the name
+    of the table in a catalog. ``make``: True to create the folder of a path. The table need not
+    exist. Raises ``PlanError`` unless either a path or a table is given, or for a path with a
+    catalog. Raises ``ConfigurationError`` without Delta Lake if it is needed.
     """
     refuse_but_one(call, path, table)
     operator = f"target {table if path is None else fspath(path)}"

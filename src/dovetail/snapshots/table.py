@@ -623,12 +623,12 @@ class SnapshotTable:
 
     @property
     def _title(self) -> str:
-        """The class, the name and the key."""
+        """The class, the name and the key as text, such as ``SnapshotTable[orders; key id]``."""
         return f"SnapshotTable[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
 
     @property
     def _columns(self) -> list[tuple[str, str]]:
-        """The names and types of all columns, key columns first."""
+        """The name of each column with its type as text, key columns first."""
         fields = (*self.plan.key, *self.plan.values)
         return [(field.name, field.dataType.simpleString()) for field in fields]
 

@@ -41,11 +41,12 @@ METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class SnapshotTarget:
-    """The table that a plan is kept in, named as in SQL.
+    """The Delta table that a plan is kept in. The table need not exist.
 
-    ``operator``: the subject of errors. ``path``: where the table is, if it is given by its path.
-    ``session`` must belong to this target alone, since the metadata of a commit is a setting of the
-    session.
+    ``session``: belongs to this target alone, since the metadata of a commit is one of its
+    settings. ``operator``: the subject of errors. ``table``: the name of the table in SQL.
+    ``root``: the last node of the plan. ``path``: the table's folder, or None if it is given by its
+    name.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class SnapshotTarget:
         self._root = root
 
     def exists(self) -> bool:
-        """Say whether the table exists."""
+        """Return True if the Delta table exists."""
         return delta_tables.exists(self._session, self._table)
 
     def standing(self) -> Standing:
-        """Return the target's present version and the versions that it covers.
+        """Return the target's present version and the version of each source that it covers.
 
-        Raises ``TargetError`` if the target belongs to another plan, or if others changed it since.
+        Raises ``TargetError`` if the target holds another plan, or if others changed it since the
+        last refresh. Raises it, too, if no commit in the history has a record.
         """
         newer: list[Mapping[str, Any]] = []
         for row in self._commits():
@@ -83,11 +85,15 @@ class SnapshotTarget:
         raise self._records.unrecorded
 
     def belongs(self) -> bool:
-        """Say whether any commit in the table's history is of a join over snapshots."""
+        """Return True if any commit in the table's history is of a join over snapshots."""
         return any(record_of(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
-        """Create the table with these rows in one commit, and return it."""
+        """Create the target with these rows in one commit, and return it.
+
+        ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
+        that the commit covers. ``step``: recorded with the commit.
+        """
         text = self._records.text(versions, -1, step)
         with delta_tables.setting(self._session, {METADATA: text}):
             delta_tables.create(rows, self._table, {}, replace=False)
@@ -96,10 +102,11 @@ class SnapshotTarget:
     def replace(
         self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
     ) -> Commit:
-        """Put these rows in place of all, in one commit, and return it. ``base``: the version to
-        continue from; None for the present one.
+        """Overwrite all rows of the target by ``rows`` in one commit, and return it.
 
-        Raises ``TargetError`` if another writer was faster.
+        ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
+        target version to continue from; None for the present one. ``step``: recorded with the
+        commit. Raises ``TargetError`` if another writer was faster.
         """
         base = self._version() if base is None else base
         with self._committing(versions, base, step):
@@ -109,10 +116,11 @@ class SnapshotTarget:
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
-        """Bring the target to the new versions in one commit, and return it.
+        """Merge changes into the target in one commit, and return it.
 
-        ``base``: the version to continue from. Delta refuses the transaction's number if another
-        writer was faster.
+        ``changes``: at least one changed row. ``versions``: the version of each source, by table
+        id, that the commit covers. ``base``: the target version to continue from. ``step``:
+        recorded with the commit. Raises ``TargetError`` if another writer was faster.
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
@@ -140,10 +148,11 @@ class SnapshotTarget:
         return self._committed(changes.rows, base)
 
     def advance(self, versions: Versions, base: int) -> Commit:
-        """Record that the target covers new versions if none of its rows change, by setting a table
-        property. Return that commit. ``base``: the target's version before.
+        """Record that the target covers new versions without a change of rows, and return that
+        commit.
 
-        Raises ``TargetError`` if another writer was faster.
+        The commit sets a table property. ``versions``: the version of each source, by table id.
+        ``base``: the target version before. Raises ``TargetError`` if another writer was faster.
         """
         recorded = json.dumps(self._records.named(versions), sort_keys=True)
         with self._committing(versions, base, None):
@@ -153,15 +162,20 @@ class SnapshotTarget:
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
-        """Yield the commits of joins over snapshots in the table's history, the last one first."""
+        """Yield the commits of joins over snapshots in the table's history, the latest first.
+        Commits of other writers are left out.
+        """
         for row in self._commits():
             recorded = record_of(row["userMetadata"])
             if recorded is not None:
                 yield commit_of(row["version"], recorded)
 
     def earlier(self) -> list[Took]:
-        """Return the steps among the last commits, the last one first, with their times. On Spark
-        Connect there are none, as the log is not in reach.
+        """Return the steps with their seconds among the last ``COMMITS_MAX`` commits, the latest
+        first.
+
+        Commits without a recorded step are left out. The list is empty on Spark Connect, which has
+        no access to the log.
         """
         if is_remote(self._session):
             return []
@@ -175,18 +189,20 @@ class SnapshotTarget:
 
     @property
     def objection(self) -> str | None:
-        """The reason why the table is overwritten only if that is asked for; None without one."""
+        """The reason why the target is overwritten only if that is asked for; None without one."""
         if delta_tables.records_changes(self._details()["properties"]):
             return "the target has a change data feed, in which an overwrite shows every row"
         return None
 
     def _version(self) -> int:
-        """Return the table's present version."""
+        """Return the target's present version. The table must exist."""
         return int(next(iter(self._commits()))["version"])
 
     def _commits(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the commits of the table's history from the present backwards, with their
-        ``version``, ``operation`` and ``userMetadata``.
+        """Yield the commits of the table's history, the latest first.
+
+        Each mapping has at least ``version``, ``operation`` and ``userMetadata``, None without
+        metadata. Spark raises an error if the table does not exist.
         """
         log = self._log()
         if log is None or log.version < 0:  # Spark has the error for a table that does not exist
@@ -200,8 +216,10 @@ class SnapshotTarget:
             yield {"userMetadata": None, **commit, "version": version}
 
     def _history(self, newest: int | None) -> Iterator[Mapping[str, Any]]:
-        """Yield the commits that Spark knows of, up to a version. Usually the first few suffice,
-        so few are read at first.
+        """Yield the commits in Spark's history of the table, the latest first.
+
+        ``newest``: the version to begin with, inclusive; None for the present one. The first few
+        usually suffice, so commits are read in growing portions.
         """
         seen = 0
         for limit in (5, 100, None):
@@ -214,13 +232,15 @@ class SnapshotTarget:
             seen = len(rows)
 
     def _log(self) -> DeltaLog | None:
-        """Return the table's log; None on Spark Connect."""
+        """Return the target's Delta log at its present version; None on Spark Connect."""
         if is_remote(self._session):
             return None
         return DeltaLog.of(self._session, self._location, (delta_tables.FEED,))
 
     def _details(self) -> Mapping[str, Any]:
-        """Return ``sizeInBytes`` and ``properties`` of the table."""
+        """Return ``sizeInBytes`` and ``properties`` of the target. ``properties`` has at least the
+        change data feed's, if it is set.
+        """
         log = self._log()
         if log is None:
             return delta_tables.details(self._session, self._table).asDict()
@@ -228,12 +248,12 @@ class SnapshotTarget:
 
     @cached_property
     def _location(self) -> str:
-        """The path of the table."""
+        """The folder of the target's table. The table must exist if it is given by its name."""
         return self._path or delta_tables.location(self._session, self._table)
 
     def _since(self, base: int, version: int) -> list[Mapping[str, Any]]:
-        """Return the commits between a commit of this plan and the version that it
-        was made from.
+        """Return the commits after version ``base`` and before ``version``, both exclusive, the
+        latest first.
         """
         if base + 1 >= version:
             return []
@@ -241,8 +261,9 @@ class SnapshotTarget:
         return [row for row in later if row["version"] < version]
 
     def _refuse_changed(self, rows: list[Mapping[str, Any]]) -> None:
-        """Raise ``TargetError`` if commits of other writers, as rows of the history, may have
-        changed rows or columns.
+        """Raise ``TargetError`` at the first commit whose operation may change rows or columns.
+
+        ``rows``: commits of other writers, each with ``version`` and ``operation``.
         """
         for row in rows:
             if row["operation"] not in HARMLESS:
@@ -252,7 +273,11 @@ class SnapshotTarget:
     def _committing(
         self, versions: Versions, base: int, step: RefreshStep | None
     ) -> AbstractContextManager[None]:
-        """Set the user metadata and the transaction's number of the commits made in the block."""
+        """Return a context in which commits have the record of this plan as user metadata.
+
+        Their transaction has the number ``base + 1``, which Delta accepts once. ``versions``: the
+        version of each source, by table id. ``step``: None leaves it out of the record.
+        """
         return delta_tables.setting(
             self._session,
             {
@@ -262,8 +287,10 @@ class SnapshotTarget:
         )
 
     def _committed(self, count: int | None, base: int) -> Commit:
-        """Return the commit made from ``base``. Raises ``TargetError`` if another writer was
-        faster.
+        """Return the commit that continues version ``base``. ``count``: the number of changed rows,
+        None if all were written.
+
+        Raises ``TargetError`` if another writer was faster.
         """
         for row in self._commits():
             if row["version"] <= base:
