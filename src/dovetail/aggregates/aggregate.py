@@ -65,6 +65,7 @@ class GroupUpdates:
     group: Ints
     """int64[n], non-decreasing, 0 to ``groups - 1``. A group may have no updates."""
     groups: int
+    """The number of groups."""
     retracted: Mask
     """bool[n]: the row is taken out; it was added before."""
 
@@ -73,28 +74,32 @@ class GroupUpdates:
 
     @cached_property
     def bounds(self) -> Ints:
-        """The first update of each group, and n: int64[groups + 1]."""
+        """The index of the first update of each group, then n: int64[groups + 1]."""
         bounds = np.zeros(self.groups + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.group, minlength=self.groups), out=bounds[1:])
         return bounds
 
     @cached_property
     def updated(self) -> Ints:
-        """The groups that have updates, ascending."""
+        """The numbers of the groups that have updates, ascending: int64."""
         return np.flatnonzero(np.diff(self.bounds))
 
     @cached_property
     def last(self) -> Ints:
-        """The last update of each group that has one, by group."""
+        """The index of the last update of each group in ``updated``, in the same order: int64."""
         return self.bounds[self.updated + 1] - 1
 
     @cached_property
     def sign(self) -> Ints:
-        """The sign of each update: 1 for a row that is added, -1 for one that is retracted."""
+        """The sign of each update: int64[n], 1 for a row that is added, -1 for one that is
+        retracted.
+        """
         return 1 - 2 * self.retracted.astype(np.int64)
 
     def where(self, selected: Mask) -> GroupUpdates:
-        """Keep the selected updates, with the same groups."""
+        """Return the updates whose element of ``selected``, bool[n], is true. The number of groups
+        stays.
+        """
         return GroupUpdates(self.group[selected], self.groups, self.retracted[selected])
 
 
@@ -124,50 +129,61 @@ class Aggregate(ABC):
     @property
     @abstractmethod
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the accumulator's columns."""
+        """The types of the accumulator's columns, in order."""
 
     @property
     @abstractmethod
     def result(self) -> pa.DataType:
-        """The type of the result."""
+        """The Arrow type of the result."""
 
     @property
     def retracts(self) -> bool:
-        """The ability to retract rows; if False, no update may be retracted."""
+        """True if rows can be retracted; if False, no update may be retracted."""
         return True
 
     @property
     def commutes(self) -> bool:
-        """The guarantee that the accumulator does not depend on the order of rows, bit for bit."""
+        """True if the accumulator does not depend on the order of rows, bit for bit."""
         return False
 
     @abstractmethod
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the result after each update: n rows.
+        """Return the result after each update: n rows, in the order of the updates.
 
-        The results equal ``results`` of the accumulators after each update. Those accumulators are
-        not built: a collection would need one as large as its group for each update.
+        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
+        row per update. The results equal ``results`` of the accumulators after each update. Those
+        accumulators are not built: a collection would need one as large as its group for each
+        update.
         """
 
     @abstractmethod
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after the last update: one row per group, arbitrary for a group
         without updates.
+
+        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
+        row per update.
         """
 
     @abstractmethod
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Merge accumulators row by row: the rows of ``left`` come before those of ``right``."""
+        """Return the accumulators of the rows of both sides, one per row. ``left``, ``right``:
+        accumulators; the rows of ``left`` precede those of ``right``. Null stands for no rows.
+        """
 
     @abstractmethod
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator. Raises ``AggregateOverflowError`` if one does not
-        fit.
+        """Return the result of each accumulator in the columns ``state``, one row each.
+
+        Raises ``AggregateOverflowError`` if a result does not fit its type.
         """
 
     def fold(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after each group's last update, ``initial`` for a group without
-        updates: one row per group. Their ``results`` equal ``scan`` at these updates.
+        """Return the accumulators after each group's last update: one row per group, ``initial``
+        for a group without updates. Their ``results`` equal ``scan`` at these updates.
+
+        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
+        row per update.
         """
         assert self.retracts or not updates.retracted.any(), "a row cannot be retracted"
         computed = self.after(updates, initial, values)
@@ -182,8 +198,10 @@ class Aggregate(ABC):
         ]
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the accumulators after the last update, with origins. Each group must have an
-        update.
+        """Return the accumulators after the last update, with the origins of their lists' elements.
+
+        Each group must have an update. ``initial``: one row per group, null for a new one.
+        ``values``: one row per update.
         """
         return Traced(self.fold(updates, initial, values))
 
@@ -195,15 +213,23 @@ class Accumulating(Aggregate):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the accumulators after each update: n rows."""
+        """Return the accumulators after each update: n rows, in the order of the updates.
+
+        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
+        row per update.
+        """
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the results of the accumulators after each update."""
+        """Return the result after each update: n rows. ``initial``: one row per group, null for a
+        new one. ``values``: one row per update.
+        """
         return self.results(self.accumulated(updates, initial, values))
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators at each group's last update: one row per group, arbitrary for a
         group without updates.
+
+        ``initial``: one row per group, null for a new one. ``values``: one row per update.
         """
         index = np.zeros(updates.groups, dtype=np.int64)
         index[updates.updated] = updates.last
@@ -214,18 +240,18 @@ class Accumulating(Aggregate):
 
 
 def nulls(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
-    """Return the accumulators of ``rows`` new groups: nulls."""
+    """Return the accumulators of ``rows`` new groups: for each of ``types`` a column of nulls."""
     return [pa.nulls(rows, type_) for type_ in types]
 
 
 def valid(array: pa.Array) -> Mask:
-    """Find the elements that are not null: bool[n]."""
+    """Return for each element of an array whether it is not null: bool[n]."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return array.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def numbers(column: pa.Array) -> Ints:
-    """Convert an integer column to int64[n], 0 for null."""
+    """Return an integer column as int64[n], 0 for null."""
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]

@@ -42,22 +42,24 @@ class CollectList(Listing):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The list."""
+        """The type of the accumulator's only column, the list."""
         return (list_of(self.values),)
 
     @property
     def reads(self) -> Literal["all"]:
-        """The whole list."""
+        """The part of the list that a result needs: all of it."""
         return "all"
 
     @property
     def result(self) -> pa.DataType:
-        """The list of the column's type."""
+        """The type of a list of the column's values."""
         return list_of(self.values)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the list after each update, one row per update, in the order of arrival; empty if
-        there are no values.
+        """Return the list after each update, one row per update: the values in the order of
+        arrival, an empty list without values.
+
+        ``initial``: the stored list of each group, null for none. ``values``: one row per update.
         """
         listed = self.listed(values)
         entries = _held(updates, initial[0], listed)
@@ -73,50 +75,59 @@ class CollectList(Listing):
         return lists_of(size, entries.pool.take(pa.array(entries.row[entry])))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the lists after the last updates."""
+        """Return each group's list after its last update, with the origins of its elements.
+
+        ``initial``: the stored list of each group, null for none. ``values``: one row per update.
+        """
         entries = _held(updates, initial[0], self.listed(values))
         size = np.bincount(entries.group[entries.stays], minlength=updates.groups)
         row = entries.row[entries.stays]
         return Traced([lists_of(size, entries.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Append the right list to the left one. A row that left the right side may have equalled a
-        value of the left, which would have gone instead. So the merged values are right, but their
-        order may differ.
+        """Append the right list to the left one, row by row; null counts as empty.
+
+        A row that left the right side may have equalled a value of the left, which would have gone
+        instead. So the merged values are right, but their order may differ.
         """
         group, added = elements(right[0])
         updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
         return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the lists, empty for null."""
+        """Return the lists, an empty list for null."""
         return _no_nulls(state[0])
 
 
 @dataclass(frozen=True)
 class LastRow(CollectList):
-    """The group's row that came last, as a struct; null if there is none."""
+    """The group's row that arrived last, as a struct; null if there is none."""
 
     unique: bool
-    """A batch may leave at most one row in a group; within the batch there may be more."""
+    """True if a batch leaves at most one row in a group; within the batch there may be more."""
     key: tuple[str, ...]
     """The names of the columns by which rows are grouped."""
 
     @property
     def result(self) -> pa.DataType:
-        """The row's type."""
+        """The struct type of a row."""
         return self.values
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return the rows as structs."""
+        """Return the rows as one column of structs, never null. ``values``: the columns of the
+        rows.
+        """
         return pa.StructArray.from_arrays(list(values), fields=list(self.values))
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the last row after each update."""
+        """Return the last row after each update as a struct, null while the group has none.
+
+        ``initial``: the stored rows of each group, null for none. ``values``: one row per update.
+        """
         return _last(super().scan(updates, initial, values))
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the last row of each list, null for an empty one."""
+        """Return the last row of each list, null for an empty list or for null."""
         return _last(state[0])
 
 
@@ -141,9 +152,11 @@ class _Held:
     """
 
     pool: pa.Array
+    """The values of the elements, and of retracted rows."""
     row: Ints
     """int64[m]: the element's index in ``pool``."""
     group: Ints
+    """int64[m]: the group of each element."""
     first: Ints
     """int64[m]: the first update whose list has the element."""
     end: Ints
@@ -209,41 +222,46 @@ class CollectSet(Listing):
     values: pa.DataType
     """The type of the column."""
     retractable: bool
-    """Rows may leave."""
+    """True if rows may leave a group."""
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The list of values and, if rows may leave, the list of counts."""
+        """The types of the list of values and, if rows may leave, of the list of counts."""
         return (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
 
     @property
     def ordered(self) -> bool:
-        """The order of the list: by value if the type has an order."""
+        """True if the list is in the order of its values, because their type has one."""
         return is_ordered(self.values)
 
     @property
     def reads(self) -> Literal["all"]:
-        """The whole list."""
+        """The part of the list that a result needs: all of it."""
         return "all"
 
     @property
     def result(self) -> pa.DataType:
-        """The list of the column's type."""
+        """The type of a list of the column's values."""
         return list_of(self.values)
 
     @property
     def retracts(self) -> bool:
-        """The ability to retract rows, given by the counts."""
+        """True if rows can be retracted, since counts are stored."""
         return self.retractable
 
     @property
     def commutes(self) -> bool:
-        """The independence of the order of rows, given if values are in their own order."""
+        """True if the accumulator does not depend on the order of rows, since the values have an
+        order.
+        """
         return is_ordered(self.values)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the set after each update, one row per update: the distinct values, in the class's
-        order; empty if there are none.
+        """Return the distinct values after each update as a list, one row per update; empty without
+        values.
+
+        ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
+        update.
         """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(
@@ -257,24 +275,31 @@ class CollectSet(Listing):
         return lists_of(size, value_spans.pool.take(pa.array(value_spans.row[span])))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the sets after the last updates."""
+        """Return each group's accumulator after its last update, with the origins of its elements.
+
+        ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
+        update.
+        """
         return self._stored(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Merge the values of both sides, the left's first."""
+        """Return the accumulators of the values of both sides, row by row. Of values without an
+        order, the left's come first.
+        """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the sets, empty for null."""
+        """Return the lists of values, an empty list for null."""
         return _no_nulls(state[0])
 
     def _stored(self, value_spans: Spans, groups: int) -> Traced:
+        """Return the accumulators after the last update, with as many lists as are stored."""
         traced = stored_lists(value_spans, groups)
         return replace(traced, columns=traced.columns[: len(self.state)])
 
 
 def _no_nulls(lists: pa.Array) -> pa.Array:
-    """Return the lists with an empty list for null."""
+    """Return the lists with an empty list in place of null."""
     return lists_of(sizes(lists), lists.flatten()) if lists.null_count else lists

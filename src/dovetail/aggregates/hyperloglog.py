@@ -44,12 +44,12 @@ class ApproxCountDistinct(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The type of the registers."""
+        """The type of the accumulator's only column, 512 registers of a byte each."""
         return (pa.binary(_REGISTERS),)
 
     @property
     def result(self) -> pa.DataType:
-        """The type long."""
+        """The type of the estimate, a long."""
         return pa.int64()
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
@@ -92,11 +92,11 @@ class ApproxCountDistinct(Aggregate):
         return [_stored(registers)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the larger of each pair of registers."""
+        """Return the larger of each pair of registers, row by row; null counts as zeros."""
         return [_stored(np.maximum(_registers(left[0]), _registers(right[0])))]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the estimates."""
+        """Return the estimate of each group: a long, 0 for null."""
         return _estimate(*_sums(state[0]))
 
 
@@ -117,7 +117,7 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
 
 
 def _registers(stored: pa.Array) -> _Registers:
-    """Return a copy of the registers per group, zeros for a new group."""
+    """Return a copy of each group's registers, zeros for null: uint8[groups, registers]."""
     registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
     present = valid(stored)
     registers[present] = _bytes(stored)[present]
@@ -136,13 +136,17 @@ def _bytes(stored: pa.Array) -> _Registers:
 
 
 def _places(stored: pa.Array, register_index: Ints) -> Ints:
-    """Return registers by their index among those of all groups, 0 for a new group."""
+    """Return registers by their index among those of all groups: int64, 0 for a group without
+    registers.
+
+    ``register_index``: the group times 512, plus the register.
+    """
     row, register = register_index // _REGISTERS, register_index % _REGISTERS
     return np.where(valid(stored)[row], _bytes(stored)[row, register], 0).astype(np.int64)
 
 
 def _stored(registers: _Registers) -> pa.Array:
-    """Return registers as a binary column."""
+    """Return registers, uint8[groups, registers], as a binary column without nulls."""
     type_ = pa.binary(_REGISTERS)
     return pa.Array.from_buffers(type_, len(registers), [None, pa.py_buffer(registers)])
 
@@ -186,8 +190,9 @@ _ALPHA = _REGISTERS**2 / (2 * math.log(2))
 
 
 def _estimate(weights: Ints, empty: Ints) -> pa.Array:
-    """Return the estimates from the sums. Ranks beyond the largest are too rare to need a
-    correction.
+    """Return the estimates, int64[n], from the sums of weights and the numbers of empty registers.
+
+    Ranks beyond the largest are too rare to need a correction.
     """
     harmonic = weights / float(1 << _RANK_MAX) + _OF_EMPTY[empty]
     return pa.array(np.rint(_ALPHA / harmonic).astype(np.int64))

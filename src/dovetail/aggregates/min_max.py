@@ -23,18 +23,19 @@ class Extreme(Accumulating):
     values: pa.DataType
     """The type of the column, an ordered one (``arrays.ordering``)."""
     largest: bool
+    """True for the largest value, False for the smallest."""
 
     retracts = False
     commutes = True
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The type of the value."""
+        """The type of the accumulator's only column, the value."""
         return (self.values,)
 
     @property
     def result(self) -> pa.DataType:
-        """The column's type."""
+        """The type of the column of values."""
         return self.values
 
     def accumulated(
@@ -55,18 +56,21 @@ class Extreme(Accumulating):
         return [comparable.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the extremes of both sides together."""
+        """Return the extreme of both sides, row by row; null if both are null."""
         row = np.arange(len(left[0]))
         return self.accumulated(
             GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right
         )
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the extremes."""
+        """Return the extremes unchanged, null for a group without a value."""
         return state[0]
 
     def _scan(self, updates: GroupUpdates, before: Ints, now: Ints) -> Ints:
-        """Accumulate the keys of each group's updates, its ``before`` included."""
+        """Return the extreme key of each group's updates so far: int64[updates].
+
+        ``before``: the stored key of each group. ``now``: the key of each update, changed in place.
+        """
         operation = np.maximum if self.largest else np.minimum
         first = updates.bounds[updates.updated]
         now[first] = operation(now[first], before[updates.updated])
@@ -83,27 +87,30 @@ class ChangingExtreme(Listing):
     values: pa.DataType
     """The type of the column, an ordered one (``arrays.ordering``)."""
     largest: bool
+    """True for the largest value, False for the smallest."""
 
     ordered = True
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the two lists."""
+        """The types of the accumulator: the list of values, then the list of their counts."""
         return (list_of(self.values), list_of(pa.int64()))
 
     @property
     def reads(self) -> Literal["first", "last"]:
-        """The end of the list that has the extreme."""
+        """The end of the list of values that a result needs: the one that has the extreme."""
         return "last" if self.largest else "first"
 
     @property
     def result(self) -> pa.DataType:
-        """The column's type."""
+        """The type of the column of values."""
         return self.values
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the extreme of the group's values after each update, one row per update, null if
-        it has none. ``initial``: the stored values of each group; ``values``: the value that each
+        """Return the extreme of the group's values after each update, one row per update, null
+        without one.
+
+        ``initial``: the stored values and counts of each group. ``values``: the value that each
         update brings or takes.
         """
         value_spans = spans(updates, [initial], values[0])
@@ -122,17 +129,23 @@ class ChangingExtreme(Listing):
         )
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the multisets after the last updates."""
+        """Return each group's values and counts after its last update, with the origins of the
+        elements.
+
+        ``initial``: the stored values and counts of each group. ``values``: one row per update.
+        """
         return stored_lists(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Add the multisets."""
+        """Return the values of both sides with their counts added, row by row; null counts as
+        empty.
+        """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the first or last value of each list, null for an empty one."""
+        """Return the first or last value of each list, null for an empty list or for null."""
         size = sizes(state[0])
         end = np.cumsum(size)
         index = end - 1 if self.largest else end - size

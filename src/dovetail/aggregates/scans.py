@@ -12,9 +12,10 @@ _SHORT = 64
 
 
 def running_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
-    """Return the sum of each group's summands up to each update, ``initial`` included: int64[n].
+    """Return the sum of each group's summands up to each update, that update included: int64[n].
 
-    One cumulative sum over all groups may overflow; the differences that are returned do not.
+    ``summands``: int64[n]. ``initial``: int64[groups], added to each sum of the group. One
+    cumulative sum over all groups may overflow; the differences that are returned do not.
     """
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
@@ -23,7 +24,9 @@ def running_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
 
 
 def final_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
-    """Return the sum of each group's summands, ``initial`` included: int64[groups]."""
+    """Return the sum of each group's summands and its ``initial``: int64[groups]. A group without
+    updates has ``initial``.
+    """
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
     at_bounds = total[updates.bounds]
@@ -31,8 +34,10 @@ def final_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
 
 
 def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
-    """Say for each update whether a flag was set in its group so far, or ``initial`` is:
-    bool[n].
+    """Return for each update whether a flag was set in its group so far, that update included, or
+    ``initial`` is: bool[n].
+
+    ``flags``: bool[n]. ``initial``: bool[groups].
     """
     update = np.arange(len(flags))
     latest = np.maximum.accumulate(np.where(flags, update, -1)) if len(flags) else update

@@ -63,26 +63,32 @@ class Count(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The type of the count."""
+        """The type of the accumulator's only column, the count."""
         return (_LONG,)
 
     @property
     def result(self) -> pa.DataType:
-        """The type long."""
+        """The type of the count, a long."""
         return _LONG
 
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the count after each update."""
+        """Return the count after each update, one row per update.
+
+        ``initial``: the stored count of each group, null for none. ``values``: no column to count
+        rows, or one to count its values that are not null.
+        """
         return [pa.array(running_sum(updates, _counted(updates, values), numbers(initial[0])))]
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the count after each group's last update: one row per group."""
+        """Return the count after each group's last update: one row per group, ``initial`` for a
+        group without updates. A null in ``initial`` counts as 0.
+        """
         return [pa.array(final_sum(updates, _counted(updates, values), numbers(initial[0])))]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Add the counts."""
+        """Return the sums of both sides' counts, row by row; null counts as 0."""
         return [pa.array(numbers(left[0]) + numbers(right[0]))]
 
     def results(self, state: Columns) -> pa.Array:
@@ -102,7 +108,7 @@ class _Exact(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the count and the limbs."""
+        """The types of the count and of each limb of the sum."""
         return (_LONG,) * (1 + limb_count(self.values))
 
     def accumulated(
@@ -117,7 +123,9 @@ class _Exact(Accumulating):
         return self._summed(running_sum, updates, initial, values)
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the count and the limbs after each group's last update: one row per group."""
+        """Return the count and the limbs after each group's last update: one row per group,
+        ``initial`` for a group without updates. A null in ``initial`` counts as 0.
+        """
         return self._summed(final_sum, updates, initial, values)
 
     def _summed(
@@ -127,9 +135,10 @@ class _Exact(Accumulating):
         initial: Columns,
         values: Columns,
     ) -> list[pa.Array]:
-        """Return the accumulators with the counts and limbs of ``values`` added up by ``sums``: a
-        running sum or that at the end, one row per row of its result. ``initial``: the stored
-        accumulators, one row per group.
+        """Return the accumulators with the counts and limbs of ``values`` added up by ``sums``.
+
+        Running sums give a row per update, final sums a row per group. ``initial``: the stored
+        accumulators, one row per group. ``values``: one row per update.
         """
         summands = [_counted(updates, values)]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
@@ -141,7 +150,7 @@ class _Exact(Accumulating):
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Add counts and sums."""
+        """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
         return _stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
 
     def results(self, state: Columns) -> pa.Array:
@@ -158,6 +167,7 @@ class _Exact(Accumulating):
 
     @property
     def _remedy(self) -> str:
+        """The advice in the error for a result that does not fit its type."""
         if pa.types.is_decimal(self.values):
             return "Cast the column to a decimal of more digits before the point"
         return "Cast the column to decimal(20,0) or another wider decimal"
@@ -169,7 +179,11 @@ class _Exact(Accumulating):
 
     @abstractmethod
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the results, null where the count is 0, and a mask of those that fit."""
+        """Return the result of each accumulator, null for a count of 0, and a mask of those that
+        fit the type.
+
+        ``count``: int64[n]. ``limbs``: those of the sums, int64[n] each.
+        """
 
 
 @dataclass(frozen=True)
@@ -188,9 +202,13 @@ class ExactSum(_Exact):
 
     @property
     def _title(self) -> str:
+        """The aggregate's name in errors, ``sum``."""
         return "sum"
 
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+        """Return the sums, null for a count of 0, and a mask of those that fit the type. ``limbs``:
+        those of the sums, int64[n] each.
+        """
         if pa.types.is_decimal(self.values):
             return to_decimals(limbs, self.result, count != 0)
         longs, fits = to_longs(limbs)
@@ -218,10 +236,13 @@ class ExactMean(_Exact):
 
     @property
     def _title(self) -> str:
+        """The aggregate's name in errors, ``mean``."""
         return "mean"
 
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the means, null for a count of 0, and a mask of those that fit the type."""
+        """Return the means, null for a count of 0, and a mask of those that fit the type.
+        ``limbs``: those of the sums, int64[n] each.
+        """
         divisor = np.where(count == 0, 1, count)
         if pa.types.is_decimal(self.values):
             factor = 10 ** (self.result.scale - self.values.scale)
@@ -241,7 +262,7 @@ class _Float(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the count, the finite sum and the three other counts."""
+        """The types of the count, of the finite sum's columns and of the three other counts."""
         return (_LONG, *STORED, _LONG, _LONG, _LONG)
 
     @property
@@ -250,7 +271,12 @@ class _Float(Aggregate):
         return _DOUBLE
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the results after each update."""
+        """Return the result after each update: one row per update, null while the group has no
+        value.
+
+        ``initial``: the stored accumulators, one row per group. ``values``: one column of floats or
+        doubles, one row per update.
+        """
         summands, *counts = self._summands(updates, initial, values)
         sums = sums_after_each(updates, initial[1:3], summands)
         return self._read_all(sums, counts)
@@ -272,12 +298,14 @@ class _Float(Aggregate):
         return [column.take(pa.array(index)) for column in state]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Add counts and sums."""
+        """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
         n, *others = [pa.array(numbers(left[i]) + numbers(right[i])) for i in _COUNTS]
         return [n, *added(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the results. Infinities and NaNs act as if all values were added up."""
+        """Return the result of each accumulator, null without values. Infinities and NaNs act as if
+        all values were added up.
+        """
         return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
 
     def _summands(
@@ -319,7 +347,7 @@ class _Float(Aggregate):
 
     @abstractmethod
     def _read(self, sums: Limbs, count: Ints) -> Floats:
-        """Compute the results from finite sums and counts of 1 or more."""
+        """Return the results from finite sums, float64[n]. ``count``: int64[n], at least 1."""
 
 
 @dataclass(frozen=True)
@@ -329,6 +357,7 @@ class FloatSum(_Float):
     """
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
+        """Return the double nearest to each exact sum, float64[n]."""
         return to_nearest(sums)
 
 
@@ -339,12 +368,15 @@ class FloatMean(_Float):
     """
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
+        """Return the double nearest to each exact sum divided by its count, float64[n]."""
         return to_quotients(sums, count)
 
 
 def _counted(updates: GroupUpdates, values: Columns) -> Ints:
-    """Return what each update adds to a count: of rows or, with a column, of values that are not
-    null.
+    """Return the summand of each update in a count: int64[updates], 1 for a row added, -1 for one
+    taken out.
+
+    With a column in ``values``, it is 0 for a null in that column.
     """
     if values and values[0].null_count:
         return updates.sign * valid(values[0])
@@ -352,5 +384,7 @@ def _counted(updates: GroupUpdates, values: Columns) -> Ints:
 
 
 def _stored(sums: list[Ints]) -> list[pa.Array]:
-    """Return a count and the limbs of a sum as columns of the accumulator."""
+    """Return a count and the limbs of a sum as columns of the accumulator, the limbs normalised.
+    ``sums``: the count, then the limbs, int64[n] each.
+    """
     return [pa.array(column) for column in (sums[0], *normal(sums[1:]))]

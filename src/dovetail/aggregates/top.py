@@ -46,32 +46,35 @@ class Top(Listing):
     row: pa.DataType
     """The type of the shown columns, ordered at any depth of structs."""
     single: bool
-    """The shown columns are one column, not a struct."""
+    """True if the shown columns are one column, not a struct."""
     descending: bool
+    """True for the rows with the highest values, False for the lowest."""
     retractable: bool
-    """Rows may leave."""
+    """True if rows may leave a group."""
 
     ordered = True
     commutes = True
 
     @property
     def listing(self) -> pa.DataType:
-        """The type of a listed row: its first column and its shown columns."""
+        """The type of a listed row: a struct of the ordering value and the shown columns."""
         return pa.struct([pa.field("by", self.by, nullable=False), pa.field("row", self.row)])
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the two lists."""
+        """The types of the accumulator: the list of distinct rows, then the list of their
+        counts.
+        """
         return (list_of(self.listing), list_of(pa.int64()))
 
     @property
     def reads(self) -> Reads:
-        """The beginning of the lists."""
+        """The end of the lists that a result needs: the beginning."""
         return "first"
 
     @property
     def reach(self) -> int:
-        """The number of rows that a result needs."""
+        """The number of rows at the beginning that a result needs, ``n``."""
         return self.n
 
     @property
@@ -81,7 +84,7 @@ class Top(Listing):
 
     @property
     def retracts(self) -> bool:
-        """The ability to retract rows, given if all rows are kept."""
+        """True if rows can be retracted, since all rows are kept."""
         return self.retractable
 
     def listed(self, values: Columns) -> pa.Array:
@@ -95,7 +98,11 @@ class Top(Listing):
         )
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """Return the rank of each row among all rows given."""
+        """Return the rank of each row among the rows of all arrays: int64 per array. Equal rows
+        have one rank.
+
+        ``values``: arrays of listed rows.
+        """
         cuts = np.cumsum([len(array) for array in values])[:-1]
         rows = pa.concat_arrays(list(values))
         return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
@@ -103,6 +110,9 @@ class Top(Listing):
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the first ``n`` rows after each update as a list, one row per update; it has fewer
         if the group has, and may be empty.
+
+        ``initial``: the stored lists of each group, null for none. ``values``: the ordering column,
+        then the shown columns, one row per update.
         """
         value_spans = self._spans(updates, [initial], self.listed(values))
         value_spans = value_spans.where(
@@ -118,24 +128,35 @@ class Top(Listing):
         )
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the rows after the last updates."""
+        """Return each group's rows and counts after its last update, with the origins of the
+        elements.
+
+        ``initial``: the stored lists of each group, null for none. ``values``: one row per update.
+        """
         value_spans = self._spans(updates, [initial], self.listed(values))
         return self._stored(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Merge the rows of both sides."""
+        """Return the rows of both sides with their counts added, group by group; null counts as
+        empty.
+        """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
         value_spans = self._spans(none, [left, right], pa.nulls(0, self.listing))
         return self._stored(value_spans, rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the first rows of each list."""
+        """Return the first ``n`` rows of each list, repeated by their counts; an empty list for
+        null.
+        """
         group, index, copies = self._first(state)
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
         return self._lists(size, state[0].flatten(), np.repeat(index, copies))
 
     def _spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
+        """Return the spans of updates during which each distinct row is in its group, as
+        ``multiset.spans`` does.
+        """
         return spans(updates, stored, values, self._numbers)
 
     def _stored(self, value_spans: Spans, groups: int) -> Traced:
@@ -183,12 +204,14 @@ class Top(Listing):
         return in_reach
 
     def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
-        """Return the shown columns of rows of the pool, in lists of the given sizes."""
+        """Return the shown columns of the rows ``row`` of ``pool``, in lists of the given sizes."""
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, shown)
 
     def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
-        """Return a number per group and distinct row, from 0, in their order: int64[n]."""
+        """Return a number per group and distinct row, from 0, in the order of the result: int64[n].
+        ``group``: int64[n].
+        """
         by, shown = rows.flatten()
         (key,) = ordering.keyed([by]).keys
         return _ranks([group, ~key if self.descending else key, *_keys(shown)])

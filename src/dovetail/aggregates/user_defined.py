@@ -47,9 +47,11 @@ class Functions:
     """The user's functions and types."""
 
     init: Callable[[int], State]
+    """Returns accumulators of no rows, as many as its argument says."""
     add: Callable[..., State]
     merge: Callable[[State, State], State]
     retract: Callable[[State, State], State] | None
+    """None if rows cannot be retracted."""
     finish: Callable[[State], pa.Array] | None
     """None if the accumulator's only column is the result."""
     columns: tuple[tuple[str, pa.DataType], ...]
@@ -71,21 +73,25 @@ class UserDefined(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the flag and the user's columns."""
+        """The types of the flag that the group has begun, then of the user's columns."""
         return (pa.bool_(), *(type_ for _, type_ in self.functions.columns))
 
     @property
     def result(self) -> pa.DataType:
-        """The type that the user names."""
+        """The type of the result, as the user declared it."""
         return self.functions.returns
 
     @property
     def retracts(self) -> bool:
-        """The ability to retract rows, given by the function ``retract``."""
+        """True if rows can be retracted, since the user gave a function ``retract``."""
         return self.functions.retract is not None
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the results of the accumulators after each update."""
+        """Return the result after each update: one row per update, in their order.
+
+        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: the
+        user's columns, one row per update. Raises ``AggregateError`` if a function fails.
+        """
         return self._finished(self._at(updates, initial, values, np.arange(len(updates))))
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
@@ -120,7 +126,9 @@ class UserDefined(Aggregate):
         return [pa.array(in_left | in_right), *columns]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return ``finish`` of each accumulator, of ``init`` for a group that has not begun."""
+        """Return the result of each accumulator. A group that has not begun has the result of no
+        rows.
+        """
         begun = _begun(state)
         columns = list(state[1:])
         if not begun.all():
@@ -187,14 +195,16 @@ class UserDefined(Aggregate):
         return state
 
     def _lifted(self, values: Columns, rows: int) -> list[pa.Array]:
-        """Return an accumulator per row."""
+        """Return an accumulator for each of ``rows`` rows alone. ``values``: the user's columns,
+        one row each.
+        """
         if rows == 0:
             return self._none()
         state = self._called("add", self._named(self._initial(rows)), *values)
         return self._checked("add", state, rows)
 
     def _initial(self, rows: int) -> list[pa.Array]:
-        """Return ``rows`` accumulators of no rows."""
+        """Return ``rows`` accumulators of no rows, as the user's ``init`` makes them."""
         return self._checked("init", self._called("init", rows), rows)
 
     def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
@@ -219,7 +229,11 @@ class UserDefined(Aggregate):
         return _array("finish", "its result", finished, self.result, len(state[0]))
 
     def _called(self, function: str, *arguments: Any) -> Any:
-        """Call a function of the user. Raises ``AggregateError`` if the function raises."""
+        """Return what a function of the user returns. Raises ``AggregateError`` if it raises.
+
+        ``function``: its name, such as ``add``. ``arguments``: as the module's docstring lists
+        them.
+        """
         try:
             return getattr(self.functions, function)(*arguments)
         except Exception as error:
@@ -229,12 +243,12 @@ class UserDefined(Aggregate):
             ) from error
 
     def _named(self, columns: Columns) -> State:
-        """Return columns as the user's mapping."""
+        """Return the columns of accumulators by the names that the user gave them."""
         names = (name for name, _ in self.functions.columns)
         return dict(zip(names, columns, strict=True))
 
     def _none(self) -> list[pa.Array]:
-        """Return accumulators of length 0."""
+        """Return the columns of no accumulators: arrays of length 0."""
         return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
 
     def _checked(self, function: str, state: Any, rows: int) -> list[pa.Array]:
@@ -287,7 +301,9 @@ def _nullable(type_: pa.DataType) -> pa.DataType:
 
 
 def _begun(state: Columns) -> Mask:
-    """Find the groups that have begun: bool[groups]."""
+    """Return for each group whether it has begun: bool[groups]. ``state``: accumulators, the flag
+    first, where null means that it has not.
+    """
     return numbers(state[0].cast(pa.int8())) > 0
 
 

@@ -34,7 +34,7 @@ class BucketReport:
     matched: list[int] = field(default_factory=list)
     """The number of records that found rows on all other sides, by ``Fragment.pairs``."""
     unmatched: list[int] = field(default_factory=list)
-    """The number of records that did not, by ``Fragment.pairs``."""
+    """The number of records that did not find such rows, by ``Fragment.pairs``."""
     waiting: list[int] = field(default_factory=list)
     """The number of stored rows that wait for a time, by ``Fragment.waits``."""
     stored_rows: int = 0
@@ -44,6 +44,7 @@ class BucketReport:
     changes: int = 0
     """The number of emitted changes, deletes among them."""
     deletes: int = 0
+    """The number of deletes among ``changes``."""
     read_us: int = 0
     """The time in which tasks waited for the rows that they packed for this bucket and others."""
     pack_us: int = 0
@@ -65,27 +66,35 @@ class BucketReport:
 
     @classmethod
     def of(cls, stream_us: Sequence[int | None]) -> BucketReport:
-        """Return the report of a bucket without rows so far. ``stream_us``: as the field."""
+        """Return the report of a bucket without rows so far. ``stream_us``: the stream time of each
+        input in microseconds, None before its first row.
+        """
         none = [0] * len(stream_us)
         return cls(none, [*stream_us], [*none])
 
     def add_rows(self, tables: Sequence[pa.Table]) -> None:
-        """Add rows that came: one table per input."""
+        """Add the numbers of rows and tombstones that arrived. ``tables``: one table per input, in
+        order; a table may be empty.
+        """
         for source, table in enumerate(tables):
             if count := len(table):
                 self.rows[source] += count
                 self.tombstones[source] += _deletes(table)
 
     def add_pairs(self, counts: Counts, names: Sequence[str]) -> None:
-        """Set the numbers of records with and without a match. ``names``: ``Fragment.pairs``."""
+        """Append the numbers of records with and without a match for each input in ``names``; 0 for
+        an input without counts.
+        """
         for name in names:
             matched, unmatched = counts.pairs.get(name, (0, 0))
             self.matched.append(matched)
             self.unmatched.append(unmatched)
 
     def add_state(self, stores: Mapping[str, Runs]) -> None:
-        """Add the rows and bytes of all ``stores`` to ``stored_rows`` and ``stored_bytes``, from
-        the entries of their segments. Rows that newer ones hide count, too.
+        """Add the rows and bytes of the segments of all ``stores`` to ``stored_rows`` and
+        ``stored_bytes``.
+
+        Rows that newer rows hide count, too. The segments themselves are not read.
         """
         for runs in stores.values():
             for run in runs.runs:
@@ -94,15 +103,22 @@ class BucketReport:
                     self.stored_bytes += segment.size_bytes
 
     def add_times(self, began_us: int, receive_us: int, packed: Sequence[PackTime]) -> None:
-        """Set the times before the work. ``packed``: those of the packed rows that came."""
+        """Set the times before the work.
+
+        ``began_us``: the wall-clock time of the begin. ``receive_us``: the microseconds that taking
+        in rows took. ``packed``: the times of the packed rows that arrived, which are added up; may
+        be empty.
+        """
         self.began_us, self.receive_us = began_us, receive_us
         self.read_us = sum(time.read_us for time in packed)
         self.pack_us = sum(time.pack_us for time in packed)
         self.packed_us = max((time.packed_us for time in packed), default=0)
 
     def watching(self, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yield the changes, and count them. Add the time until each table is there, without the
-        time in which the caller works on it.
+        """Yield the tables of ``changes`` unchanged, and count their rows and deletes.
+
+        Add to ``work_us`` the time until each table is there, without the time in which the caller
+        works on it.
         """
         tables = iter(changes)
         while True:
@@ -116,19 +132,22 @@ class BucketReport:
             yield table
 
     def as_text(self) -> str:
-        """Return the report as ``read`` reads it: a JSON list of the version and all fields. It is
-        short, since Spark keeps one of each bucket for the last 100 micro-batches.
+        """Return the report as a JSON list: the version, then all fields. ``read`` reads it back.
+
+        It is short, since Spark keeps one of each bucket for the last 100 micro-batches.
         """
         return json.dumps([_VERSION, *vars(self).values()], separators=(",", ":"))
 
     @classmethod
     def read(cls, text: str) -> BucketReport:
-        """Return the report that ``as_text`` wrote."""
+        """Return the report that ``as_text`` wrote. A text of another version fails an
+        assertion.
+        """
         version, *values = json.loads(text)
         assert version == _VERSION, version
         return cls(*values)
 
 
 def _deletes(table: pa.Table) -> int:
-    """Return the number of deletes among rows, from the bits of the column alone."""
+    """Return the number of rows whose ``_deleted`` is true."""
     return sum([chunk.true_count for chunk in table.column(DELETED).chunks])

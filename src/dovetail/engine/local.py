@@ -87,32 +87,35 @@ Packed: TypeAlias = "Iterable[Parcel]"
 
 
 class Made(NamedTuple):
-    """The output of a stage."""
+    """The output of a stage, and the parcels that passed it."""
 
     changes: Iterator[pa.Table]
     """Its changes (``Local.changelog``)."""
     passing: list[Parcel]
-    """The parcels that passed it on their way to others."""
+    """The parcels for other stages and results that passed the stage unchanged."""
 
 
 class Expressions(Conditions, Protocol):
     """An evaluator of a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """Return the parts of the foreign key of an input's rows, then the failing rows as JSON.
+        """Return the columns of the foreign key of an input's rows, then a column of failures.
 
-        The last array is null for rows on which the key does not fail.
+        The last column has a row as JSON if the key's expression fails on it, else null. All have
+        one element per row.
         """
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return ``Local.changelog`` for a stage whose selections compute."""
+        """Return the changes of a stage whose selections have expressions, under the columns of its
+        node. ``changes``: columns of ``Fragment.output_schema``.
+        """
 
     def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
-        """Apply a view to rows. Return its rows, their origins and the dead letters.
+        """Apply a view with expressions to rows. Return its rows, the index of each one's input
+        row, and the dead letters.
 
-        The rows are the view's columns with ``_deleted``. An origin is the number of the row that a
-        result row comes from. Dead letters (``DEAD_LETTERS``) are the rows that the view leaves
-        out.
+        The rows are the view's columns with ``_deleted``. An input row may give none or several
+        rows. Dead letters (``DEAD_LETTERS``) are the rows on which the view fails.
         """
 
 
@@ -132,7 +135,7 @@ class Buckets:
         each bucket its heartbeat, if it sends one.
 
         ``pieces``: the stage's input. ``now_us``: the wall-clock time of the micro-batch. ``idle``:
-        what the stage does in a pause, None for nothing. A bucket without pieces does nothing,
+        the rules of heartbeats in a pause, None for none. A bucket without pieces does nothing,
         unless ``idle`` or ``align=`` let it run on its own.
         """
         for bucket, blobs in enumerate(self.blobs):
@@ -148,7 +151,9 @@ class Buckets:
                     yield bucket, done.time
 
     def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
-        """Go back to former counts and blobs."""
+        """Set the counts and the state of all buckets to former ones. ``blobs``: one mapping per
+        bucket, from a blob's name to its bytes.
+        """
         self.blobs, self.counts = [MemoryBlobs(bucket_blobs) for bucket_blobs in blobs], counts
         self._cache = SegmentCache()
 
@@ -184,18 +189,20 @@ class Local:
         self._readings = [reading for step in walk(plan.ends) for reading in step.readings]
 
     def go_on(self, idle: Idle) -> None:
-        """Let stream time go on when nothing comes, by these rules."""
+        """Let stream time go on when no rows arrive, by the rules ``idle``. It holds for all later
+        micro-batches.
+        """
         self.plan, self.idle = replace(self.plan, idles=True), idle
         self._readings = [reading for step in walk(self.plan.ends) for reading in step.readings]
 
     @property
     def buckets(self) -> list[Buckets]:
-        """The buckets of all stages with state, in the order in which the stages run."""
+        """The buckets of each stage with state, in the order in which the stages run."""
         return list(self.by_stage.values())
 
     @property
     def counted(self) -> Counts:
-        """The counts of all stages, except for dropped rows."""
+        """The counts of all stages since the start by metric, without the rows in ``dropped``."""
         counts = self.failed.copy()
         for buckets in self.buckets:
             counts.update(buckets.counts)
@@ -219,16 +226,20 @@ class Local:
             accepted += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
 
     def count(self, counts: Counts) -> None:
-        """Add the counts of packing. Dropped rows have one number for all metrics."""
+        """Add the counts of rows that packing left out to ``failed``.
+
+        Metrics that end in ``.dropped`` are removed from ``counts`` and added to the number
+        ``dropped``.
+        """
         for name in [name for name in counts.number if name.endswith(".dropped")]:
             self.dropped += counts.number.pop(name)
         self.failed.update(counts)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Undo everything if the block raises.
+        """Undo everything done in the block if it raises, and raise the error again.
 
-        Then state and counts are as before, and nothing is accepted.
+        Then state and counts are as before, and no rows are accepted.
         """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(state.blobs) for state in b.blobs]) for b in buckets]
@@ -242,10 +253,11 @@ class Local:
             raise
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return a stage's changes (``Fragment.output_schema``) under the columns of its node.
+        """Return a stage's changes under the columns of its node, one row per change, in order.
 
-        ``_event_time``, ``_deleted``, ``_position`` and the columns that feed other stages follow.
-        Selections that compute are evaluated.
+        ``changes``: columns of ``Fragment.output_schema``. ``_event_time``, ``_deleted``,
+        ``_position`` and the columns that feed other stages follow. Selections with expressions are
+        evaluated.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -259,10 +271,10 @@ class Local:
         return rows
 
     def _viewed(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
-        """Return rows after a view, with their columns that are not of the viewed node. Rows may be
-        dropped, repeated or become tombstones.
+        """Return rows after a view, with their columns that are not of the viewed node.
 
-        ``reports``: count the rows on which the view fails, and keep them as dead letters.
+        Rows may be dropped, repeated or become tombstones. ``reports``: True to count the rows on
+        which the view fails, and to keep them as dead letters.
         """
         if isinstance(view, Lookup):
             return self._looked_up(rows, view, reports=reports)
@@ -281,16 +293,20 @@ class Local:
         return plain(rows, view)
 
     def _report(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
-        """Count rows under a metric, with the first of ``texts`` as the example, and keep their
-        dead letters if these are a result.
+        """Count rows under the metric ``name``, with the first of ``texts`` as the example; none if
+        it is empty.
+
+        Keep their dead letters if dead letters are a result of the plan.
         """
         if len(texts):
             self.failed.add(name, len(texts), texts[0].as_py())
         self.letters += [letters] if len(letters) and self.plan.dead_letters else []
 
     def _looked_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
-        """Return each record beside each row that the store has for it. Columns that are not of the
-        viewed node stay. ``reports``: count the records that are left out.
+        """Return each record beside each row that the store has for it.
+
+        Columns that are not of the viewed node stay. ``reports``: True to count the records that
+        are left out.
         """
         law = store_lookup(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
@@ -309,7 +325,9 @@ class Local:
         return pa.concat_tables([empty, *answered])
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
-        """Run a micro-batch and return all of its ``results`` that are not empty."""
+        """Run a micro-batch on the accepted rows. Return its results that have rows; the arguments
+        are those of ``results``.
+        """
         return [result for result in self.results(batch, now_us, beat_us) if len(result.rows)]
 
     def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[ResultRows]:
@@ -317,7 +335,8 @@ class Local:
         dead letters come last.
 
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
-        inputs count as read, if any. Results may be empty.
+        inputs count as read, None for none. A result may come in several tables, some of them
+        empty.
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -431,14 +450,14 @@ class _MicroBatch(Flow[Made, Packed]):
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
     def read(self, step: RouteStep) -> Packed:
-        """Yield the accepted pieces of a source."""
+        """Yield the accepted pieces of a source for all inputs that read it."""
         for reading in step.readings:
             for bucket, piece in self._given[reading.port]:
                 yield Parcel(reading.reader, bucket, piece)
 
     def packed(self, step: RouteStep, rows: Made) -> Packed:
-        """Yield what passed the stage, then its changes: packed for all stages that read them, as
-        tables for relays and for a result. Rows that no reader can use are counted.
+        """Yield the parcels that passed the stage, then its changes: packed for all stages that
+        read them, as tables for relays and for a result. Rows that no reader can use are counted.
         """
         tables = [*rows.changes]
         yield from rows.passing
@@ -452,7 +471,8 @@ class _MicroBatch(Flow[Made, Packed]):
 
     def partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
         """Run a stage on its packed ``inputs``. Yield the changes of all buckets on demand: each
-        table becomes a piece for every bucket of the only reader. What passes the stage comes last.
+        table becomes a piece for every bucket of the only reader. Parcels that pass the stage come
+        last.
         """
         stage, reading = step.stage, step.moves
         assert reading is not None
@@ -478,8 +498,8 @@ class _MicroBatch(Flow[Made, Packed]):
         yield from output.passing
 
     def changes(self, step: RouteStep, inputs: list[Packed]) -> Made:
-        """Return the changes, bucket by bucket, computed on demand. A stage without state merges
-        the tables that its input brings.
+        """Return a stage's changes on its packed ``inputs``, bucket by bucket, computed on demand.
+        A stage without state merges the tables that its input brings.
         """
         stage, last = step.stage, step.stage.fragment.last
         contents, passing = self._own(step, inputs)
@@ -493,7 +513,7 @@ class _MicroBatch(Flow[Made, Packed]):
         return Made(changelogs, passing)
 
     def relayed(self, step: RouteStep, inputs: list[Packed]) -> Made:
-        """Return the tables that come for a relay, unchanged."""
+        """Return the tables that arrive for a relay, unchanged, and the parcels that pass it."""
         contents, passing = self._own(step, inputs)
         return Made((table for _, table in contents), passing)
 
@@ -537,7 +557,7 @@ class _MicroBatch(Flow[Made, Packed]):
 
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
-    """Raise ``PlanError`` for a delta join, or for Spark expressions if nothing ``evaluates`` them.
+    """Raise ``PlanError`` for a delta join, or for Spark expressions if ``evaluates`` is False.
     ``views``: those between the stage and its results.
     """
     if isinstance(stage.fragment.last.law, DeltaJoinLaw):

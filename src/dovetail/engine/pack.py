@@ -85,7 +85,7 @@ class Packing(ABC):
 
     @abstractmethod
     def of(self, partition: int) -> Pack:
-        """Begin an input partition."""
+        """Begin an input partition with the number ``partition``, and return its packing."""
 
 
 class Pack(ABC):
@@ -93,11 +93,13 @@ class Pack(ABC):
 
     @abstractmethod
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take some rows; yield what is full."""
+        """Add some rows of the partition; yield rows of ``PACKED`` if enough have come together,
+        else nothing.
+        """
 
     @abstractmethod
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left. No more rows come."""
+        """Yield the rows of ``PACKED`` for all rows not yet yielded. No more rows are added."""
 
 
 def pack(
@@ -137,7 +139,9 @@ class Packer(Packing):
     """
 
     reader: int
+    """The number of the stage that gets the rows."""
     number: int
+    """The number of the stage's input."""
     source: SourceSpec
     labels: Sequence[int]
     """The number under which each bucket is shuffled, by bucket."""
@@ -147,7 +151,7 @@ class Packer(Packing):
     out: int | None = None
 
     def of(self, partition: int) -> Pack:
-        """Begin an input partition."""
+        """Begin an input partition with the number ``partition``, and return its packing."""
         return _Buckets(self, partition)
 
     def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
@@ -174,7 +178,9 @@ class Packer(Packing):
         return batch if self.source.meaning.keeps_time else batch.filter(usable)
 
     def _count(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
-        """Count rows under a metric, with the first as example."""
+        """Add the number of ``rows``, at least one, to the metric of this source and ``kind``, with
+        the first row as the example.
+        """
         first = pa.Table.from_batches([rows.slice(0, 1)])
         counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
 
@@ -201,7 +207,7 @@ class Packer(Packing):
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch under the names of ``travel_schema``, without ``_deleted`` if that
-        column is missing. It travels under others (``spark.execution.wire``).
+        column is missing. Before, its columns have the plain names in which they travel.
         """
         names = self.source.travel_schema.names
         if batch.num_columns < len(names):
@@ -234,7 +240,7 @@ class Packer(Packing):
 
     @property
     def _key_names(self) -> list[str]:
-        """The names of the key columns."""
+        """The names of the source's key columns, in order."""
         return [field.name for field in self.source.shape.key_fields]
 
     def packed(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
@@ -283,7 +289,7 @@ class _Buckets(Pack):
         self._begin()
 
     def _begin(self) -> None:
-        """Hold no rows and no counts."""
+        """Forget all rows and counts that are held, to begin anew."""
         self._held: list[pa.RecordBatch] = []
         self._bytes, self._counts = 0, Counts()
 
@@ -328,11 +334,13 @@ class Carrier(Packing):
     out: int | None = None
 
     def of(self, partition: int) -> Pack:
-        """Begin an input partition."""
+        """Begin an input partition with the number ``partition``, and return its packing."""
         return _Whole(self, partition)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the part of some incoming rows that is carried."""
+        """Return the rows of ``batch`` that go to the result, in the columns of ``schema``. Here it
+        is all rows.
+        """
         return batch.rename_columns(self.schema.names).cast(self.schema)
 
 
@@ -344,7 +352,9 @@ class Strays(Carrier):
     """
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the letters among some incoming rows."""
+        """Return the dead letters in the first column of ``batch``, a struct that is null in
+        rows.
+        """
         letters = batch.column(0).drop_null()
         return super().rows(pa.RecordBatch.from_struct_array(letters))
 
@@ -393,7 +403,7 @@ class _Whole(Pack):
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left."""
+        """Yield one row of ``PACKED`` for all rows not yet yielded, nothing if there are none."""
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)
             yield whole(pa.Table.from_batches(self._held), self._label, tag)
@@ -423,7 +433,7 @@ class Tag:
     @property
     def facts(self) -> bytes:
         """The bytes that each packed row brings to all buckets, as ``unpack_piece`` reads them:
-        times, runs of logs and stairs. They have the present time.
+        times, runs of logs and stairs. They include the present time.
         """
         tables = [None if table is None else to_ipc(table) for table in (self.runs, self.stairs)]
         sizes = (-1 if table is None else len(table) for table in tables)
@@ -466,18 +476,24 @@ def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
 
 
 def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
-    """Return the rows of ``PACKED`` by which these buckets hear that all sources have ended."""
+    """Return the rows of ``PACKED`` by which buckets hear that all sources have ended.
+
+    ``reader``: the number of the stage. ``sources``: the number of its inputs. ``labels``: the
+    number under which each bucket is shuffled.
+    """
     batches = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
     return pa.Table.from_batches(batches, PACKED).combine_chunks().to_batches()[0]
 
 
 def beat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
-    """Return the row of ``PACKED`` that brings a heartbeat to the bucket with this label."""
+    """Return the row of ``PACKED`` that brings the heartbeat ``piece`` to one bucket of stage
+    ``reader``. ``label``: the number under which the bucket is shuffled.
+    """
     return whole(None, label, _beating(reader, piece))
 
 
 def _beating(reader: int, beat: Piece) -> Tag:
-    """Return the tag of a heartbeat."""
+    """Return the tag of the heartbeat ``beat`` for stage ``reader``."""
     address = (beat.source, beat.partition, beat.number)
     return Tag(reader, *address, beat.high_time_us, heard_us=beat.heard_us)
 
@@ -538,8 +554,9 @@ class PackedRow(NamedTuple):
 
     @classmethod
     def all_of(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
-        """Yield the rows of a frame or batch with the columns of ``PACKED``. It is read column by
-        column, since pandas takes long to make rows of a frame.
+        """Yield the rows of a frame or batch that has the columns of ``PACKED``, in order.
+
+        It is read column by column, since pandas takes long to make rows of a frame.
         """
         columns = (rows[name] for name in cls._fields)
         values = (c.to_pylist() if isinstance(c, pa.Array) else c for c in columns)
@@ -547,7 +564,7 @@ class PackedRow(NamedTuple):
 
 
 def unpack_piece(row: PackedRow) -> Piece:
-    """Return a row of ``PACKED`` as the piece that the stage reads. A heartbeat has no rows, so its
+    """Return a row of ``PACKED`` as the piece that a stage reads. A heartbeat has no rows, so its
     piece has None for them.
     """
     high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts, SIZE_BYTES)

@@ -20,26 +20,30 @@ class Conditions(Protocol):
     """An evaluator of Spark's expressions."""
 
     def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
-        """Return each row that does not meet an expectation as JSON, null for the others."""
+        """Return one text per row: the row as JSON if it does not meet the expectation ``view``,
+        else null.
+        """
 
 
 class Checked(NamedTuple):
-    """The rows of an expectation."""
+    """The rows that an expectation lets through, and those that do not meet it."""
 
     rows: pa.Table
+    """The rows after the expectation, in order."""
     texts: pa.Array
-    """A text for each row that does not meet the condition. The first has that row."""
+    """A text for each row that does not meet the expectation; empty if all do."""
     letters: pa.Table
     """The dead letters (``DEAD_LETTERS``)."""
 
 
 def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> Checked:
-    """Return the rows of the expectation ``view`` from those of its node. Also return those that do
-    not meet it, as texts and as dead letters.
+    """Return the rows after the expectation ``view``. Also return those that do not meet it, as
+    texts and as dead letters.
 
-    ``rows`` have ``_deleted``, null for a row that a condition has left out, and ``_event_time``.
-    ``conditions``: needed if the expectation is ``computed``. Raises ``DataError`` for a row that
-    is to fail the query.
+    ``rows``: columns of the viewed node, ``_event_time`` and ``_deleted``, null for a row that a
+    condition has left out. ``conditions``: needed if the expectation is ``computed``. Rows that do
+    not meet it stay unless the expectation drops them. Raises ``DataError`` for such a row if it is
+    to fail the query.
     """
     unmet = _unmet(rows, view, conditions)
     texts, letters = unmet.drop_null(), DEAD_LETTERS.empty_table()
@@ -54,9 +58,10 @@ def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) ->
 
 
 def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> pa.Array:
-    """Return one text per row, null for a row that meets the expectation. The text is the row as
-    JSON if ``conditions`` compute the expectation. Else it is the first such row, in all of them.
-    Deleted rows meet every expectation.
+    """Return one text per row, null for a row that meets the expectation. Deleted rows meet it.
+
+    If ``conditions`` compute the expectation, the text is the row as JSON. Else all texts are the
+    same: the first row that does not meet it.
     """
     if view.computed:
         assert conditions is not None
@@ -71,8 +76,10 @@ def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> 
 
 
 def plain(rows: pa.Table, view: View) -> pa.Table:
-    """Return rows after a view without expressions, with their columns that are not of the viewed
-    node. Rows may be dropped, repeated or become tombstones.
+    """Return rows after a view without expressions: its columns, then those not of the viewed node.
+
+    Rows may be dropped or repeated. In a table, a row that does not meet the condition becomes a
+    tombstone.
     """
     if view.condition is not None:
         gone = rows.column(DELETED)
@@ -94,7 +101,9 @@ def plain(rows: pa.Table, view: View) -> pa.Table:
 
 
 def beside(rows: pa.Table, more: pa.Table) -> pa.Table:
-    """Return a table with the columns of ``more`` after its own."""
+    """Return a table with the columns of ``rows``, then those of ``more``. Both have the same
+    number of rows.
+    """
     for name in more.schema.names:
         rows = rows.append_column(name, more.column(name))
     return rows

@@ -43,8 +43,9 @@ END_OF_TIME = 2**62
 
 @dataclass(frozen=True)
 class Batch:
-    """The n rows of one source, in the order they were read. ``clock_us``, ``order`` and ``tie``
-    are those of ``timeline.Rows``.
+    """The n rows of one source in a micro-batch, in the order they were read.
+
+    ``clock_us``, ``order`` and ``tie`` are int64[n], as in ``timeline.Rows``.
     """
 
     rows: pa.Table
@@ -60,7 +61,9 @@ class Batch:
 
     @classmethod
     def in_sequence(cls, rows: pa.Table, stream_us: Ints) -> Batch:
-        """Return a batch of rows that their sequence puts in order."""
+        """Return a batch of rows that their position in a shared log puts in order. ``stream_us``:
+        int64[n], the stream time when each row has arrived; it serves as clock, too.
+        """
         return cls(rows, stream_us, stream_us)
 
     def of(self, which: Ints, rows: pa.Table) -> Batch:
@@ -93,17 +96,19 @@ class BucketBatch:
 
     @property
     def initial_us(self) -> Sequence[int]:
-        """The stream time of each source before the batch, ``NO_TIME`` before the first record."""
+        """The stream time of each source before the batch in microseconds, ``NO_TIME`` before the
+        first record.
+        """
         return [NO_TIME if t is None else t for t in self.manifest.stream_time_us]
 
     @property
     def any_rows(self) -> bool:
-        """The presence of rows in the batch."""
+        """True if a source has a row in the batch."""
         return any(batch.rows.num_rows for batch in self.batches)
 
     def rows(self, source: int, *, keyed: bool = True) -> SourceRows:
-        """Return a source's rows as the laws read them. Without ``keyed``, they have no key
-        columns.
+        """Return the rows of the source with index ``source`` as the laws read them. Without
+        ``keyed``, they have no key columns.
         """
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
@@ -119,12 +124,15 @@ class BucketBatch:
         )
 
     def sequence(self, source: int) -> Ints:
-        """Return the positions of a source's rows in the log that all inputs share."""
+        """Return the positions of a source's rows in the log that all inputs share: int64[rows]."""
         sequence: Ints = self.batches[source].rows.column(SEQUENCE).to_numpy()
         return sequence
 
     def position(self, source: int) -> Ints:
-        """Return the numbers that order a source's rows among those of all sources."""
+        """Return the numbers that order a source's rows among those of all sources: int64[rows].
+
+        They are positions in the shared log, or clocks in microseconds if there is none.
+        """
         batch = self.batches[source]
         by_log = self.sources[source].arrival.by_shared_log
         return self.sequence(source) if by_log else batch.clock_us
@@ -133,8 +141,8 @@ class BucketBatch:
         """Return the stream time of ``source`` when each row of the ``asking`` source arrives, that
         row included: int64[rows of ``asking``].
 
-        The time is ``NO_TIME`` before the source's first record. It does not depend on which rows
-        are in this bucket.
+        Both are indices of sources. The time is ``NO_TIME`` before the first record of ``source``.
+        It does not depend on which rows are in this bucket.
         """
         batch = self.batches[source]
         if source == asking:
@@ -181,12 +189,12 @@ class Job(BucketBatch):
     """Stream time at each record of the batch, by its number, if the operator is one of several."""
 
     def runs(self, store: str) -> Runs:
-        """Return the runs of a store, none before its first batch."""
+        """Return the sorted runs of the store named ``store``; no runs before its first batch."""
         return self.stores.get(store, Runs())
 
     def clocks_of(self, source: int, events: Timeline) -> Ints:
-        """Return the stream time of ``source`` when each event arrives, that event included:
-        int64[events]. It is ``NO_TIME`` before the source's first record.
+        """Return the stream time of the source with index ``source`` when each event arrives, that
+        event included: int64[events]. It is ``NO_TIME`` before the source's first record.
         """
         clock_us = np.empty(len(events.row), np.int64)
         for asking in range(len(self.batches)):
@@ -232,15 +240,18 @@ class Job(BucketBatch):
         return Cause(columns)
 
     def horizon_us(self, source: int) -> int:
-        """Return the time before which rows of a windowed source are no longer needed, ``NO_TIME``
-        for other sources.
+        """Return the time before which rows of a windowed source are no longer needed, in
+        microseconds.
+
+        It is ``NO_TIME`` for a source without windows, and before its first record.
         """
         retention_us = self.sources[source].meaning.retention_us
         return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
 
     def expiry(self, source: int) -> str:
-        """Return the column by which a source's rows expire. For a windowed source it is the
-        window, because the row's own time may be older.
+        """Return the name of the column by whose time a source's rows expire.
+
+        For a windowed source it is the window, because the row's event time may be older.
         """
         spec = self.sources[source]
         return EVENT_TIME if spec.meaning.retention_us is None else spec.shape.window
@@ -285,17 +296,17 @@ class Cause:
 
     @property
     def arrays(self) -> dict[str, pa.Array]:
-        """The columns as Arrow arrays."""
+        """The columns as Arrow arrays of int64, by name."""
         return {name: pa.array(column) for name, column in self.columns.items()}
 
     def tied(self, tie: Ints) -> Cause:
-        """Return the causes with ``_tie``, if it is a column, replaced by ``tie``: the order of
-        results of one record.
+        """Return the causes with the column ``_tie`` replaced by ``tie``, int64[n]: the order of
+        results of one record. Causes without that column stay the same.
         """
         return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
 
     def of(self, which: Ints) -> Cause:
-        """Keep the causes of the selected results."""
+        """Return the causes of the results with the indices ``which``, in that order."""
         return Cause({name: column[which] for name, column in self.columns.items()})
 
     def due(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
@@ -339,12 +350,12 @@ class Done:
 
 
 def minus_each(time_us: Ints, span_us: int) -> Ints:
-    """Subtract a span from each time; ``NO_TIME`` stays."""
+    """Subtract a span from each time, both in microseconds; ``NO_TIME`` stays."""
     return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 
 def minus(time_us: int, span_us: int) -> int:
-    """Subtract a span from a time; ``NO_TIME`` stays."""
+    """Subtract a span from a time, both in microseconds; ``NO_TIME`` stays."""
     return time_us if time_us == NO_TIME else time_us - span_us
 
 
@@ -396,14 +407,14 @@ def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
 
 
 def _is_range(refs: Ints) -> bool:
-    """Say whether the numbers are 0, 1, 2 and so on."""
+    """Return True if the numbers are 0, 1, 2 and so on. No numbers are such a range."""
     return len(refs) == 0 or (
         refs[0] == 0 and refs[-1] == len(refs) - 1 and bool(np.all(refs[1:] - refs[:-1] == 1))
     )
 
 
 def whole(column: Column) -> pa.Array:
-    """Return a column as one array."""
+    """Return a column of any number of chunks as one array."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

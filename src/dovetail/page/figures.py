@@ -20,18 +20,23 @@ class Figures(Protocol):
     """The figures of a query's micro-batches, shared by all who look at the page."""
 
     def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and as JSON those after ``number``, a number
-        that a former call has returned; 0 for all.
+        """Return the number of the latest micro-batch, and the figures of later ones than
+        ``number`` as JSON texts.
+
+        ``number``: exclusive; a number that a former call has returned, 0 for all. The texts are in
+        order, empty without new micro-batches.
         """
 
     def state(self) -> str:
-        """Return in JSON the query's state in words, whether it runs (null if that is not known),
-        and the first line of its failure.
+        """Return JSON with ``words`` (the query's state), ``active`` and ``failure``.
+
+        ``active`` is null if it is not known whether the query runs. ``failure`` is the first line
+        of its error, null without one.
         """
 
 
 class LiveFigures:
-    """The figures of a query's micro-batches, shared by all who look at the page."""
+    """The figures of a running query's micro-batches, shared by all who look at the page."""
 
     def __init__(self, query: TopologyQuery) -> None:
         self._query, self._lock, self._follower = query, Lock(), ProgressFollower(query)
@@ -39,8 +44,10 @@ class LiveFigures:
         self._count = 0
 
     def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and as JSON those after ``number``, a number
-        that a former call has returned; 0 for all.
+        """Return the number of the latest micro-batch, and the figures of later ones than
+        ``number`` as JSON texts.
+
+        ``number``: exclusive; 0 for all. The texts are in order, at most 500, the latest ones.
         """
         with self._lock:
             for progress in self._follower.new():
@@ -49,7 +56,9 @@ class LiveFigures:
             return self._count, [text for at, text in self._batches if at > number]
 
     def state(self) -> str:
-        """Return in JSON the query's state, and the first line of its failure."""
+        """Return JSON with ``words`` (running, ended or failed), ``active`` and ``failure``, the
+        first line of its error or null.
+        """
         failure, active = self._query.exception(), bool(self._query.isActive)
         first = None if failure is None else str(failure).strip().splitlines()[0]
         words = "running" if active else "ended" if failure is None else "failed"
@@ -57,22 +66,30 @@ class LiveFigures:
 
 
 class RecordedFigures:
-    """The figures in a file of ``dt.metrics.record``, if there is one, beside the commits of a
-    checkpoint. The query may run elsewhere, or have ended.
+    """The figures in a file of ``dt.metrics.record`` beside the commits of a checkpoint.
+
+    The query may run elsewhere, or have ended. ``path``: the file, None for none. ``last_batch``:
+    returns the number of the last committed micro-batch, None for none.
     """
 
     def __init__(self, path: str | None, last_batch: Callable[[], int | None]) -> None:
         self._path, self._last_batch = path, last_batch
 
     def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and as JSON those after ``number``."""
+        """Return the number of the latest micro-batch, and the figures of later ones than
+        ``number`` as JSON texts.
+
+        Without new micro-batches, or without a file, return ``number`` and an empty list.
+        """
         if self._path is None:
             return number, []
         batches = recorded_after(self._path, number, _BATCHES_MAX)
         return batches[-1][0] if batches else number, [text for _, text in batches]
 
     def state(self) -> str:
-        """Return in JSON what the checkpoint says of the query."""
+        """Return JSON with ``words``: the last micro-batch that the checkpoint has committed, or
+        none. ``active`` and ``failure`` are null, since they are not known.
+        """
         batch = self._last_batch()
         words = "no micro-batch is committed" if batch is None else f"after micro-batch {batch}"
         return json.dumps({"words": words, "active": None, "failure": None})

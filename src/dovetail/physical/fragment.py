@@ -74,34 +74,35 @@ class Operator:
 
     @property
     def keys(self) -> int:
-        """The number of key columns."""
+        """The number of key columns, the same for all sources."""
         return self.sources[0].shape.keys
 
     @property
     def key_columns(self) -> range:
-        """The numbers of the key columns in the schema of every source."""
+        """The indices of the key columns in the schema of every source."""
         return self.sources[0].shape.key_columns
 
     @property
     def key(self) -> list[pa.Field]:
-        """The key columns of a change."""
+        """The key columns of a change, with their types."""
         return self.law.key(self.sources)
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of its sources in stores; repeated ones are numbered."""
+        """The names under which the sources' rows are stored; repeated names are numbered."""
         return unique([source.name for source in self.sources])
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """The stores of a bucket, by the operator's own names for them."""
+        """The stores of a bucket, by the names that the operator gives them."""
         return self.law.stores(self.sources)
 
     def inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
         """Return the numbers of the fragment's inputs by whose stream time these ``sources`` of the
         operator go.
 
-        A source that another operator feeds goes by the operator's ``clocks``.
+        ``sources``: indices of the operator's sources. One that another operator feeds goes by the
+        operator's ``clocks``.
         """
         if not self.reads:
             return sources
@@ -168,7 +169,7 @@ class Fragment:
 
     @property
     def key_columns(self) -> range:
-        """The numbers of the key columns in the schema of every source."""
+        """The indices of the key columns in the schema of every input."""
         return self.sources[0].shape.key_columns
 
     @property
@@ -178,7 +179,7 @@ class Fragment:
 
     @property
     def laws(self) -> list[Law]:
-        """The laws of its operators."""
+        """The laws of all operators, in the order in which they run."""
         return [operator.law for operator in self.operators]
 
     @property
@@ -275,7 +276,9 @@ class Fragment:
 
     @property
     def _logs(self) -> Mapping[str, Store]:
-        """The stores that know from which log each row comes, if logs may bring older ones."""
+        """The stores that know from which log each row comes, by name. Empty unless logs may bring
+        older rows.
+        """
         names = unique([source.name for source in self.sources])
         holds = "per key, from which partition its row is"
         return {
@@ -285,17 +288,23 @@ class Fragment:
         }
 
     def stored(self, operator: int, store: str) -> str:
-        """Return the manifest's name for a store of operator number ``operator``."""
+        """Return the manifest's name for the store ``store`` of the operator with index
+        ``operator``. An operator that is alone keeps the name.
+        """
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
 
 
 def ahead_of(name: str) -> str:
-    """Return the name of the store of an input's rows that wait for another input (``align=``)."""
+    """Return the name of the store of an input's rows that wait for another input (``align=``).
+    ``name``: the input's name.
+    """
     return f"{name}: ahead"
 
 
 def logs_of(name: str) -> str:
-    """Return the name of the store that knows from which log each row of an input comes."""
+    """Return the name of the store that knows from which log each row of the input ``name``
+    comes.
+    """
     return f"{name}: partitions"
 
 

@@ -50,13 +50,18 @@ class InputEdge:
 
     @property
     def reports(self) -> bool:
-        """True if its views may leave out rows that no other reading reports."""
+        """True if its views may leave out rows as dead letters that no other reading of the plan
+        reports.
+        """
         views = () if self.port.input is None else views_of(self.port.input.source)
         return any(view.letters is not None for view in views[self.reported :])
 
     @property
     def counts(self) -> list[str]:
-        """The metrics of rows left out during packing, as far as this reading reports them."""
+        """The metrics of rows left out during packing that this reading reports, in order.
+
+        Empty if the stage's operators do not count such rows.
+        """
         if not self.stage.fragment.counted:
             return []
         counts = self.port.source.counts
@@ -64,7 +69,9 @@ class InputEdge:
 
     @property
     def failure(self) -> str:
-        """The problem that a dead letter names if the expression fails on its row."""
+        """The problem in words that a dead letter names if the foreign key's expression fails on
+        its row.
+        """
         assert self.port.input is not None
         return f"{self.stage.argument} fails on a row of {self.port.input.source.name}"
 
@@ -105,7 +112,9 @@ class RouteStep:
 
     @property
     def stage(self) -> Stage:
-        """The stage at this step, or the stage whose changes a relay gets. A source has none."""
+        """The stage at this step, or the stage whose changes a relay gets. It must not be a
+        source's step.
+        """
         if isinstance(self.origin, Relay):
             return self.origin.stage
         assert isinstance(self.origin, Stage)
@@ -113,13 +122,17 @@ class RouteStep:
 
     @property
     def is_read(self) -> bool:
-        """True if stages read its rows, directly or through views."""
+        """True if stages read the step's rows, directly or through views. Being a result does not
+        count.
+        """
         return bool(self.readings or self.relays)
 
     @property
     def entry(self) -> Entry:
-        """The plan entry through which its rows are read: a source, the view of a relay, or else
-        what its first reader reads of the stage. Without a reader it is the stage's result.
+        """The source or view of the plan through which the step's rows are read.
+
+        It is the source itself, the view of a relay, or what the first reader of a stage reads. For
+        a stage without a reader it is the stage's result.
         """
         if isinstance(self.origin, Relay):
             return self.origin.view
@@ -131,9 +144,9 @@ class RouteStep:
 
     @property
     def moves(self) -> InputEdge | None:
-        """The one reading that partitions its rows by a hash column of their own, or None.
+        """The one reading that partitions the step's rows by a hash column in them, or None.
 
-        A step with such a reading has no other reader.
+        A step with such a reading has no other reader, and is no result.
         """
         by_hash = [reading for reading in self.readings if reading.port.hash_column is not None]
         assert len(by_hash) <= 1
@@ -165,38 +178,40 @@ class Plan:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages, each once, after those that feed it."""
+        """All stages of the plan, each once, every stage after those that feed it."""
         return tuple(
             dict.fromkeys(stage for result in self.results for stage in stages(result.stage))
         )
 
     @property
     def reads(self) -> list[Source]:
-        """The sources in the order of Spark's query plan, each as often as it is read."""
+        """The sources in the order of Spark's query plan, each as often as the query reads it."""
         sources = (step for step in walk(self.ends) if not isinstance(step.origin, Stage | Relay))
         bases = [step.entry.base for step in sources]
         return [base for base in bases if isinstance(base, Source)]
 
     @property
     def entries(self) -> list[Entry]:
-        """The sources and views of sources that stages read, each once."""
+        """The sources and views of sources that stages read, each once, in the order of first
+        use.
+        """
         ports = (port for stage in self.stages for port in stage.ports)
         outside = (port for port in ports if isinstance(port.origin, Source))
         return list(dict.fromkeys(port.input.source for port in outside if port.input is not None))
 
     @property
     def buckets(self) -> int:
-        """The number of buckets of each key space."""
+        """The number of buckets over which each stage's keys are spread."""
         return self.results[0].stage.fragment.buckets
 
     @property
     def single(self) -> bool:
-        """True if there is one result without dead letters, so its rows need no address."""
+        """True if there is one result and dead letters are none, so rows need no address."""
         return len(self.results) == 1 and not self.dead_letters
 
     @property
     def addresses(self) -> list[int]:
-        """The address of each result, then that of the dead letters if they are a result.
+        """The address of each result, in order, then that of the dead letters if they are a result.
 
         Two results of one stage share an address.
         """
@@ -206,10 +221,10 @@ class Plan:
 
     @cached_property
     def line(self) -> tuple[Stage | Relay, ...]:
-        """The stages in the order in which they run, each followed by its relays.
+        """All stages in the order in which they run, each followed by its relays.
 
-        A stage has a relay per view that reads it if it is a result's, or if several entries read
-        it.
+        A stage has a relay for each view that reads it if the stage is a result, or if it is read
+        in several ways.
         """
         read: dict[Stage, dict[Entry, None]] = defaultdict(dict)
         for port in (port for stage in self.stages for port in stage.ports):
@@ -225,7 +240,7 @@ class Plan:
 
     @cached_property
     def ends(self) -> tuple[RouteStep, ...]:
-        """The last step of each line."""
+        """The last step of each line of steps; ``walk`` yields all steps from them."""
         return _steps(self)
 
 
@@ -242,8 +257,9 @@ class Plan:
 # 5 is the address of the result: the length of the line plus C's number. If A is a result as well,
 # its rows are also for (3, 0). Then B and C pass them on to the end.
 def _steps(plan: Plan) -> tuple[RouteStep, ...]:
-    """Build the steps of all lines, and return the last step of each. The steps before it are in
-    its ``before``.
+    """Build the steps of a plan and return the last step of each line of steps.
+
+    All other steps are reached through ``before``.
     """
     readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)
     reported: set[View] = set()
@@ -311,8 +327,7 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
 
 
 def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Return where the rows of the input ``port`` come from: a source, a view of it, a stage or a
-    relay.
+    """Return the origin of the rows of an input: a source, a view of it, a stage or a relay.
 
     ``relays``: by stage and the view of it that they apply. A source is read once for all its
     row-by-row views. A view that makes several rows of one, or asks a store, reads it separately.
@@ -355,7 +370,7 @@ def _beats(
 
 
 def _keeps_unread(base: Entry) -> bool:
-    """Say whether ``base`` is a source that passes unreadable records on."""
+    """Return True if ``base`` is a source that passes records on that it cannot read."""
     return isinstance(base, Source) and base.with_unread is not None
 
 
@@ -365,7 +380,7 @@ def _first_input(wanted: set[tuple[int, int]], stage_index: int) -> int:
 
 
 def walk(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:
-    """Yield each of these steps, after all steps before it."""
+    """Yield each of these steps after all steps before it, at any depth."""
     for step in steps:
         yield from walk(step.before)
         yield step

@@ -63,15 +63,15 @@ class Node:
 
         @property
         def name(self) -> str:
-            """The name of the node in errors."""
+            """The name of the node in errors and ``explain``; it need not be unique."""
 
         @property
         def key(self) -> StructType:
-            """The key columns, in order."""
+            """The key columns, in order; at least one."""
 
         @property
         def values(self) -> StructType:
-            """The value columns, in order."""
+            """The value columns, in order; there may be none."""
 
     by_key: ClassVar[bool] = False
     """True if a join by the same key runs this node in the join's own stage."""
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def loose(self) -> bool:
-        """Say whether this is a table that may emit tombstones of keys that had no row."""
+        """True for a table that may emit tombstones of keys that had no row."""
         return False
 
     @property
@@ -100,7 +100,7 @@ class Node:
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         return self.name
 
     @property
@@ -110,39 +110,39 @@ class Node:
 
     @property
     def fields(self) -> dict[str, StructField]:
-        """The key and value columns, by name."""
+        """The key and value columns by name, key columns first."""
         return {f.name: f for f in (*self.key, *self.values)}
 
     @property
     def row(self) -> StructType:
-        """The key columns, then the value columns."""
+        """The key columns, then the value columns, with their types."""
         return StructType([*self.key.fields, *self.values.fields])
 
     @property
     def stream(self) -> bool:
-        """Say whether this is a stream: each record stands for itself and replaces none."""
+        """True for a stream: each record stands for itself and replaces none."""
         return False
 
     @property
     def current(self) -> bool:
-        """Say whether this is a table in which each key's last change is its current row."""
+        """True for a table in which each key's last change is its current row."""
         return not self.stream and not self.corrects
 
     @property
     def withdraws(self) -> bool:
-        """Say whether this is a stream that takes emitted records back (retractions)."""
+        """True for a stream that takes emitted records back (retractions)."""
         return False
 
     @property
     def versioned_us(self) -> int | None:
-        """The length of the node's history in microseconds behind stream time, or
-        None without one.
+        """The length of the node's history in microseconds behind stream time; None without a
+        history.
         """
         return None
 
     @property
     def in_order(self) -> bool:
-        """Say whether the node has a history whose times never go back."""
+        """True if the node has a history whose times never go back."""
         return False
 
     @property
@@ -152,7 +152,7 @@ class Node:
 
     @property
     def windows(self) -> Windows | None:
-        """The windows of a windowed table, or None without windows."""
+        """The windows of a windowed table; None without windows."""
         return None
 
     @property
@@ -162,39 +162,37 @@ class Node:
 
     @property
     def null_keys(self) -> bool:
-        """Say whether a row's key may contain nulls."""
+        """True if a row's key may contain nulls."""
         return any(node.null_keys for node in self.inputs)
 
     @property
     def timed(self) -> bool:
-        """Say whether this node, or any node below it, depends on stream time."""
+        """True if this node, or any node below it, depends on stream time."""
         return self.windows is not None or any(node.timed for node in self.inputs)
 
     @property
     def begins(self) -> bool:
-        """Say whether static tables alone may give the node rows, before any other
-        input arrives.
-        """
+        """True if static tables alone may give the node rows, before any other input arrives."""
         return any(node.begins for node in self.inputs)
 
     @property
     def longest_align_us(self) -> int | None:
-        """The longest ``align=`` in the node's stage, in microseconds, or None. Inputs wait that
-        long for each other.
+        """The longest ``align=`` in the node's stage in microseconds, for which inputs wait for
+        each other; None without one.
         """
         return None
 
     @property
     def computes(self) -> bool:
-        """Say whether a selection in the node's own stage has expressions. Expressions see which
-        sides of a join are present.
+        """True if a selection in the node's stage has Spark expressions. They see which sides of a
+        join are present.
         """
         return False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The inputs of the node's own stage, from left to right. An input used
-        twice comes twice.
+        """The inputs of the stage that runs the node, from left to right. An input used twice comes
+        twice.
         """
         return tuple(entry for node in self.inputs for entry in node.entries)
 
@@ -220,18 +218,22 @@ class Node:
             yield from node.walk_stage()
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """Return the names of the columns by which the node's stage partitions the rows of
-        ``entry``.
+        """Return the names of the columns by which the node's stage partitions the rows of the
+        input ``entry``, in order.
         """
         return tuple(entry.key.names)
 
     def keeps(self, entry: Entry) -> bool:
-        """Say whether records of ``entry`` appear in the result even if nothing matches them."""
+        """Return True if records of the input ``entry`` appear in the result even if nothing
+        matches them.
+        """
         return True
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the properties that stored state depends on. With ``whole``,
-        include the columns that the node makes.
+        """Return, as JSON data, the properties that stored state depends on.
+
+        ``describe``: describes the nodes below. ``whole``: True to include the columns that the
+        node makes.
         """
         raise NotImplementedError
 
@@ -242,12 +244,16 @@ class Describe(Protocol):
     def __call__(
         self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return the description of ``node`` and of all nodes below it. ``needed``: as in
-        ``View.described``.
+        """Return the description of ``node`` and of all nodes below it, as JSON data.
+
+        ``whole``: True to include the columns that the node makes. ``needed``: the names of the
+        columns to describe, None for all.
         """
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
-        """Return the text of a column name, or of an expression over a row of schema ``row``."""
+        """Return the text of a column name, or of an expression over a row of schema ``row``. The
+        text is the same in every process.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,21 +264,21 @@ class Entry(Node):
 
     @property
     def base(self) -> Source | Derived:
-        """The source, or the result of another stage, below all views."""
+        """The source, or the result of another stage, below all views of this input."""
         raise NotImplementedError
 
     @property
     def ordered(self) -> bool:
-        """Say whether each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs share."""
         raise NotImplementedError
 
     def walk_stage(self) -> Iterator[Node]:
-        """Yield the entry alone: its rows come from outside the stage."""
+        """Yield this input alone: its rows come from outside the stage."""
         yield self
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The entry itself, as the only element."""
+        """This input, as the only element."""
         return (self,)
 
 
@@ -299,7 +305,7 @@ class RowOrder:
 
     @property
     def by_shared_log(self) -> bool:
-        """Say whether each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs share."""
         return self.sequence is not None and self.log_partition is None
 
 
@@ -350,32 +356,34 @@ class Source(Entry):
 
     @property
     def base(self) -> Source:
-        """The source itself."""
+        """This source, since a source has no views below it."""
         return self
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the source in ``explain``: its name, and ``static`` if it
+        is.
+        """
         return f"{self.name}, static" if self.static else self.name
 
     @property
     def begins(self) -> bool:
-        """Say whether the source is static."""
+        """True if the source is static."""
         return self.static
 
     @property
     def ordered(self) -> bool:
-        """Say whether each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs share."""
         return self.order.by_shared_log
 
     @property
     def in_order(self) -> bool:
-        """Say whether the source has a history whose times never go back."""
+        """True if the source has a history whose times never go back."""
         return self.versioned_us is not None and self.order.by_commit
 
     @property
     def timed(self) -> bool:
-        """Say whether the source has a history. Stream time determines where a history ends."""
+        """True if the source has a history. Stream time determines where a history ends."""
         return self.versioned_us is not None
 
     def __post_init__(self) -> None:
@@ -402,22 +410,22 @@ class RowsNode(Node):
 
     @property
     def name(self) -> str:
-        """The name of ``node``."""
+        """The name of the node below."""
         return self.node.name
 
     @property
     def key(self) -> StructType:
-        """The key columns of ``node``."""
+        """The key columns of the node below, in order."""
         return self.node.key
 
     @property
     def values(self) -> StructType:
-        """The value columns of ``node``."""
+        """The value columns of the node below, in order."""
         return self.node.values
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """``node``, as the only element."""
+        """The node below, as the only element."""
         return (self.node,)
 
 
@@ -431,22 +439,22 @@ class Derived(RowsNode, Entry):
 
     @property
     def base(self) -> Derived:
-        """The node itself."""
+        """This node, since a stage's result has no views below it."""
         return self
 
     @property
     def stream(self) -> bool:
-        """Say whether the result is a stream."""
+        """True if the stage's result is a stream."""
         return self.node.stream
 
     @property
     def windows(self) -> Windows | None:
-        """The windows of ``node``, or None without windows."""
+        """The windows of the stage's result; None without windows."""
         return self.node.windows
 
     @property
     def ordered(self) -> bool:
-        """Say whether each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all sources below share."""
         nodes = list(self.walk())
         return not any(n.eventual for n in nodes) and all(n.ordered for n in self.origins)
 
@@ -486,18 +494,18 @@ class JoinNode(Node):
 
     @property
     def name(self) -> str:
-        """The label, or a description of the join by its sides."""
+        """The user's name for the join, or a description of the join by its sides."""
         return self.label or join_name(self.how, self.left, self.right)
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the join in ``explain``."""
         align = "" if self.align_us is None else f", aligned up to {written(self.align_us)}"
         return f"{self.how} join {self.manner}{align}"
 
     @property
     def manner(self) -> str:
-        """A few words on how the sides match, for ``explain``."""
+        """A few words for ``explain`` on how rows of both sides match, such as ``by key``."""
         raise NotImplementedError
 
     @property
@@ -507,52 +515,55 @@ class JoinNode(Node):
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The left and the right side."""
+        """The left side, then the right side."""
         return (self.left, self.right)
 
     @property
     def begins(self) -> bool:
-        """Say whether static tables alone may give the join rows, before any other
-        input arrives.
-        """
+        """True if static tables alone may give the join rows, before any other input arrives."""
         begin = [node.begins for node in self.inputs]
         return all(begin) or any(map(and_, preserved(self.how), begin))
 
     @property
     def longest_align_us(self) -> int | None:
-        """The longest ``align=`` of this join and of its sides, in microseconds, or None."""
+        """The longest ``align=`` of this join and of its sides in microseconds; None without
+        one.
+        """
         spans = (self.align_us, *(node.longest_align_us for node in self.inputs))
         return max((span for span in spans if span is not None), default=None)
 
     @property
     def computes(self) -> bool:
-        """Say whether a selection in the join's own stage has expressions. Expressions see which
-        sides are present.
+        """True if a selection in the join's stage has Spark expressions. They see which sides are
+        present.
         """
         computed_here = any(s.column is not None for s in self.select)
         return computed_here or any(node.computes for node in self.inputs)
 
     def keeps(self, entry: Entry) -> bool:
-        """Say whether records of ``entry`` appear in the result even if nothing matches them."""
+        """Return True if records of the input ``entry`` appear in the result even if nothing
+        matches them.
+        """
         return any(
             is_preserved and entry in side.entries and side.keeps(entry)
             for is_preserved, side in zip(preserved(self.how), self.inputs, strict=True)
         )
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, what stored state depends on besides the sides. ``text`` turns
-        columns and expressions into text.
+        """Return, as JSON data, the properties that stored state depends on besides the sides.
+
+        ``text``: turns a column or an expression into text.
         """
         raise NotImplementedError
 
 
 def join_name(how: How, left: Node, right: Node) -> str:
-    """Return the name that errors give a join without a label."""
+    """Return the name of a join without a label in errors, such as ``left join of a and b``."""
     return f"{how} join of {left.name} and {right.name}"
 
 
 def right_key(name: str) -> str:
-    """Return the name of a right key column within the key of a join's result."""
+    """Return the name of the right key column ``name`` within the key of a join's result."""
     return f"right_{name}"
 
 

@@ -75,17 +75,17 @@ class View(Entry):
 
     @property
     def checks(self) -> bool:
-        """Say whether the view sees each change, since it leaves out or counts single rows."""
+        """True if the view sees each change, since it leaves out or counts single rows."""
         return self.letters is not None
 
     @property
     def drops(self) -> bool:
-        """Say whether the view leaves out rows as if they had never come."""
+        """True if the view leaves out rows as if they had never arrived."""
         return self.letters is not None
 
     @property
     def row_by_row(self) -> bool:
-        """Say whether the view makes at most one row of each row, by expressions alone."""
+        """True if the view makes at most one row of each row, by expressions alone."""
         return self.exploded is None and not self.asks
 
     @property
@@ -95,7 +95,7 @@ class View(Entry):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the view in ``explain``."""
         return self._made + ("" if self.letters is None else ", dead letters where it fails")
 
     @property
@@ -127,12 +127,12 @@ class View(Entry):
 
     @property
     def ordered(self) -> bool:
-        """Say whether each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs share."""
         return self.node.ordered
 
     @property
     def null_keys(self) -> bool:
-        """Say whether a row's key may contain nulls. A stream read as a table has no null keys."""
+        """True if a row's key may contain nulls. A stream read as a table has no null keys."""
         return self.node.null_keys and (self.stream or not self.node.stream)
 
     @property
@@ -144,23 +144,25 @@ class View(Entry):
 
     @property
     def in_order(self) -> bool:
-        """Say whether the view has a history whose times never go back."""
+        """True if the view has a history whose times never go back."""
         return not self.stream and self.node.in_order
 
     @property
     def loose(self) -> bool:
-        """Say whether this is a table that may emit tombstones of keys that had no row."""
+        """True for a table that may emit tombstones of keys that had no row."""
         drops_rows = self.drops and isinstance(self.base, Derived)
         return not self.stream and (self.condition is not None or drops_rows or self.node.loose)
 
     @property
     def seen(self) -> StructType:
-        """The schema of the row that expressions see: key, values and ``_timestamp``."""
+        """The schema of the row that expressions see: the viewed node's key, its values and
+        ``_timestamp``.
+        """
         return seen_by(self.node)
 
     @property
     def computed(self) -> bool:
-        """Say whether the view has expressions. Spark evaluates these."""
+        """True if the view has expressions, which Spark evaluates."""
         return any(isinstance(item, Column) for item in (self.condition, *self.columns))
 
     def described(
@@ -195,7 +197,9 @@ class View(Entry):
 
 
 def _text(describe: Describe, view: View, item: Made) -> str:
-    """Return the text of one column of a view, for fingerprints."""
+    """Return the text of one column of a view, for fingerprints. ``item``: the origin of the
+    column.
+    """
     if isinstance(item, Constant):
         return f"text {item.value}"
     if isinstance(item, FieldOf):
@@ -338,14 +342,18 @@ def keyed_by(
 
 
 def as_records(node: Node) -> View:
-    """Return the changes of a table as a stream."""
+    """Return the changes of a table as a stream. Raises ``PlanError`` for a table that corrects the
+    past.
+    """
     name = f"to_stream of {node.name}"
     refuse_corrected(name, node)
     return _same(as_changes(name, node), stream=True)
 
 
 def as_rows(node: Node) -> View:
-    """Return the last record of each key of a stream as a table."""
+    """Return the last record of each key of a stream as a table. Raises ``PlanError`` for a stream
+    that corrects the past.
+    """
     return _same(viewed_entry(f"to_table of {node.name}", node), stream=False)
 
 
@@ -423,8 +431,9 @@ def of_joined_row(
 
 
 def _computed(selected: Selected) -> Column:
-    """Return a value column of a join as an expression over the joined row: its own expression, or
-    the field of its side, which is null without a row there.
+    """Return a value column of a join as an expression over the joined row.
+
+    It is the user's expression, or the field of a side, which is null without a row there.
     """
     if selected.column is not None:
         return selected.column
@@ -456,12 +465,14 @@ def fields_of(name: str, node: Node, struct: str) -> View:
 
 
 def read_by(text: str, node: Node) -> set[str]:
-    """Return the columns of ``node`` that an expression with this text may read."""
+    """Return the names of the columns of ``node`` that an expression with this text may read;
+    perhaps too many.
+    """
     return {name for name in node.row.names if in_text(name, text)}
 
 
 def in_text(name: str, text: str) -> bool:
-    """Say whether a column's name occurs as a word in an expression's text, ignoring case."""
+    """Return True if a column's name occurs as a word in an expression's text, ignoring case."""
     shown = re.escape(name.replace("`", "``"))
     return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -505,21 +516,23 @@ def _view(
 
 
 def _lenient(name: str, view: View, errors: Errors) -> View:
-    """Return the view so that it leaves out failing rows, if ``errors`` is ``"dead_letter"`` and it
-    has expressions. Otherwise return it unchanged.
+    """Return the view in a form that leaves out failing rows, if ``errors`` is ``"dead_letter"``
+    and it has expressions. Otherwise return it unchanged. ``name``: the operator in dead letters.
     """
     lenient = errors == "dead_letter" and view.computed
     return replace(view, letters=name) if lenient else view
 
 
 def _key_of(source: Entry) -> list[tuple[StructField, Made]]:
-    """Return the key columns of an entry, each made of itself."""
+    """Return the key columns of an input with their fields, each made of the column of the same
+    name.
+    """
     return [(field, field.name) for field in source.key]
 
 
 def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
-    """Say whether an item is a key column under its own name. Such a column is in the result
-    anyway.
+    """Return True if ``item`` is the name of a key column and ``field`` has the same name. Such a
+    column is in the result anyway.
     """
     return isinstance(item, str) and item in source.key.names and item == field.name
 
@@ -527,8 +540,10 @@ def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
 def _named(
     name: str, argument: str, source: Entry, new: str | None, item: str | Column
 ) -> tuple[StructField, str | Column]:
-    """Return a column's field and its origin. ``new``: the column's name, or None for its present
-    one.
+    """Return a column's field and its origin.
+
+    ``argument``: the argument in errors. ``new``: the column's new name, None for its present one.
+    ``item``: a name or an expression. Raises ``PlanError`` for an unknown name.
     """
     if isinstance(item, str):
         field = known_field(name, argument, item, source.row)
@@ -537,12 +552,14 @@ def _named(
 
 
 def _called(field: StructField, name: str) -> StructField:
-    """Return a field under another name, nullable."""
+    """Return a nullable field with the type and metadata of ``field`` and the name ``name``."""
     return StructField(name, field.dataType, True, field.metadata)
 
 
 def _resolved(name: str, argument: str, source: Entry, column: Column) -> StructField:
-    """Return the field of an expression over the rows of an entry, as Spark resolves it."""
+    """Return the field of an expression over the rows of an input, as Spark resolves it. Raises
+    ``PlanError`` if it cannot. ``argument``: the argument in errors.
+    """
     seen = seen_by(source)
     return computed_field(name, argument, seen, column, f"Known are {', '.join(seen.names)}")
 
@@ -571,12 +588,16 @@ def views_of(node: Node) -> tuple[View, ...]:
 
 
 def sees_each_change(node: Node) -> bool:
-    """Say whether the node has a view that leaves out or counts single rows (``View.checks``)."""
+    """Return True if the node has a view that leaves out or counts single rows
+    (``View.checks``).
+    """
     return any(view.checks for view in views_of(node))
 
 
 def parts_of(entry: Entry) -> tuple[Entry, ...]:
-    """Return an entry, all views below it from the outermost, and its base last."""
+    """Return an input, all views below it from the outermost, and last the source or result below
+    them.
+    """
     return (*reversed(views_of(entry)), entry.base)
 
 

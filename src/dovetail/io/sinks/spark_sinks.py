@@ -53,7 +53,7 @@ OfBatches: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class MemorySink:
-    """A table in memory with every change."""
+    """A table in memory with every change, under the name ``name`` in the session."""
 
     name: str
 
@@ -63,8 +63,11 @@ class MemorySink:
         return f"to_memory({self.name!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer of Spark's memory sink. A query that goes on uses
-        ``batches``, because that sink cannot go on.
+        """Return Spark's writer of the query's ``changes`` into the table, configured but not
+        started.
+
+        A query whose ``checkpoint`` has begun uses ``batches``, because Spark's memory sink cannot
+        go on.
         """
         session = changes.sparkSession
         if files_of(session).has_files(f"{checkpoint}/offsets"):
@@ -74,14 +77,16 @@ class MemorySink:
         return memory.option("queryName", self.name)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that replaces the view by all micro-batches of this process so far."""
+        """Return a function of a micro-batch's changes and number. It replaces the table by all
+        micro-batches of this process so far.
+        """
         return self.kept(session, node, {})
 
     def kept(self, session: SparkSession, node: Node, written: dict[int, pa.Table]) -> WriteBatch:
-        """Return a function that adds a micro-batch to ``written`` and replaces the view by all of
-        it.
+        """Return a function of a micro-batch's changes and number. It adds them to ``written`` and
+        replaces the table by all of it.
 
-        ``written``: the changes by micro-batch. If it is empty, a view without rows is made at
+        ``written``: the changes by micro-batch. If it is empty, a table without rows is made at
         once.
         """
         schema = changelog_schema(node)
@@ -96,7 +101,9 @@ class MemorySink:
         return write
 
     def across_runs(self) -> MemorySink:
-        """Return the sink in a form that keeps its changes when the query is started again."""
+        """Return a sink of the same table that keeps its changes when the query is started
+        again.
+        """
         return _LastingMemorySink(self.name)
 
 
@@ -105,15 +112,20 @@ class _LastingMemorySink(MemorySink):
     """A memory sink that keeps its changes when the query is started again."""
 
     written: dict[int, pa.Table] = field(default_factory=dict, compare=False)
+    """The changes of all starts so far, by micro-batch."""
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer."""
+        """Return Spark's writer of the query's ``changes`` into the table, configured but not
+        started.
+        """
         session = changes.sparkSession
         write = self.batches(session, node, checkpoint)
         return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function of ``MemorySink.kept`` with the changes of an earlier start."""
+        """Return a function of a micro-batch's changes and number. It replaces the table by all
+        micro-batches, those of earlier starts included.
+        """
         return self.kept(session, node, self.written)
 
 
@@ -130,11 +142,13 @@ class ParquetSink:
     """
 
     path: str
+    """The folder of the files."""
     retention_ms: int | None = None
+    """The age at which files leave Spark's list, in milliseconds; None for never."""
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The folder as other systems name it."""
+        """The folder under the name by which lineage events know it."""
         return datasets.folder(self.path)
 
     @property
@@ -144,21 +158,24 @@ class ParquetSink:
 
     @property
     def parquet_folder(self) -> str:
-        """The folder, in which a page may look for the latest files."""
+        """The folder, in which a query's page looks for the latest files."""
         return self.path
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Say whether the files that a query has written are missing.
+        """Return True if the files that a query has written are missing.
 
-        ``alone``: whether this is the query's only sink. With several results, old micro-batches
+        ``alone``: True if this is the query's only sink. With several results, old micro-batches
         may be deleted. A client of Spark Connect cannot see hidden files, such as Spark's list.
         """
         files, listed = files_of(session), alone and not is_remote(session)
         return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer. Raises ``TargetError`` if the folder has another query's
-        changes, or those of a query with several results.
+        """Return Spark's writer of the query's ``changes`` into the folder, configured but not
+        started.
+
+        Raises ``TargetError`` if the folder has another query's changes, or those of a query with
+        several results.
         """
         session = changes.sparkSession
         files = files_of(session)
@@ -181,7 +198,9 @@ class ParquetSink:
         return writer.option("path", self.path)
 
     def refuse_others(self, session: SparkSession) -> None:
-        """Raise ``TargetError`` if the folder has another query's changes."""
+        """Raise ``TargetError`` if the folder has the changes of any query. A missing folder
+        passes.
+        """
         files = files_of(session)
         if files.has_files(f"{self.path}/{_LIST}") or files.has_named(self.path, f"{_BATCH}="):
             self._refuse(_OTHERS)
@@ -207,7 +226,8 @@ class ParquetSink:
                 files.put(f"{self.path}/{_LIST}/{name}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a folder for each micro-batch.
+        """Return a function of a micro-batch's changes and number, which writes a folder for each
+        micro-batch.
 
         Raises ``PlanError`` for ``retention=``, and ``TargetError`` for a folder with another
         query's changes.
@@ -243,16 +263,18 @@ class ParquetSink:
             )
 
     def _refuse_ahead(self, files: Files, checkpoint: str, numbers: Sequence[int]) -> None:
-        """Raise ``TargetError`` if the folder has a micro-batch that the checkpoint, which has
-        begun, has not planned yet. It was made by an upgrade, or set back. Its next micro-batches
-        have numbers that are taken.
+        """Raise ``TargetError`` if one of ``numbers`` is larger than the last micro-batch that the
+        checkpoint has planned.
+
+        ``numbers``: the micro-batches in the folder. The checkpoint has begun. It was made by an
+        upgrade, or set back, so its next micro-batches have numbers that are taken.
         """
         planned = max(files.numbers(f"{checkpoint}/offsets"))
         if max(numbers, default=-1) > planned:
             self._refuse(_OTHERS)
 
     def _refuse(self, problem: str) -> NoReturn:
-        """Raise ``TargetError`` for the folder."""
+        """Raise ``TargetError`` for the folder. ``problem``: the reason in words."""
         raise TargetError(self.title, problem, "Choose another folder, or move this one away")
 
 
@@ -270,20 +292,20 @@ def _with_key(changes: DataFrame, node: Node) -> DataFrame:
 
 @dataclass(frozen=True)
 class ConsoleSink:
-    """The standard output, with the first changes of each micro-batch."""
+    """The standard output, with the first ``rows`` changes of each micro-batch."""
 
     rows: int
     title: ClassVar[str] = "to_console()"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer."""
+        """Return Spark's writer that prints the query's ``changes``, configured but not started."""
         session = changes.sparkSession
         write = self.batches(session, node, checkpoint)
         return changes.writeStream.foreachBatch(numbered(session, write))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that prints the first changes of a micro-batch as a text table, or
-        nothing if it has none.
+        """Return a function of a micro-batch's changes and number. It prints the first changes as a
+        text table, or nothing if there are none.
         """
         title, most = printable(node.name), self.rows
 
@@ -314,11 +336,13 @@ class FunctionSink:
         return f"to_foreach_batch({getattr(self.function, '__name__', '...')})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer."""
+        """Return Spark's writer that calls the function with each micro-batch of ``changes``,
+        configured but not started.
+        """
         return changes.writeStream.foreachBatch(numbered(changes.sparkSession, self.function))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function."""
+        """Return the user's function of a micro-batch's changes and number, unchanged."""
         return self.function
 
 

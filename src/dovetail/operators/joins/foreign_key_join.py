@@ -97,30 +97,31 @@ class ForeignResults:
     event: Ints
     """The event that causes each result."""
     subscription: Ints
-    """The subscription that the result belongs to, ABSENT for a right row alone."""
+    """The index of the subscription that the result belongs to, ABSENT for a right row alone."""
     right: Ints
     """The right row, a reference; ABSENT for none."""
     present: Mask
     """False for a tombstone."""
     time_us: Ints
+    """int64[m]: the event time of each result, in microseconds."""
     epoch: Ints
     """The epoch of the subscription."""
     rank: Ints
     """The order of the results of one event."""
 
     def of(self, which: Ints | Mask | slice) -> ForeignResults:
-        """Keep the selected results."""
+        """Return the results that ``which`` selects by indices, flags or a slice, in that order."""
         return ForeignResults(*(column[which] for column in self.columns))
 
     @classmethod
     def joined(cls, parts: Sequence[ForeignResults]) -> ForeignResults:
-        """Concatenate results."""
+        """Return all results of ``parts``, one after the other. There is at least one part."""
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        """All columns."""
+        """The columns of the results in the order of the fields, m rows each."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 

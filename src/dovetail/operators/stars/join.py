@@ -52,8 +52,8 @@ def run(job: Job, law: StarJoin) -> Done:
 
 
 def _stored_schema(job: Job) -> pa.Schema:
-    """Return the stored columns: the fact's rows, then for each dimension its row's time, null for
-    none, and its row.
+    """Return the stored columns: the fact's row, then for each dimension the time and the values of
+    its row, null without one.
     """
     fact, answers = job.sources[0].shape, job.sources[1].shape
     return pa.schema([*fact.schema, *answers.value_fields])
@@ -66,7 +66,7 @@ class _Moments:
     first: Ints
     """The first event of each moment."""
     last: Ints
-    """Its last event."""
+    """The last event of each moment, inclusive."""
     origin: Ints
     """0 for a record of the fact, n for a change of dimension n."""
 
@@ -80,9 +80,10 @@ class _Moments:
 # | 2     | answer of products to order 1  | 7     | 0      | 0      |
 # | 3     | answer of customers to ann     | 9     | 1      | 1      |
 def _timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
-    """Return the events, the dimension of each from 1, 0 for the fact, and the moments.
+    """Return the events, the dimension of each and the moments, all by key and then in order.
 
-    Events of one cause come by origin: first the fact's row and the answers to it.
+    The dimension is int64[events]: from 1, 0 for the fact. Events of one cause are ordered by
+    origin: first the fact's row and the answers to it.
     """
     rows = [job.rows(0), job.rows(1)]
     facts = len(rows[0])
@@ -130,11 +131,13 @@ class _Part:
     """int64[groups]: the reference at the end of the batch."""
 
     def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Return columns at these references, null for ABSENT."""
+        """Return the columns with the indices ``columns`` at the references ``refs``, null for
+        ABSENT.
+        """
         return picked([self.columns[column] for column in columns], self.row[refs])
 
     def times(self, refs: Ints) -> Ints:
-        """Return the times of rows; 0 for ABSENT."""
+        """Return the times of the rows at the references ``refs``: int64, 0 for ABSENT."""
         return np.append(self.time_us, 0)[self.row[refs]]
 
 
@@ -148,7 +151,9 @@ class _StoredRows:
 
     @classmethod
     def of(cls, located: Located) -> _StoredRows:
-        """Read the located rows."""
+        """Read all stored columns of the located rows. ``located``: one element per key of the
+        batch.
+        """
         present = np.flatnonzero(located.present)
         stored_row = np.full(len(located.present), ABSENT)
         stored_row[present] = np.arange(len(present))
@@ -163,12 +168,12 @@ class _StoredRows:
         columns: Sequence[int],
         names: Sequence[str],
     ) -> _Part:
-        """Return the rows of a part, the fact or a dimension: those of ``batch`` after the stored
-        ones. Also return the row that stands before and after each of ``moments``.
+        """Return the rows of the fact or of a dimension: the stored ones, then those of ``batch``.
+        Also return the row that stands before and after each of ``moments``.
 
-        ``is_version``: the events that are its versions. ``columns``: its columns in the store. The
-        first is its time, null in a row that has no such part. ``names``: the same columns in the
-        batch.
+        ``is_version``: bool[events], the events that bring such a row. ``columns``: the indices of
+        the columns in the store. The first has the time, null in a row without this part.
+        ``names``: the same columns in the batch.
         """
         stored = [whole(self.rows.column(column)) for column in columns]
         time, *values = (
@@ -203,8 +208,8 @@ class _Star:
 
     @classmethod
     def of(cls, job: Job, law: StarJoin, store: TableState) -> _Star:
-        """Return the moments of the job's rows, with the fact and the dimensions at each.
-        ``store``: the rows before the batch.
+        """Return the moments of the job's rows, with the rows of the fact and the dimensions at
+        each. ``store``: the rows before the batch.
         """
         events, dimension, moments = _timeline(job)
         stored = _StoredRows.of(store.locate(events.hash, events.keys))
@@ -269,8 +274,10 @@ class _Star:
 
     @property
     def changes(self) -> Changes:
-        """The result of each moment that has one, in the order of arrival. Its reference is the
-        number of the moment. A moment without a joined row before and after has none.
+        """The result of each moment that has one, in the order of arrival.
+
+        Each result refers to its moment by index. A moment without a joined row before and after
+        has none.
         """
         fact, moments = self.parts[0], self.moments
         results = star_results(
@@ -288,8 +295,10 @@ class _Star:
 
     def matched(self, *, net: bool) -> Mask:
         """Return for each upsert of the fact whether it finds a row in every dimension: bool, in
-        the order of the moments. ``net``: only the last answers are there, so return it for each
-        key that has come, by the rows at the end.
+        the order of the moments.
+
+        ``net``: True if only the last answers are there. Then return it for each key with a record
+        of the fact, by the rows at the end of the batch.
         """
         record = np.flatnonzero(self.moments.origin == 0)
         if net:
@@ -301,7 +310,9 @@ class _Star:
         return matched
 
     def net(self, changes: Changes) -> Changes:
-        """Return the last change of each key, if it differs from the row before the batch."""
+        """Return the last change of each key, if it differs from the row before the batch.
+        ``changes``: in the order of arrival, each refers to its moment.
+        """
         changes = changes.where(last_of_each(self.events.group[changes.event]))
         group, (moment,) = self.events.group[changes.event], changes.reference
         starts = np.searchsorted(self.moments.first, self.events.start[group])
@@ -332,9 +343,11 @@ class _Star:
         return replace(changes, reference=refs), [columns[:width], columns[width:]]
 
     def _rows(self, moment: Ints, *, after: bool, present: Mask | None = None) -> list[pa.Array]:
-        """Return the result's value columns before or after the moments ``moment``, one row each:
-        those of the left side of the last join, then those of the last dimension. They are null
-        where ``present`` is false or a part has no row.
+        """Return the result's value columns before or after the moments with the indices
+        ``moment``, one row each.
+
+        Those of the left side of the last join are followed by those of the last dimension. They
+        are null where ``present`` is false or a part has no row.
         """
         refs = []
         for part in self.parts:
@@ -362,7 +375,9 @@ class _Star:
 
 
 def _equal(now: Sequence[pa.Array], then: Sequence[pa.Array], rows: Ints) -> Mask:
-    """Say for each row whether two tables agree; all do without columns."""
+    """Return for each row whether the columns ``now`` and ``then`` have equal values: bool. Without
+    columns all rows are equal. ``rows``: its length is the number of rows.
+    """
     if not now:
         return np.ones(len(rows), np.bool_)
     return rows_equal(list(now), list(then))

@@ -37,21 +37,25 @@ class TableJoinLaw(Law):
 
     @property
     def reason(self) -> str:
-        """The need that the shuffle and the stores meet; another one for a single table."""
+        """The need that the shuffle and the stores meet, in words; another one for a single
+        table.
+        """
         lone = len({*self.leaves}) == 1
         return "a change needs the row that it replaces" if lone else self.REASON
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The source of each leaf."""
+        """The number of the input behind each leaf of the join's tree, from left to right."""
         return tuple(leaves(self.tree))
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records that change no latest version."""
+        """Return the metrics of records that do not change a table's latest version; empty without
+        versioned tables.
+        """
         return not_latest(sources)
 
     def pairs(self, sources: Sources) -> list[str]:
-        """List all tables; none if there is only one."""
+        """Return the names of all tables; empty if there is only one."""
         used = sorted({*self.leaves})
         return [sources[source].name for source in used] if len(used) > 1 else []
 
@@ -73,17 +77,18 @@ class StreamTableJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The source of each leaf."""
+        """The number of the input behind each leaf of the join's tree, the stream first."""
         return tuple(leaves(self.tree))
 
     @property
     def holds_us(self) -> int:
-        """The grace period; 0 if there is none."""
+        """The grace period in microseconds; 0 without one."""
         return self.grace_us or 0
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores, by name: the tables and, with a grace period, the records of the
-        stream that wait.
+        """Return the stores of a bucket by name: one for each table.
+
+        With a grace period, one more has the stream's records that wait.
         """
         stores = dict(super().stores(sources))
         stream = list(stores)[self.leaves[0]]
@@ -95,18 +100,22 @@ class StreamTableJoinLaw(Law):
         return stores
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records older than a history, first of the stream, then of tables;
-        none if no table is versioned.
+        """Return the metrics of records older than a history: the stream's first, then those of the
+        tables.
+
+        Empty if no table is versioned.
         """
         old = too_old(sources)
         return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def pairs(self, sources: Sources) -> list[str]:
-        """List the stream."""
+        """Return the name of the stream, the only input whose matches are counted."""
         return [sources[self.leaves[0]].name]
 
     def waits_for(self, sources: Sources) -> list[Wait]:
-        """List the store of records in their grace period; an empty list without one."""
+        """Return the store of the stream's records in their grace period; empty without a grace
+        period.
+        """
         if self.grace_us is None:
             return []
         stream = self.leaves[0]
@@ -115,7 +124,7 @@ class StreamTableJoinLaw(Law):
         return [Wait(name, metrics.waiting(sources[stream].name, "grace"), store)]
 
     def goes_by(self, entry: Entry) -> bool:
-        """Say whether others depend on its stream time.
+        """Return True if records of other inputs depend on the stream time of the input ``entry``.
 
         They depend on that of a stream with a grace period, and on those of versioned tables.
         """
@@ -140,13 +149,17 @@ class StreamJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sources of the two sides."""
+        """The numbers of the inputs of the left and the right side, equal for a join of a stream
+        with itself.
+        """
         return self.sides
 
     @property
     def holds_us(self) -> int:
-        """The longest, in stream time, that an unmatched record is held back; 0 unless
-        ``unmatched`` is ``"on_close"``.
+        """The longest time, in microseconds of stream time, for which an unmatched record is held
+        back.
+
+        It is 0 unless ``unmatched`` is ``"on_close"``.
         """
         if self.unmatched != "on_close":
             return 0
@@ -156,7 +169,7 @@ class StreamJoinLaw(Law):
         )
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores of both sides' records.
+        """Return the stores of a bucket by name: the records of both sides.
 
         A preserved side (whose records also come out without a match) has two more stores, unless
         ``unmatched`` is ``"eager"``. One has the records that wait for their window to close, under
@@ -180,12 +193,14 @@ class StreamJoinLaw(Law):
         return stores
 
     def goes_by(self, entry: Entry) -> bool:
-        """Say whether records of both sides wait, so that time decides which comes out first."""
+        """Return True if records of both sides wait, so that time decides which comes out first."""
         return self.how == "outer" and self.unmatched == "on_close"
 
     @property
     def lossy(self) -> list[int]:
-        """The sources of which no side is preserved; their late records may reach no result."""
+        """The numbers of the inputs of which no side is preserved, ascending. Their late records
+        may reach no result.
+        """
         preserved_sources = {
             source for source, keeps in zip(self.sides, preserved(self.how), strict=True) if keeps
         }
@@ -201,19 +216,23 @@ class StreamJoinLaw(Law):
         return metric(f"{left}-{right}", "too_late")
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of late records and of pairs that are not made."""
+        """Return the metrics of late records without a result, then that of pairs not made, if
+        there may be any.
+        """
         late = [metric(sources[source].name, "late") for source in self.lossy]
         pairs = self.too_late(sources)
         return late if pairs is None else [*late, pairs]
 
     def pairs(self, sources: Sources) -> list[str]:
-        """List both streams; none if a stream is joined with itself."""
+        """Return the names of both streams; empty if a stream is joined with itself."""
         left, right = self.sides
         return [] if left == right else [sources[left].name, sources[right].name]
 
     def waits_for(self, sources: Sources) -> list[Wait]:
-        """List the stores of the records of preserved sides that wait until their window closes,
-        left first; empty unless ``unmatched`` is ``"on_close"``.
+        """Return the stores of records that wait until their window closes, the left side's first.
+
+        Only preserved sides have one, and only if ``unmatched`` is ``"on_close"``; else it is
+        empty.
         """
         stores = self.stores(sources)
         return [
@@ -224,12 +243,16 @@ class StreamJoinLaw(Law):
 
 
 def waiting(side: int) -> str:
-    """Return the name of the store of a side's records that wait for their window to close."""
+    """Return the name of the store of a side's records that wait for their window to close.
+    ``side``: 0 for the left, 1 for the right.
+    """
     return f"{('left', 'right')[side]}: waiting"
 
 
 def marks(side: int) -> str:
-    """Return the name of the store of a side's records that found a match in a later batch."""
+    """Return the name of the store of a side's records that found a match in a later batch.
+    ``side``: 0 for the left, 1 for the right.
+    """
     return f"{('left', 'right')[side]}: joined"
 
 
@@ -245,11 +268,11 @@ class HistoryJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sources of the two sides."""
+        """The numbers of the inputs of the left and the right side."""
         return self.sides
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records that are older than the tables' histories."""
+        """Return the metrics of records that are older than the tables' histories."""
         return too_old(sources)
 
 
@@ -268,7 +291,7 @@ class Subscribe(Law):
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of each row's foreign key."""
+        """Return the only store of a bucket by its name: the foreign key of each row."""
         (source,) = sources
         store = replace(
             table_of(sources, 0),
@@ -279,7 +302,9 @@ class Subscribe(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records that change no latest version."""
+        """Return the metrics of records that do not change the latest version; empty unless the
+        table is versioned.
+        """
         return not_latest(sources)
 
 
@@ -300,35 +325,44 @@ class ForeignKeyJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sources of the left row and of the right row."""
+        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
         return (0, 1)
 
     def primary_columns(self, sources: Sources) -> range:
-        """Return the numbers of the primary key's columns in the subscriptions."""
+        """Return the indices of the left table's primary key columns in the rows of the first
+        input.
+        """
         first = sources[0].shape.value_columns.start
         return range(first, first + self.primary)
 
     def held(self, sources: Sources, leaf: int) -> range:
-        """Return the numbers of a leaf's columns in its source.
+        """Return the indices of the columns of a leaf's values in the rows of its input.
 
-        The right row's own key counts as a value, because the row may be missing.
+        ``leaf``: 0 for the left row, 1 for the right row. The right row's key counts as a value,
+        because the row may be missing.
         """
         if leaf == 1:
             return sources[1].shape.user_columns
         return range(self.primary_columns(sources).stop, sources[0].shape.value_columns.stop)
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """Return the primary key, then the right key if right rows also come out alone."""
+        """Return the key columns of a change: the left table's primary key.
+
+        The right key follows if right rows also come out alone.
+        """
         primary = sources[0].shape.fields(self.primary_columns(sources))
         theirs = sources[1].shape.key_fields
         return primary + (theirs if preserved(self.how)[1] else [])
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of a leaf's values in a change."""
+        """Return the types of a leaf's value columns in a change. ``leaf``: 0 for the left row, 1
+        for the right.
+        """
         return [field.type for field in sources[leaf].shape.fields(self.held(sources, leaf))]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: the subscriptions with their rows, and the right table.
+        """Return the stores of a bucket by name: the subscriptions with their rows, and the right
+        table.
 
         If right rows also come out alone, a third store counts the left rows that refer to each.
         """
@@ -349,11 +383,13 @@ class ForeignKeyJoinLaw(Law):
         return stores
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of right records that change no latest version."""
+        """Return the metrics of right records that do not change the latest version; empty unless
+        the right table is versioned.
+        """
         return not_latest(sources[1:])
 
     def pairs(self, sources: Sources) -> list[str]:
-        """List the left table."""
+        """Return the name of the left table, the only input whose matches are counted."""
         return [sources[0].name]
 
 
@@ -374,15 +410,17 @@ class InOrder(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sources of the left row and of the right row."""
+        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
         return (0, 1)
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of the results."""
+        """Return the key columns of the results, which do not depend on the inputs."""
         return list(self.keys)
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of a leaf's values in the results."""
+        """Return the types of a leaf's value columns in the results. ``leaf``: 0 for the left row,
+        1 for the right.
+        """
         return list(self.types[leaf])
 
 
@@ -395,7 +433,7 @@ class UnionLaw(Law):
     valueless: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe no stores."""
+        """Return an empty mapping: a union stores nothing."""
         return {}
 
 
@@ -410,9 +448,12 @@ class Deduplicate(Law):
     REASON: ClassVar[str] = "a record is new only if its key has not come before"
 
     within_us: int
+    """The span in microseconds within which a record repeats another one, inclusive."""
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of keys and times. Each is kept until any record near it is late."""
+        """Return the only store of a bucket by its name: keys and times. Each is kept until any
+        record near it is late.
+        """
         (source,), span_us = sources, 2 * self.within_us
         store = replace(
             table_of(sources, 0),
@@ -424,7 +465,7 @@ class Deduplicate(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of late records and of repeated ones."""
+        """Return the metric of late records, then that of repeated ones."""
         return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
 
 
@@ -439,21 +480,20 @@ class Expire(Law):
     nets: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: the rows, and their keys by the time at which they may expire."""
+        """Return the stores of a bucket by name: the rows, then their keys by the time at which
+        they may expire.
+        """
         (name,) = super().stores(sources)
         holds = f"last row per key, for {written(self.after_us)}"
         rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us, whole=False)
         return {name: rows, expiry(name): Store("when each row expires")}
 
     def goes_by(self, entry: Entry) -> bool:
-        """Say whether others go by its stream time.
-
-        They always do: rows in every bucket expire by it.
-        """
+        """Return True: rows in every bucket expire by the input's stream time."""
         return True
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metric of rows that had already expired when they came."""
+        """Return the metric of rows that had already expired when they were read."""
         return [metric(sources[0].name, "late")]
 
 
@@ -469,11 +509,15 @@ class ToChangesLaw(Law):
     names_columns: ClassVar[bool] = True
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's values, then that of the kind of change."""
+        """Return the types of the table's value columns, then that of the kind of change, a
+        string.
+        """
         return [*super().values(sources, leaf), pa.string()]
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records that change no latest version."""
+        """Return the metrics of records that do not change the latest version; empty unless the
+        table is versioned.
+        """
         return not_latest(sources)
 
 
@@ -496,7 +540,9 @@ class Explode(Law):
     names_columns: ClassVar[bool] = True
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """Return the table's key, then the position or the element."""
+        """Return the key columns of a change: the table's key, then the element's position or the
+        element.
+        """
         last_field = pa.field("element", pa.int32() if self.position else self.element)
         return [*super().key(sources), last_field]
 
@@ -510,10 +556,9 @@ class Explode(Law):
         return types
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of records without effect and, unless positions are keys, of elements
-        that cannot be keys.
+        """Return the metrics of records that do not change the latest version.
 
-        Records without effect change no latest version. Elements that cannot be keys are nulls and
+        Unless positions are keys, those of elements that cannot be keys follow: nulls, and
         repetitions within their array.
         """
         if self.position:
@@ -535,7 +580,7 @@ class WithoutColumn(Law):
     names_columns: ClassVar[bool] = True
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's other values."""
+        """Return the types of the table's value columns except the one that does not come out."""
         types = super().values(sources, leaf)
         return [type_ for index, type_ in enumerate(types) if index != self.column]
 
@@ -559,8 +604,9 @@ class Fill(WithoutColumn):
     """The numbers of the value columns whose nulls were not sent."""
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metric of values that neither the record nor a row before it has. A null is one
-        without any.
+        """Return the metric of values that neither the record nor a row before it has.
+
+        Empty if nulls stand for values that were not sent, since such a value is null then.
         """
         return [] if self.column < 0 else [metric(sources[0].name, "unsent")]
 
@@ -575,15 +621,17 @@ class Transact(WithoutColumn):
     REASON: ClassVar[str] = "each of a key's rows counts once in its transaction"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of the last transaction of each key."""
+        """Return the only store of a bucket by its name: the last transaction of each key."""
         kept = Store("last transaction per key, and the rows it has in it")
         return dict.fromkeys(super().stores(sources), kept)
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metric of events that were there before."""
+        """Return the metric of events that repeat an earlier event."""
         return [metric(sources[0].name, "repeated")]
 
 
 def expiry(name: str) -> str:
-    """Return the name of the store that says when the rows of a table expire."""
+    """Return the name of the store that says when the rows of a table expire. ``name``: the store
+    of these rows.
+    """
     return f"{name}: expiry"

@@ -89,7 +89,7 @@ class Store:
         return tuple(field for field in self.fields if field.name in self.key)
 
     def only(self, columns: Sequence[str]) -> Store:
-        """Return the store without the value columns that are not among ``columns``.
+        """Return the store without the value columns whose names are not in ``columns``.
 
         Key and time columns stay. A store of accumulators is returned unchanged.
         """
@@ -104,7 +104,8 @@ class Store:
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
-        """Return a store of accumulators with its key columns renamed to ``names``.
+        """Return a store of accumulators whose first key columns are renamed to ``names``, in
+        order.
 
         Other stores are returned unchanged.
         """
@@ -115,7 +116,7 @@ class Store:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The names of the stores that must be read together with it."""
+        """The names of the stores that must be read together with this one; empty for none."""
         lists = (name for result in self.results for name in result.lists)
         return (*((self.without,) if self.without else ()), *lists)
 
@@ -132,25 +133,28 @@ class Wait:
 
 
 def too_old(sources: Sequence[SourceSpec]) -> list[str]:
-    """List the metrics of records that are older than the history of their versioned table."""
+    """Return the metric ``too_old`` of each versioned table among ``sources``, in order: records
+    older than its history.
+    """
     return [metric(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
 
 
 def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
-    """List the metrics of records of versioned tables that do not change the latest version.
+    """Return the metrics of records of versioned tables that do not change the latest version.
 
-    These are the records that are too old for the history, and the late ones.
+    First those that are too old for the history, one per versioned table, then the late ones. Empty
+    without versioned tables.
     """
     late = [metric(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
     return [*too_old(sources), *late]
 
 
 def table_of(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
-    """Describe the store of the table that is source ``source_index``: its last rows or, if it is
-    versioned, its versions.
+    """Return the store of the table that is input ``source_index``: its last rows, or its versions
+    if it is versioned.
 
     ``key``: the number of columns that make its key, if rows are stored by a longer key than the
-    source's. Such a store has last rows only.
+    input's. Such a store has last rows only.
     """
     source = sources[source_index]
     versioned, windowed = source.meaning.versioned_us, source.meaning.retention_us
@@ -191,59 +195,71 @@ class Law:
 
     @property
     def reason(self) -> str:
-        """The need that the shuffle and the stores meet."""
+        """The need that the operator's shuffle and stores meet, in words for ``explain``."""
         return self.REASON
 
     @property
     def whole_keys(self) -> bool:
-        """True if it must see all rows of a key in a micro-batch at once."""
+        """True if the operator must see all rows of a key in a micro-batch at once."""
         return False
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The source of each leaf. A leaf is one group of value columns in the output."""
+        """The number of the input behind each leaf. A leaf is one group of value columns in the
+        output.
+        """
         return (0,)
 
     @property
     def holds_us(self) -> int:
-        """The longest time, in stream time, that a result is held back."""
+        """The longest time, in microseconds of stream time, that a result is held back; 0 for
+        none.
+        """
         return 0
 
     def key(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of a change."""
+        """Return the key columns of a change, by default those of the first input."""
         return sources[0].shape.key_fields
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the value columns of ``leaf`` in a change."""
+        """Return the types of the value columns of a leaf in a change, in order. ``leaf``: an index
+        into ``leaves``.
+        """
         source = sources[self.leaves[leaf]]
         return [field.type for field in source.shape.value_fields]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores of a bucket, by name.
+        """Return the stores of a bucket by name, in a fixed order.
 
-        By default each source has one, with its rows.
+        By default each input has one, with its rows. Operators without state have none.
         """
         names = unique([source.name for source in sources]) if self.stateful else []
         return {name: table_of(sources, source_index) for source_index, name in enumerate(names)}
 
     def looks_up(self, sources: Sources) -> list[str]:
-        """Describe in words what it asks of lookup sources, one line for each source."""
+        """Return in words what the operator asks of lookup sources, one line for each source; empty
+        for none.
+        """
         return []
 
     def goes_by(self, entry: Entry) -> bool:
-        """Say whether records of other inputs depend on the stream time of this input."""
+        """Return True if records of other inputs depend on the stream time of the input
+        ``entry``.
+        """
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of rows that had no use."""
+        """Return the names of the metrics of rows without use, in the order in which they are
+        counted.
+        """
         return []
 
     def pairs(self, sources: Sources) -> list[str]:
-        """List the inputs whose records are counted by whether they find rows on all other
-        sides.
+        """Return the names of the inputs whose records are counted by whether they find rows on all
+        other sides; empty for none.
         """
         return []
 
     def waits_for(self, sources: Sources) -> list[Wait]:
-        """List the stores with rows that wait for a time."""
+        """Return the stores with rows that wait for a time; empty for none."""
         return []

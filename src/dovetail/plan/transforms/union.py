@@ -24,16 +24,18 @@ class Union(Node):
     """
 
     parts: tuple[Entry, ...]
+    """The streams or tables, at least two, from left to right."""
     label: str | None = None
+    """The user's name for the union; None for none."""
 
     @property
     def name(self) -> str:
-        """The label, or a description of the union by its parts."""
+        """The user's name for the union, or a description of the union by its parts."""
         return self.label or f"union of {', '.join(part.name for part in self.parts)}"
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the union in ``explain``."""
         return "union"
 
     @property
@@ -48,16 +50,16 @@ class Union(Node):
 
     @property
     def stream(self) -> bool:
-        """Say whether the parts are streams."""
+        """True if the parts are streams, False if they are tables."""
         return self.parts[0].stream
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The parts."""
+        """The streams or tables that are united, from left to right."""
         return self.parts
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return the parts' descriptions as JSON data."""
+        """Return, as JSON data, the descriptions of all parts, from left to right."""
         return {"union": [describe(part, whole=True) for part in self.parts]}
 
 
@@ -104,11 +106,13 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
 
 
 def _columns(node: Node) -> tuple[Any, ...]:
-    """Return the key's columns in their order, and the values' columns sorted by name."""
+    """Return a node's key columns in order, then its value columns sorted by name: (name, type)
+    each.
+    """
     key, values = ([(f.name, f.dataType) for f in part] for part in (node.key, node.values))
     return key, sorted(values, key=lambda column: column[0])
 
 
 def _said(node: Node) -> str:
-    """Return a node's key and values in words."""
+    """Return the names and types of a node's key and values in words, for errors."""
     return f"key {signature(node.key)} and values {signature(node.values)}"

@@ -46,7 +46,7 @@ class Unwindowed(Node):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         final = ", each window once, when it is closed" if self.final else ""
         return f"windows as a {'stream' if self.stream else 'table'}{final}"
 
@@ -72,6 +72,7 @@ class Unwindowed(Node):
 
 def as_table(node: Node, windows: WindowMode) -> Unwindowed:
     """Return a windowed table as a table whose key includes the start and the end of the window.
+
     ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row.
     """
     names = (*node.key.names, *node.values.names)
@@ -92,8 +93,9 @@ def as_stream(
 ) -> Unwindowed:
     """Return the changes of a windowed table as a stream.
 
-    ``key``: the new key; by default the table's key without its window. ``select``: names or
-    expressions; by default all columns. Raises ``PlanError`` for unknown and duplicate names.
+    ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row. ``key``:
+    the new key; by default the table's key without its window. ``select``: names or expressions; by
+    default all columns. Raises ``PlanError`` for unknown and duplicate names.
     """
     name = f"to_stream of {node.name}"
     columns = node.row
@@ -134,14 +136,19 @@ def as_stream(
 
 
 def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
-    """Return the name of a selected column."""
+    """Return the name of a selected column: ``item`` if it is a name, else the one that Spark gives
+    the expression.
+    """
     if isinstance(item, str):
         return item
     return _resolved(operator, columns, item).name
 
 
 def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
-    """Return the field of a selected column, nullable, under the name ``name``."""
+    """Return the field of a selected column, nullable, under the name ``name``.
+
+    ``item``: a column's name or an expression. Raises ``PlanError`` for an unknown name.
+    """
     if isinstance(item, Column):
         resolved = _resolved(operator, columns, item)
         return StructField(name, resolved.dataType, True, resolved.metadata)
@@ -149,6 +156,8 @@ def _field(operator: str, columns: StructType, name: str, item: object) -> Struc
 
 
 def _resolved(operator: str, columns: StructType, item: Column) -> StructField:
-    """Return the field of an expression over the row, as Spark resolves it."""
+    """Return the field of an expression over a row of ``columns``, as Spark resolves it. Raises
+    ``PlanError`` if it cannot.
+    """
     remedy = f"Its columns are {', '.join(columns.names)}"
     return computed_field(operator, "select=", columns, item, remedy)

@@ -59,10 +59,11 @@ from dovetail.spark.execution.view_rows import (
 
 
 class Wire:
-    """The columns in which rows travel to all their readers; a shared column travels once.
+    """The columns in which an input's rows travel to all their readers; a shared column travels
+    once.
 
-    The columns' names are plain, because ``mapInArrow`` takes the dots of a user's names for
-    nesting.
+    The columns' names are plain numbers, because ``mapInArrow`` takes the dots of a user's names
+    for nesting. The number of a column is its *place*. ``first``: the first number.
     """
 
     def __init__(self, read: InputRows, first: int = 0) -> None:
@@ -74,16 +75,19 @@ class Wire:
         return len(self._columns)
 
     def frame(self, *carried: str) -> DataFrame:
-        """Return the rows with the columns that methods have placed, numbered from ``first``.
+        """Return the rows with the columns placed so far, named by their numbers, which begin at
+        ``first``.
 
-        The columns ``carried`` come before them.
+        The columns ``carried`` of the rows precede them.
         """
         columns = enumerate(self._columns.values(), start=self._first)
         numbered = (column.alias(wire_name(column_index)) for column_index, column in columns)
         return self._frame.select(*carried, *numbered)
 
     def own(self, names: Iterable[str]) -> list[int]:
-        """Return the places of columns that travel as they are in the frame."""
+        """Place the columns ``names`` of the rows, unchanged, and return their numbers in that
+        order.
+        """
         return [self._place(("own", name), F.col(quoted(name))) for name in names]
 
     def input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
@@ -140,7 +144,8 @@ class Wire:
         return places + failed
 
     def out(self) -> int | None:
-        """Return the place of a column that is null for rows; None if everything is a row.
+        """Place a column that is null for rows and not null for all else; return its number. Return
+        None if everything is a row.
 
         Rows that pass to other stages do not count.
         """
@@ -150,26 +155,28 @@ class Wire:
         return self._place("out", F.when(reduce(Column.__or__, are_there(beside)), F.lit(True)))
 
     def letters(self, *, unread: bool) -> int | None:
-        """Return the place of the dead letters; None if there are none.
+        """Place the column of dead letters and return its number; None if there are none.
 
-        ``unread``: add those of records that cannot be read.
+        ``unread``: True to add those of records that cannot be read.
         """
         names = ([UNREAD] if unread else []) + [FAILED]
         letters = [F.col(name) for name in names if name in self._read.frame.columns]
         return self._place("letters", F.coalesce(*letters)) if letters else None
 
     def time(self) -> int:
-        """Return the place of the event time, in microseconds."""
+        """Place the event time, in microseconds, and return its number."""
         return self._place("time", F.unix_micros(self._read.timestamp))
 
     def _canonical(self, field: StructField) -> int:
-        """Return the place of a field in its canonical form."""
+        """Place a column in its canonical form and return its number."""
         raw = F.col(quoted(field.name))
         column = _canonical(raw, field.dataType)
         return self._place(("own" if column is raw else "canonical", field.name), column)
 
     def _place(self, what: Hashable, column: Column) -> int:
-        """Return the place of a column, adding it on first use."""
+        """Return the number of a column, which is added on first use. ``what``: a name by which
+        equal columns are known.
+        """
         if what not in self._columns:
             self._columns[what] = column
         return self._first + [*self._columns].index(what)
@@ -198,8 +205,12 @@ class Shared:
         self._width = 0
 
     def read(self, entry: Entry, *, reported: int, observations: Observations | None) -> InputRows:
-        """Return the shared source, or the view ``entry`` of it. The result and the other arguments
-        are as in ``read_of``. It also has the mark ``LEFT_OUT``.
+        """Return the shared source's rows, or those of the view ``entry`` of it, beside the columns
+        that travel so far.
+
+        ``reported``: the number of innermost views whose rows another reading counts and reports.
+        ``observations``: takes the counts of the other views, None to drop them. The column
+        ``LEFT_OUT`` is not null for rows that the view leaves out.
         """
         name_pairs = zip(self._kept, self._names, strict=True)
         frame = self._frame.select(
@@ -214,22 +225,26 @@ class Shared:
         return _as_viewed(entry, read, reported=reported, observations=observations)
 
     def wire(self, read: InputRows) -> Wire:
-        """Return the travelling columns of what was read last."""
+        """Return an empty set of travelling columns for ``read``, the rows that were read last.
+        Their numbers follow those of earlier reads.
+        """
         return Wire(read, self._width)
 
     def add(self, wire: Wire) -> None:
-        """Keep the travelling columns."""
+        """Keep the travelling columns of ``wire`` beside those of earlier reads."""
         self._frame = wire.frame(*self._held)
         self._width += len(wire)
 
     @property
     def _held(self) -> list[str]:
-        """The names of the source's columns and of the travelling ones."""
+        """The names of the source's columns and of the travelling columns so far, in the frame."""
         return [*self._kept, *map(wire_name, range(self._width))]
 
     @property
     def frame(self) -> DataFrame:
-        """The travelling columns of all that was read."""
+        """The rows with the travelling columns of all that was read, without the source's
+        columns.
+        """
         return self._frame.select(*map(wire_name, range(self._width)))
 
 
@@ -313,7 +328,7 @@ def with_foreign_key(
 
 
 def _any_null(columns: list[Column]) -> Column:
-    """Return whether any of the columns is null."""
+    """Return the condition that any of the columns is null. There is at least one column."""
     return reduce(Column.__or__, (column.isNull() for column in columns))
 
 

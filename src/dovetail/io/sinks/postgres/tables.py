@@ -86,21 +86,25 @@ class TableShape:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A table, and its columns."""
+    """A PostgreSQL table that a query writes, and its columns."""
 
     layout: TableShape
+    """The columns and the key that the query gives the table."""
     schema: str
+    """The name of the table's schema, unquoted."""
     name: str
+    """The table's name without its schema, unquoted."""
     columns: Mapping[str, StoreColumn]
+    """The columns as the database has them, by name."""
 
     @property
     def place(self) -> tuple[str, str]:
-        """The schema and the name."""
+        """The names of the schema and of the table, unquoted."""
         return self.schema, self.name
 
     @property
     def called(self) -> str:
-        """The table in SQL."""
+        """The table's name in SQL: schema and name, quoted."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def lock(self, cursor: Any, query: str) -> None:
@@ -113,18 +117,22 @@ class TargetTable:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
     def batches(self, cursor: Any) -> dict[str, int]:
-        """Return the last micro-batch of each query that writes the table, by the query's id."""
+        """Return the number of the last micro-batch of each query that writes the table, by the
+        query's id. Empty before the first one.
+        """
         asked = f"SELECT query_id, batch_id FROM {_queries(self.schema)} WHERE table_name = %s"
         return dict(cursor.execute(asked, [self.name]).fetchall())
 
     def take(self, cursor: Any, query: str) -> None:
-        """Make this query the table's only owner."""
+        """Delete the records of all other queries, so that the query with the id ``query`` owns the
+        table alone.
+        """
         others = f"DELETE FROM {_queries(self.schema)} WHERE table_name = %s AND query_id <> %s"
         cursor.execute(others, [self.name, query])
 
     def record(self, cursor: Any, query: str, batch: int) -> None:
-        """Record ``batch`` as the last micro-batch of the query that the table has, in place of a
-        former number.
+        """Record micro-batch ``batch`` as the last one of the query with the id ``query``, in place
+        of a former number.
         """
         cursor.execute(
             f"INSERT INTO {_queries(self.schema)} (table_name, query_id, batch_id) "
@@ -134,7 +142,7 @@ class TargetTable:
         )
 
     def is_empty(self, cursor: Any) -> bool:
-        """Say whether the table has no rows."""
+        """Return True if the table has no rows."""
         return not cursor.execute(f"SELECT 1 FROM {self.called} LIMIT 1").fetchall()
 
     def staging(self, query: str) -> str:
@@ -143,14 +151,17 @@ class TargetTable:
         return f"{quoted(self.schema)}.dovetail_changes_{digest}"
 
     def stage(self, cursor: Any, staging: str) -> None:
-        """Create the staging table that tasks fill, in place of one that a former attempt has
-        left.
+        """Create the staging table named ``staging``, quoted, for tasks to fill. It replaces one
+        that a former attempt has left.
         """
         self.drop(cursor, staging)
         self._stage(cursor, f"UNLOGGED TABLE {staging}")
 
     def stage_here(self, cursor: Any, table_index: int) -> str:
-        """Create a staging table for this transaction alone; return its name in SQL."""
+        """Create a staging table without rows for this transaction alone; return its name in SQL.
+
+        ``table_index``: a number that tells the staging tables of a transaction apart.
+        """
         self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
         return f"pg_temp.dovetail_changes_{table_index}"
 
@@ -168,11 +179,13 @@ class TargetTable:
         )
 
     def drop(self, cursor: Any, staging: str) -> None:
-        """Drop a staging table."""
+        """Drop the staging table named ``staging``, quoted, if it exists."""
         cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
     def count(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
-        """Return the number of rows that these tasks have staged."""
+        """Return the number of rows that the tasks with the numbers ``tasks`` have put into the
+        staging table.
+        """
         asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
         return int(cursor.execute(asked).fetchone()[0])
 
@@ -212,8 +225,9 @@ class TargetTable:
         return UniqueMoves(sorted(moving), sorted(moving & nullable))
 
     def same(self, nulls: Sequence[bool]) -> str:
-        """Return the SQL condition that row ``t`` has the key of change ``c``; ``nulls``: which key
-        columns are null.
+        """Return the SQL condition that row ``t`` has the key of change ``c``.
+
+        ``nulls``: for each key column, True if it is null in both; False if it is compared.
         """
         return " AND ".join(
             f"t.{key} IS NULL AND c.{key} IS NULL" if null else f"t.{key} = c.{key}"
@@ -232,8 +246,8 @@ class UniqueMoves:
 
     @property
     def changed(self) -> str:
-        """The SQL condition that a change moves a value. It compares texts, for not every type has
-        an equality.
+        """The SQL condition that change ``c`` moves a value of row ``t``. It compares texts, for
+        not every type has an equality.
         """
         return " OR ".join(
             f"t.{column}::text IS DISTINCT FROM c.{column}::text"
@@ -246,7 +260,9 @@ class StagedChanges:
     """A micro-batch's staged changes of a table."""
 
     target: TargetTable
+    """The table that the changes belong to."""
     staging: str
+    """The name of the staging table in SQL."""
     tasks: Sequence[int] | None
     """The tasks whose rows count; None if all rows count."""
     clears: bool
@@ -299,7 +315,7 @@ class StagedChanges:
 
     def vacate(self, cursor: Any, moves: UniqueMoves) -> None:
         """Set the unique values that move between rows to null, in the rows that are about to
-        change.
+        change. Rows that are about to be deleted stay.
         """
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
         for nulls in self._nulls(cursor, ""):
@@ -329,10 +345,10 @@ class StagedChanges:
         )
 
     def _nulls(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
-        """Return the patterns of nulls in the staged keys.
+        """Return the patterns of nulls in the staged keys, each with a flag per key column.
 
-        Each gets a statement of its own: an index finds a null or an equal value, but not either of
-        the two.
+        ``where``: a WHERE clause for the staged rows, empty for all. Each pattern gets a statement
+        of its own: an index finds a null or an equal value, but not either of the two.
         """
         null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
         return list(
@@ -341,7 +357,7 @@ class StagedChanges:
 
 
 def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
-    """Bring tables to the state after the staged changes.
+    """Bring tables to the state after the staged changes. Without changes do nothing.
 
     It is one statement, and foreign keys are checked at its end. So tables may refer to each other
     and to themselves in any way. Unique indexes are checked row by row. If one refuses a row, the
@@ -387,8 +403,11 @@ def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
 
 
 def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, UniqueMoves]:
-    """Return the moves of the table that refused a row, by its index; those of all tables if it is
-    a partition. Tables without moves are absent.
+    """Return the values that move between rows in the table that refused a row, by its index in
+    ``changes``. Tables without such values are absent.
+
+    ``refused``: the server's diagnosis of the error. If the refusing table is a partition, all
+    tables with a key are looked at.
     """
     refusing_table = (refused.schema_name, refused.table_name)
     refusing_indices = [
@@ -409,10 +428,8 @@ def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[
 
 
 def foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
-    """Return a foreign key between two tables: its name, its table, and the table that it refers
-    to.
-
-    None if there is none.
+    """Return a foreign key between two tables, in either direction: its name, its table, and the
+    table that it refers to. None if there is none.
     """
     sql_names = [table.called, other.called, table.called, other.called]
     between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, sql_names).fetchone()
@@ -420,7 +437,11 @@ def foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[st
 
 
 def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
-    """Append rows of these columns to a table."""
+    """Append rows to a table by COPY.
+
+    ``table``: its name in SQL. ``columns``: the names of the columns, in the order of the texts.
+    ``texts``: the rows as CSV, in pieces.
+    """
     statement = f"COPY {table} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
         for text in texts:
@@ -428,8 +449,10 @@ def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]
 
 
 def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
-    """Return the table, or None if it is missing. Raises ``TargetError`` if it does not fit the
-    query.
+    """Return the table named ``table``, None if it is missing.
+
+    ``table``: the name, perhaps with a schema and a dot. Raises ``TargetError`` if it does not fit
+    the query.
     """
     called = ".".join(map(quoted, table.split(".")))
     catalog_row = cursor.execute(_PLACE, [called]).fetchone()
@@ -451,8 +474,9 @@ def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
 
 
 def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
-    """Create the table with the query's key, and return it. Raises ``TargetError`` for nullable
-    keys before PostgreSQL 15.
+    """Create the table named ``table`` with the query's columns and key, and return it.
+
+    Raises ``TargetError`` for keys that may be null before PostgreSQL 15.
     """
     columns = [f"{quoted(name)} {type_}" for name, type_ in layout.types.items()]
     if layout.keys and layout.nulls:
@@ -473,8 +497,8 @@ def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
 
 
 def make_queries(cursor: Any, schema: str) -> None:
-    """Create the table ``dovetail_queries`` in ``schema`` if it is missing. Others wait until the
-    transaction ends.
+    """Create the table ``dovetail_queries`` in ``schema`` if it is missing. Other transactions that
+    call this wait until this one ends.
     """
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
     called = f"{quoted(schema)}.{QUERIES}"
@@ -486,14 +510,18 @@ def make_queries(cursor: Any, schema: str) -> None:
 
 
 def quoted(name: str) -> str:
-    """Return a name quoted for SQL."""
+    """Return one name in double quotes for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _refuse_columns(
     cursor: Any, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
 ) -> None:
-    """Raise ``TargetError`` if the table's columns, collations or unique indexes do not fit."""
+    """Raise ``TargetError`` if the columns, collations or unique indexes of a table do not fit the
+    query.
+
+    ``called``: the table's name in SQL. ``columns``: those that it has, by name.
+    """
     problems = differences(columns, layout.types)
     if problems:
         raise TargetError(
@@ -522,15 +550,17 @@ def _refuse_columns(
 
 
 def _queries(schema: str) -> str:
-    """Return the name of ``dovetail_queries`` for a statement with parameters."""
+    """Return the name of ``dovetail_queries`` in SQL, for a statement with parameters: percent
+    signs are doubled.
+    """
     return quoted(schema).replace("%", "%%") + f".{QUERIES}"
 
 
 def _listed(names: Any) -> str:
-    """Return names as a SQL list."""
+    """Return names as a SQL list: quoted, with commas between them."""
     return ", ".join(map(quoted, names))
 
 
 def _of(tasks: Sequence[int]) -> str:
-    """Return the SQL condition for rows of these tasks."""
+    """Return the SQL condition for staged rows of the tasks with these numbers."""
     return f"{TASK} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"
