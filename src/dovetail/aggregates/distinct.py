@@ -98,9 +98,15 @@ class CountDistinct(Listing):
         return state[-1].fill_null(0)
 
     def _spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
+        """Return the spans of updates during which each distinct value is in its group, as
+        ``multiset.spans`` does.
+        """
         return spans(updates, [initial[:-1]], self.listed(values))
 
     def _stored(self, value_spans: Spans, counts: Ints) -> Traced:
+        """Return the accumulators after the last update: the lists of values, then ``counts``,
+        int64[groups].
+        """
         traced = stored_lists(value_spans, len(counts))
         lists = traced.columns[: len(self.state) - 1]
         return replace(traced, columns=[*lists, pa.array(counts, pa.int64())])

@@ -207,6 +207,9 @@ class Hinted:
         return ()
 
     def _instead(self, name: str) -> str:
+        """Return the remedy for an unknown attribute ``name``: a column's use, a known hint, or the
+        nearest name.
+        """
         if name in self._columns():
             return self._of_column(name)
         if name in self._hints:
@@ -216,6 +219,7 @@ class Hinted:
         )
 
     def _of_column(self, name: str) -> str:
+        """Return the remedy for a column used as an attribute or an item."""
         return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
 
     def __bool__(self) -> bool:
@@ -257,6 +261,7 @@ class HintedChange(Hinted):
     _hints = _OF_CHANGES
 
     def _of_column(self, name: str) -> str:
+        """Return the remedy for a column used as an attribute or an item of a change."""
         return f"Read values[{name!r}], or key[{name!r}]"
 
 
@@ -270,6 +275,9 @@ class HintedWindows(Hinted):
     """A windowed table, which has few calls of its own."""
 
     def _instead(self, name: str) -> str:
+        """Return the remedy for an unknown attribute ``name``. Calls of tables need ``to_table()``
+        first.
+        """
         is_of_tables = name in self._hints or name in (
             "where",
             "select",
@@ -298,7 +306,7 @@ def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> s
 
 
 def nearest(name: str, known_names: Iterable[str]) -> str:
-    """Return a remedy that names the nearest known name, or all of them."""
+    """Return a remedy that names the nearest of the known names; all of them if none is near."""
     names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=1)
     lower = [

@@ -149,6 +149,11 @@ def _write(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, 
 
 
 def _moment(text: str) -> datetime:
+    """Return the time in a text of ISO 8601, such as 2026-01-31T12:00:00Z. Without a zone it is in
+    UTC.
+
+    Raises ``ConfigurationError`` for other texts.
+    """
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:

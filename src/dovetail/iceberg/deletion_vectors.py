@@ -35,5 +35,6 @@ def positions(io: FileIO, path: str, data_file: str) -> Ints:
 
 
 def _read(io: FileIO, path: str) -> PuffinFile:
+    """Return the parsed Puffin file at ``path``."""
     with io.new_input(path).open() as file:
         return PuffinFile(file.read())

@@ -62,6 +62,9 @@ def changes_rows(snapshot: Snapshot) -> bool:
 
 
 def _expired(operator: str, id_: int, remedy: str | None) -> TargetError:
+    """Return the error for an expired snapshot. ``id_``: its id. ``remedy``: None for the advice to
+    a streaming query.
+    """
     return TargetError(
         operator,
         f"snapshot {id_} has expired, so its changes cannot be read",

@@ -95,6 +95,7 @@ class ManifestReader:
         }
 
     def _read(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Return the entries of a manifest, from memory if they have been read before."""
         entries = self._entries.get(manifest.manifest_path)
         return manifest.fetch_manifest_entry(self.io) if entries is None else entries
 
@@ -163,4 +164,5 @@ def lean(file: DataFile) -> DataFile:
 
 
 def _partition(file: DataFile) -> Partition:
+    """Return the partition of a file: the id of the partition spec and the values."""
     return file.spec_id, file.partition

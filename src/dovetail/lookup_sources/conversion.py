@@ -195,4 +195,5 @@ def is_text(type_: pa.DataType) -> bool:
 
 
 def _is_binary(type_: pa.DataType) -> bool:
+    """Return True if values of the type are bytes, in any of Arrow's layouts of variable length."""
     return type_ in (pa.binary(), pa.large_binary(), pa.binary_view())

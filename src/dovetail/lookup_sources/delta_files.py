@@ -113,10 +113,12 @@ class DeltaFilesReader:
 
 
 def _columns(table: Any) -> pa.Schema:
+    """Return the columns of a table of the package deltalake, with Arrow's types."""
     return pa.schema(table.schema().to_arrow())
 
 
 def _quoted(name: str) -> str:
+    """Return one name in double quotes for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -166,6 +166,7 @@ class SqliteReader:
 
 
 def _quoted(name: str) -> str:
+    """Return one name in double quotes for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

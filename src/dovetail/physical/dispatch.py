@@ -39,45 +39,54 @@ from dovetail.plan.views import View
 
 @singledispatch
 def law_of(node: Node, entries: Sequence[Entry]) -> Law:
-    """Return the law of ``node``: by default a join of tables by key.
+    """Return the law of a plan node that is one operator: by default a join of tables by key.
 
-    ``entries``: the inputs of the stage. A source of the law is a position in them.
+    ``entries``: the inputs of the stage. The law refers to them by their indices.
     """
     return TableJoinLaw(_tree(node, entries))
 
 
 @law_of.register
 def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
+    """Return the law of a join of versioned tables over their history."""
     return HistoryJoinLaw(_sides(node, entries), node.how)
 
 
 @law_of.register
 def _(node: join_call.Materialized, entries: Sequence[Entry]) -> Law:
+    """Return the law of a table of which only changes of its rows are emitted."""
     return TableJoinLaw(_tree(node.node, entries), distinct=True)
 
 
 @law_of.register
 def _(node: View, entries: Sequence[Entry]) -> Law:
+    """Return the law of a view that has a stage to itself: a union of one for a stream, else a join
+    of one table.
+    """
     return UnionLaw() if node.stream else TableJoinLaw(_tree(node, entries))
 
 
 @law_of.register(union.Union)
 def _(*_: object) -> Law:
+    """Return the law of a union, the same for all unions."""
     return UnionLaw()
 
 
 @law_of.register
 def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
+    """Return the law of a stream without repetitions."""
     return Deduplicate(node.within_us)
 
 
 @law_of.register
 def _(node: Expired, _: Sequence[Entry]) -> Law:
+    """Return the law of a table whose rows expire."""
     return Expire(node.after_us)
 
 
 @law_of.register
 def _(node: Exploded, _: Sequence[Entry]) -> Law:
+    """Return the law of a table with a row for each element of an array."""
     (element,) = arrow_schema(StructType([node.element]))
     column_index = node.node.values.names.index(node.column)
     return Explode(column_index, element.type, node.position is not None)
@@ -85,6 +94,10 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
 
 @law_of.register
 def _(node: Filled, _: Sequence[Entry]) -> Law:
+    """Return the law of a table that takes values which were not sent from the row before.
+
+    With a column that lists them it is an error that there is no row, if the user asks for it.
+    """
     names = tuple(node.node.values.names)
     if node.unsent is None:
         nulls = tuple(names.index(name) for name in node.nulls)
@@ -96,37 +109,43 @@ def _(node: Filled, _: Sequence[Entry]) -> Law:
 
 @law_of.register
 def _(node: Transacted, _: Sequence[Entry]) -> Law:
+    """Return the law of a table of a database's events, counted within their transactions."""
     return Transact(node.node.values.names.index(node.transaction))
 
 
 @law_of.register
 def _(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
+    """Return the law of the rows before and after each change of a table."""
     return ToChangesLaw(node.kinds)
 
 
 @law_of.register
 def _(node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]) -> Law:
+    """Return the law of a stream joined with tables."""
     return StreamTableJoinLaw(_tree(node, entries), node.grace_us)
 
 
 @law_of.register
 def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
+    """Return the law of a join of two streams within a window."""
     window = Window(**asdict(node.within))
     return StreamJoinLaw(_sides(node, entries), node.how, window, node.unmatched)
 
 
 def _sides(node: nodes.JoinNode, entries: Sequence[Entry]) -> tuple[int, int]:
-    """Return the positions of a join's left and right input."""
+    """Return the indices of a join's left and right side among the inputs ``entries``."""
     return _source(node.left, entries), _source(node.right, entries)
 
 
 def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
-    """Return a tree of joins with the positions of its inputs as leaves."""
+    """Return the joins below a node as a tree, with the indices of inputs among ``entries`` as
+    leaves.
+    """
     if not isinstance(node, nodes.JoinNode):
         return TreeLeaf(_source(node, entries))
     return TreeJoin(_tree(node.left, entries), _tree(node.right, entries), node.how)
 
 
 def _source(node: Node, entries: Sequence[Entry]) -> int:
-    """Return the position of a node among the entries."""
+    """Return the index of a node among the inputs ``entries``, which contain it."""
     return next(source_index for source_index, entry in enumerate(entries) if entry == node)

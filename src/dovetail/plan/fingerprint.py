@@ -285,6 +285,7 @@ class _Description:
 
 
 def _frame(source: Source) -> DataFrame:
+    """Return the frame of a source, which must have one."""
     assert source.frame is not None
     return source.frame
 

@@ -39,48 +39,62 @@ class Files(ABC):
 
     @abstractmethod
     def qualified(self, path: str) -> str:
-        """Return a full path, with its scheme; a relative one starts at Spark's working
-        directory.
+        """Return the full form of a path, with its scheme; a relative path starts at Spark's
+        working directory. The path need not exist.
         """
 
     @abstractmethod
     def has_files(self, folder: str) -> bool:
-        """Say whether a folder has any file, at any depth."""
+        """Return True if a folder has any file, at any depth. False for a missing folder."""
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Say whether there is such a file or folder."""
+        """Return True if there is a file or folder with this path."""
 
     @abstractmethod
     def is_folder(self, path: str) -> bool:
-        """Say whether there is such a folder."""
+        """Return True if the path is a folder that exists. Raises ``ConfigurationError`` on Spark
+        Connect.
+        """
 
     @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
-        """Say whether a name in a folder begins with ``prefix``."""
+        """Return True if the name of a file or folder directly in ``folder`` begins with
+        ``prefix``. False for a missing folder.
+        """
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; empty if there is no such folder."""
+        """Return the names of the files and folders directly in a folder; empty if there is no such
+        folder. Raises ``ConfigurationError`` on Spark Connect.
+        """
 
     def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
-        """Return the numbers that are names in a folder, before ``suffix``; empty if there is no
-        such folder.
+        """Return the numbers among the names in a folder that are digits, followed by ``suffix``.
+
+        They are in undefined order. Empty if there is no such folder. Raises ``ConfigurationError``
+        on Spark Connect.
         """
         names = [n.removesuffix(suffix) for n in self.names(folder) if n.endswith(suffix)]
         return [int(name) for name in names if name.isdigit()]
 
     @abstractmethod
     def modified(self, path: str) -> datetime:
-        """Return the time at which a file was written, to the millisecond."""
+        """Return the time at which an existing file was last written, in UTC, to the millisecond.
+        Raises ``ConfigurationError`` on Spark Connect.
+        """
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Delete a file."""
+        """Delete a file; do nothing if it is missing. Raises ``ConfigurationError`` on Spark
+        Connect.
+        """
 
     @abstractmethod
     def text(self, path: str) -> str | None:
-        """Return a file's text; None if there is no such file."""
+        """Return the text of a file, or of all part files in a folder, as UTF-8; None if there is
+        neither.
+        """
 
     @abstractmethod
     def blob(self, path: str) -> bytes | None:
@@ -88,25 +102,31 @@ class Files(ABC):
 
     @abstractmethod
     def put(self, path: str, text: str) -> None:
-        """Write a text in place of the present one, atomically."""
+        """Write a text file as a whole or not at all, in place of a present one. Missing folders
+        are created.
+        """
 
     @abstractmethod
     def create(self, path: str, blob: bytes) -> bool:
-        """Write a new file, atomically. Return False, and write nothing, if there is one."""
+        """Write a new file as a whole or not at all, and return True. Return False, and write
+        nothing, if it exists. Raises ``ConfigurationError`` on Spark Connect.
+        """
 
     @abstractmethod
     def clear(self, folder: str) -> None:
-        """Delete all files in a folder."""
+        """Delete all files in a folder, at any depth."""
 
     @abstractmethod
     def copy(self, path: str, to: str) -> None:
-        """Copy a file, or a folder with its content, to ``to``, which is created; do nothing if
-        there is none.
+        """Copy a file, or a folder with its content, to the path ``to``, which is created. Do
+        nothing if there is no such file or folder. Raises ``ConfigurationError`` on Spark Connect.
         """
 
     @abstractmethod
     def make_folder(self, folder: str) -> bool:
-        """Create a folder if it is missing; say whether it exists, or may be created later."""
+        """Create a folder if it is missing. Return True if it exists now, or if writing a file will
+        create it.
+        """
 
     @abstractmethod
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
@@ -118,7 +138,9 @@ class Files(ABC):
 
     @abstractmethod
     def setting(self, name: str) -> str | None:
-        """Return one of Hadoop's settings, with those of the session; None if it is not set."""
+        """Return the value of one of Hadoop's settings in this session as text; None if it is not
+        set.
+        """
 
     def scheme(self, path: str) -> str:
         """Return the file system of a path, such as ``file`` or ``s3a``."""
@@ -126,7 +148,7 @@ class Files(ABC):
 
 
 def files_of(session: SparkSession) -> Files:
-    """Return the files that a session can reach."""
+    """Return the operations on the files that a session can reach."""
     return _OfServer(session) if is_remote(session) else _OfHadoop(session)
 
 
@@ -137,10 +159,14 @@ class _OfHadoop(Files):
         self._hadoop = Hadoop(session)
 
     def qualified(self, path: str) -> str:
+        """Return the full form of a path by its Hadoop file system, which need not have it."""
         hadoop_path, files = self._hadoop.located(path)
         return str(files.makeQualified(hadoop_path).toString())
 
     def has_files(self, folder: str) -> bool:
+        """Return True if a folder has any file, at any depth; names with a leading dot do not
+        count.
+        """
         path, files = self._hadoop.located(folder)
         waiting = [path] if files.exists(path) else []
         while waiting:
@@ -152,17 +178,25 @@ class _OfHadoop(Files):
         return False
 
     def exists(self, path: str) -> bool:
+        """Return True if there is a file or folder with this path."""
         hadoop_path, files = self._hadoop.located(path)
         return bool(files.exists(hadoop_path))
 
     def is_folder(self, path: str) -> bool:
+        """Return True if the path is a folder that exists."""
         hadoop_path, files = self._hadoop.located(path)
         return bool(files.exists(hadoop_path) and files.getFileStatus(hadoop_path).isDirectory())
 
     def has_named(self, folder: str, prefix: str) -> bool:
+        """Return True if a name directly in ``folder`` begins with ``prefix``. False for a missing
+        folder.
+        """
         return any(name.startswith(prefix) for name in self.names(folder))
 
     def text(self, path: str) -> str | None:
+        """Return the text of a file, or of the part files in a folder one after the other; None if
+        there is neither.
+        """
         hadoop_path, files = self._hadoop.located(path)
         if not files.exists(hadoop_path):
             return None
@@ -173,10 +207,12 @@ class _OfHadoop(Files):
         return "".join(self._hadoop.text(files, part) for part in parts)
 
     def blob(self, path: str) -> bytes | None:
+        """Return the bytes of a file; None if there is no such file."""
         hadoop_path, files = self._hadoop.located(path)
         return self._hadoop.blob(files, hadoop_path) if files.exists(hadoop_path) else None
 
     def put(self, path: str, text: str) -> None:
+        """Write a text file by Spark's own means for checkpoints, which rename a complete file."""
         hadoop_path, files = self._hadoop.located(path)
         manager = self._hadoop.checkpoint_manager(hadoop_path.getParent())
         manager.mkdirs(hadoop_path.getParent())
@@ -191,6 +227,9 @@ class _OfHadoop(Files):
         stream.close()
 
     def create(self, path: str, blob: bytes) -> bool:
+        """Write a new file by Spark's own means for checkpoints, and return True. Return False if
+        it exists, or if another process was faster.
+        """
         hadoop_path, files = self._hadoop.located(path)
         stream = self._hadoop.checkpoint_manager(hadoop_path.getParent()).createAtomic(
             hadoop_path, False
@@ -209,10 +248,14 @@ class _OfHadoop(Files):
         return True
 
     def clear(self, folder: str) -> None:
+        """Delete a folder with all files in it; do nothing if it is missing."""
         path, files = self._hadoop.located(folder)
         files.delete(path, True)
 
     def copy(self, path: str, to: str) -> None:
+        """Copy a file or folder to ``to``, perhaps on another file system. Do nothing if it is
+        missing.
+        """
         source, files = self._hadoop.located(path)
         target, there = self._hadoop.located(to)
         if files.exists(source):
@@ -220,10 +263,14 @@ class _OfHadoop(Files):
             self._hadoop.copy(files, source, there, target)
 
     def make_folder(self, folder: str) -> bool:
+        """Create a folder with all folders above it. Return True if it exists now."""
         path, files = self._hadoop.located(folder)
         return bool(files.mkdirs(path))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
+        """Write rows under a hidden name, then rename the folder to ``<column>=<batch_id>``, in
+        place of a present one. Return False if it cannot be renamed.
+        """
         hidden, files = self._hadoop.located(folder, f"_writing_{batch_id}")
         rows.write.mode("overwrite").parquet(str(hidden.toString()))
         shown, _ = self._hadoop.located(folder, f"{column}={batch_id}")
@@ -231,20 +278,28 @@ class _OfHadoop(Files):
         return bool(files.rename(hidden, shown))
 
     def names(self, folder: str) -> list[str]:
+        """Return the names directly in a folder, hidden ones included; empty for a missing
+        folder.
+        """
         path, files = self._hadoop.located(folder)
         entries = files.listStatus(path) if files.exists(path) else ()
         return [entry.getPath().getName() for entry in entries]
 
     def modified(self, path: str) -> datetime:
+        """Return the time at which an existing file was last written, in UTC, to the
+        millisecond.
+        """
         hadoop_path, files = self._hadoop.located(path)
         milliseconds = int(files.getFileStatus(hadoop_path).getModificationTime())
         return datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=milliseconds)
 
     def remove(self, path: str) -> None:
+        """Delete a file; do nothing if it is missing."""
         hadoop_path, files = self._hadoop.located(path)
         files.delete(hadoop_path, False)
 
     def setting(self, name: str) -> str | None:
+        """Return a setting from Hadoop's configuration of the session; None if it is not set."""
         value = self._hadoop.settings().get(name)
         return None if value is None else str(value)
 
@@ -257,6 +312,9 @@ class _OfServer(Files):
 
     def qualified(self, path: str) -> str:
         # The error about a missing file has the full path.
+        """Return the full form of a path, taken from the server's error about a missing file below
+        it.
+        """
         child = uuid4().hex
         try:
             _ = self._session.read.text(f"{_plain(path)}/{child}").schema
@@ -267,45 +325,61 @@ class _OfServer(Files):
         raise AssertionError(child)
 
     def has_files(self, folder: str) -> bool:
+        """Return True if a folder has any file that Spark reads, at any depth. Names that begin
+        with a dot or ``_`` do not count.
+        """
         return self._has(_plain(folder))
 
     def exists(self, path: str) -> bool:
+        """Return True if the server finds a file or folder with this path."""
         with _where_there():
             return bool(self._session.read.format("binaryFile").load(_plain(path)).schema)
         return False
 
     def is_folder(self, path: str) -> bool:
+        """Raise ``ConfigurationError``: Spark Connect does not tell a folder from a file."""
         raise _lacking("tells a folder from a file")
 
     def has_named(self, folder: str, prefix: str) -> bool:
+        """Return True if a name directly in ``folder`` begins with ``prefix``, unless it is an
+        empty folder.
+        """
         return self._has(f"{_plain(folder)}/{prefix}*")
 
     def _has(self, pattern: str) -> bool:
-        """Say whether a pattern matches a file, or a folder with files."""
+        """Return True if a pattern of Spark's readers matches a file, or a folder with files."""
         reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
         with _where_there():
             return bool(reader.load(pattern).inputFiles())
         return False
 
     def names(self, folder: str) -> list[str]:
+        """Raise ``ConfigurationError``: Spark Connect does not list a folder."""
         raise _lacking("lists a folder")
 
     def modified(self, path: str) -> datetime:
+        """Raise ``ConfigurationError``: Spark Connect does not say when a file was written."""
         raise _lacking("says when a file was written")
 
     def remove(self, path: str) -> None:
+        """Raise ``ConfigurationError``: Spark Connect does not delete a file."""
         raise _lacking("deletes a file")
 
     def copy(self, path: str, to: str) -> None:
+        """Raise ``ConfigurationError``: Spark Connect does not copy a folder."""
         raise _lacking("copies a folder")
 
     def text(self, path: str) -> str | None:
+        """Return the text of a file, or of all part files in a folder; None if there is neither. It
+        runs a job.
+        """
         with _where_there():
             rows = self._session.read.text(_plain(path), wholetext=True).collect()
             return "".join(row[0] for row in rows)
         return None
 
     def blob(self, path: str) -> bytes | None:
+        """Return the bytes of a file; None if there is no such file. It runs a job."""
         with _where_there():
             row = self._session.read.format("binaryFile").load(_plain(path)).head()
             return None if row is None else bytes(row["content"])
@@ -313,22 +387,37 @@ class _OfServer(Files):
 
     def put(self, path: str, text: str) -> None:
         # One row is one part file, which Spark renames into place.
+        """Write a text as the only part file of a folder, in place of its present content. It runs
+        a job.
+        """
         rows = self._session.createDataFrame([(text,)], "value string")
         rows.coalesce(1).write.mode("overwrite").text(path)
 
     def create(self, path: str, blob: bytes) -> bool:
+        """Raise ``ConfigurationError``: Spark Connect does not write a file only if there is
+        none.
+        """
         raise _lacking("writes a file only if there is none")
 
     def clear(self, folder: str) -> None:
         # Overwrite all files with none.
+        """Overwrite all files of a folder with none. It runs a job."""
         self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
 
     def make_folder(self, folder: str) -> bool:
         # Spark creates the folder when it writes.
+        """Return True: Spark creates the folder when it writes. Spark refuses a path that cannot be
+        one.
+        """
         return bool(self.qualified(folder))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
         # Spark writes overwritten partitions elsewhere, then renames their folders.
+        """Overwrite the partition ``<column>=<batch_id>`` of a folder with these rows, and return
+        True.
+
+        Without rows the partition is an empty Parquet file.
+        """
         writer = rows.withColumn(column, F.lit(batch_id)).write.mode("overwrite")
         writer = writer.option("partitionOverwriteMode", "dynamic").partitionBy(column)
         writer.parquet(folder)
@@ -337,6 +426,9 @@ class _OfServer(Files):
         return True
 
     def setting(self, name: str) -> str | None:
+        """Return a setting of the session by its name, or by its name after ``spark.hadoop.``; None
+        if neither is set.
+        """
         for key in (name, f"spark.hadoop.{name}"):
             value = self._session.conf.get(key, None)
             if value is not None:
@@ -345,14 +437,16 @@ class _OfServer(Files):
 
 
 def _lacking(what: str) -> ConfigurationError:
-    """Return the error for an operation that Spark Connect lacks."""
+    """Return the error for an operation that Spark Connect lacks. ``what``: a verb and its object,
+    such as ``lists a folder``.
+    """
     return ConfigurationError(
         "Spark Connect", f"it has no call that {what}", "Do this in a classic session"
     )
 
 
 def _plain(path: str) -> str:
-    """Return a path whose characters Spark's readers do not take for a pattern."""
+    """Return a path with the characters escaped that Spark's readers take for a pattern."""
     return _GLOB.sub(r"\\\1", path)
 
 
@@ -367,7 +461,7 @@ def _where_there() -> Iterator[None]:
 
 
 class Folder:
-    """The files of a folder by their names in it; local files are read without Spark."""
+    """The files directly in a folder by their names; local files are read without Spark."""
 
     def __init__(self, session: SparkSession, folder: str) -> None:
         self._files, self._root = files_of(session), folder.rstrip("/")
@@ -376,13 +470,13 @@ class Folder:
         self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
 
     def has(self, name: str) -> bool:
-        """Say whether there is such a file."""
+        """Return True if the folder has a file of this name."""
         if self._local is not None:
             return (self._local / name).is_file()
         return self._files.has_files(f"{self._root}/{name}")
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
+        """Return the bytes of the folder's file of this name; None if there is no such file."""
         if self._local is not None:
             with suppress(FileNotFoundError):
                 return (self._local / name).read_bytes()

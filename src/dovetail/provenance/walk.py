@@ -54,9 +54,10 @@ class Walk(JoinedRows):
     """The explanations of rows of one topology, from one state."""
 
     def row(self, node: Node, key: Key, stages: Sequence[Stage] = ()) -> RowExplanation:
-        """Explain the row of a node with a key: a value for each of the node's key columns.
+        """Explain the row of a node with a key, or that there is none.
 
-        ``stages``: those that compute the node, if they are known.
+        ``key``: a value for each of the node's key columns, by name. ``stages``: those that compute
+        the node; by default they are looked for.
         """
         stages = stages or self._stages_of(node)
         return (
@@ -84,25 +85,34 @@ class Walk(JoinedRows):
         return replace(below, presence="row", values={**below.values, **values}, time=row.time)
 
     def _stages_of(self, node: Node) -> list[Stage]:
-        """Return the stages that compute a node, in order: alone, or within a larger node."""
+        """Return the stages that compute a node, in order: alone, or within a larger node. Empty
+        for an input.
+        """
         alone = [stage for stage in self.stages if stage.node == node]
         return alone or [stage for stage in self.stages if stage.computes(node)]
 
     # Nodes.
 
     def _part(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of an input of a node that these stages compute."""
+        """Explain the row with this key of a node's input, or that there is none. ``stages``: those
+        that compute the node.
+        """
         if isinstance(node, Entry):
             return self.entry(stages, node, key)
         return self._of(node, key, stages)
 
     @singledispatchmethod
     def _of(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a node that these stages compute."""
+        """Explain the row of a node with this key, or that there is none. ``stages``: those that
+        compute the node.
+
+        By default the answer is that the state does not tell.
+        """
         return unknown_row(node, key, f"the state of {node.summary!r} does not name its rows")
 
     @_of.register
     def _(self, node: TableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of a join of tables by key: by the rows with the same key on both sides."""
         right = dict(zip(node.right.key.names, key.values(), strict=True))
         left = dict(zip(node.left.key.names, key.values(), strict=True))
         sides = self._part(node.left, left, stages), self._part(node.right, right, stages)
@@ -110,6 +120,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of a join by foreign key: by the left row and the right row that it refers
+        to.
+        """
         primary = {name: key[name] for name in node.left.key.names}
         theirs = {n: key[right_key(n)] for n in node.right.key.names if right_key(n) in key}
         if not stages or not isinstance(stages[-1].fragment.last.law, InOrder):
@@ -211,6 +224,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: Aggregation, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of an aggregate: by the rows of the group, or the records if they are
+        known.
+        """
         group = {name: key[name] for name in node.by}
         if not stages:
             return unknown_row(node, key, f"{node.name} is computed within another step")
@@ -300,6 +316,9 @@ class Walk(JoinedRows):
     @_of.register(Filled)
     @_of.register(Transacted)
     def _(self, node: Any, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of an operator that keeps keys: by the row of its input with the same
+        key.
+        """
         below = self._part(node.node, key, stages)
         reason = below.reason
         if isinstance(node, Expired) and below.presence == "none":
@@ -317,6 +336,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: Exploded, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of an exploded table: by the row with the array. There is none if the array
+        lacks the element.
+        """
         *parent, element = key.values()
         below = self._part(node.node, dict(zip(node.node.key.names, parent, strict=True)), stages)
         if below.presence != "row":
@@ -336,6 +358,7 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: Union, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of a union of tables: by the row of the one table that has the key."""
         parts = [self._part(part, key, stages) for part in node.parts]
         present = [part for part in parts if part.presence == "row"]
         if present:
@@ -354,6 +377,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: Unwindowed, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of a windowed table read as a table: by the row of the window. A row that
+        is final does not exist before its window closes.
+        """
         windowed = node.input.node
         origins = zip(node.row.names, node.columns, strict=True)
         shown = {
@@ -399,6 +425,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: WindowJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a row of a join of windowed tables: by the left row, and the right row of the
+        same window or of one beside it.
+        """
         left = self._windowed(node.left, renamed(key, node.left.key.names), stages)
         if node.meets_by_key and not node.left.stream:
             right = self._windowed(node.right, renamed(key, node.right.key.names), stages)
@@ -433,6 +462,11 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: StreamTableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain a result of a stream joined with a table: by the record and the table's row.
+
+        ``key`` needs the record's columns that the table is joined by, since records are not
+        stored.
+        """
         left = self._part(node.left, key, stages)
         record = {**key, **left.key, **left.values}
         names = [name for name in node.on if name not in record]
@@ -450,6 +484,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain results of a join of two streams: by the records with this key that are still
+        kept. Others are not known.
+        """
         records = []
         for side, entry in zip(("left", "right"), node.entries, strict=True):
             match = dict(zip(entry.key.names, [key[n] for n in node.key.names], strict=True))
@@ -495,7 +532,9 @@ class Walk(JoinedRows):
 
 
 def _before(stage: Stage) -> Stage:
-    """Return the stage of the same node whose messages a stage reads."""
+    """Return the stage before ``stage`` that is of the same node and sends it messages. There must
+    be one.
+    """
     return next(
         port.origin
         for port in stage.ports
@@ -504,10 +543,10 @@ def _before(stage: Stage) -> Stage:
 
 
 def _first_store(stage: Stage) -> str:
-    """Return the name of the store of a stage that has one for its rows."""
+    """Return the name of the first store of a stage, which has at least one."""
     return next(iter(stage.fragment.stores))
 
 
 def _is_excluded(entry: Entry, key: Key) -> bool:
-    """Say whether an input cannot have a row with this key, as it names another table."""
+    """Return True if an input cannot have a row with this key, as the key names another table."""
     return isinstance(entry, View) and excluded(entry, key)

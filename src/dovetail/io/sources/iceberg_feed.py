@@ -75,14 +75,16 @@ class Offset(TypedDict):
 
 @dataclass(frozen=True)
 class Request:
-    """A query's demand on a table, which travels as an option of the data source."""
+    """A query's demand on an Iceberg table, which travels as an option of the data source."""
 
     operator: str
-    """The table in errors."""
+    """The name of the table in errors."""
     address: TableAddress
+    """The name of the table and its catalog."""
     columns: str
-    """The columns, as Iceberg's JSON."""
+    """The columns to read, as Iceberg's JSON of a schema."""
     start: Offset
+    """The point after which rows are read."""
     snapshots_max: int | None = None
     """The most snapshots of a micro-batch; None for no limit."""
     end: int | None = None
@@ -92,17 +94,17 @@ class Request:
 
     @classmethod
     def from_json(cls, text: str) -> Request:
-        """Return the request that ``to_json`` wrote."""
+        """Return the request in a text that ``to_json`` returned."""
         parts = json.loads(text)
         return cls(**{**parts, "address": TableAddress.from_json(parts["address"])})
 
     def to_json(self) -> str:
-        """Return the request as text, with the catalog's secrets."""
+        """Return the request as JSON text. It contains the catalog's secrets."""
         return json.dumps({**asdict(self), "address": self.address.to_json()})
 
     @property
     def schema(self) -> Schema:
-        """The columns that are read."""
+        """The columns to read, in order."""
         from pyiceberg.schema import Schema
 
         return Schema.model_validate_json(self.columns)
@@ -179,8 +181,10 @@ class IcebergChanges:
 
 
 def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFrame:
-    """Return a frame of the rows that a request asks for, in its columns and those of a feed.
-    ``streaming``: True for a streaming frame.
+    """Return a frame of the rows that a request asks for: the asked columns, then kind, version and
+    time of the change.
+
+    ``streaming``: True for a streaming frame. Nothing is read yet.
     """
     from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
@@ -192,23 +196,24 @@ def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFra
 
 
 class IcebergSource(DataSource):
-    """The data source: the change feed of an Iceberg table."""
+    """The data source of Spark for the content and the changes of an Iceberg table."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
+        """Return the name by which Spark's readers know the data source."""
         return FORMAT
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of what there is now."""
+        """Return the reader of a batch: up to the request's last snapshot, or the present one."""
         return IcebergBatchReader(self._request, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's
-        """Return the reader of a stream."""
+        """Return the reader of a stream, whose micro-batches end at snapshots."""
         return IcebergStreamReader(self._request, schema)
 
     @property
     def _request(self) -> Request:
+        """The request in the data source's options."""
         return Request.from_json(self.options[_REQUEST])
 
 
@@ -230,7 +235,7 @@ class IcebergBatchReader(DataSourceReader):
         return plan.tasks(self.request.start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a group of files."""
+        """Yield the rows of one task, a group of files, as Arrow batches."""
         return _rows(partition, self.columns)
 
 
@@ -250,38 +255,44 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _planner(self) -> _ChangePlanner:
+        """The planner of this reader, made on first use. Tasks do not use it."""
         if self._plan is None:
             self._plan = _ChangePlanner(self.request)
         return self._plan
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
-        """Return the offset at which a new query begins."""
+        """Return the offset at which a new query begins, as the request says."""
         return dict(self.request.start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
-        """Return the limit of a micro-batch, in snapshots."""
+        """Return the limit of a micro-batch in snapshots; no limit by default."""
         most = self.request.snapshots_max
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
-        """Fix the end of the query: the present snapshot."""
+        """Make the query end at the snapshot that is the present one now."""
         self._last = self._planner.latest(self.request.start)
 
     def latestOffset(  # noqa: N802 -- Spark's
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return the offset at which the micro-batch after ``start`` ends."""
+        """Return the offset, inclusive, at which the micro-batch that begins after ``start`` ends.
+
+        It is ``start`` if there is nothing new. ``limit``: the most snapshots of the micro-batch.
+        """
         begin = cast(Offset, start)
         end = self._planner.latest(begin) if self._last is None else self._last
         most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         return dict(self._planner.limited(begin, end, most))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the files to read between two offsets, in groups."""
+        """Return the tasks that read the changes after ``start`` up to ``end``, inclusive, each a
+        group of files; empty if nothing changed.
+        """
         return self._planner.tasks(cast(Offset, start), cast(Offset, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a group of files."""
+        """Yield the rows of one task, a group of files, as Arrow batches."""
         return _rows(partition, self.columns)
 
 
@@ -297,7 +308,9 @@ class CommittedChange:
 
     @property
     def size(self) -> int:
-        """The bytes that count for a task."""
+        """The bytes that count when files are grouped into tasks: those of the file and of opening
+        it.
+        """
         return _OPEN_BYTES + int(self.change.file.file_size_in_bytes)
 
 
@@ -327,8 +340,10 @@ class _ChangePlanner:
         return start if snapshot is None else {"snapshot": snapshot.snapshot_id, "content": False}
 
     def limited(self, start: Offset, end: Offset, most: int | None) -> Offset:
-        """Return the offset at most so many snapshots after ``start``. The content counts as
-        one.
+        """Return the offset ``end``, or the one ``most`` snapshots after ``start`` if that comes
+        first.
+
+        The whole content counts as one. ``most``: None for no limit.
         """
         if most is None or start["content"] or start == end:
             return end
@@ -353,12 +368,20 @@ class _ChangePlanner:
         return [FileTask(reader, group) for group in _groups(changes)]
 
     def _refresh(self) -> None:
+        """Read the table's metadata anew from the catalog, except on the first call, when they are
+        fresh.
+        """
         if not self._is_fresh:
             self._table = self._request.address.open(self._request.operator, self._table)
             self._manifests.metadata, self._manifests.io = self._table.metadata, self._table.io
         self._is_fresh = False
 
     def _line(self, start: Offset, end: Offset) -> list[Snapshot]:
+        """Return the snapshots after the offset ``start`` up to ``end``, inclusive, the oldest
+        first.
+
+        Raises ``TargetError`` if one has expired, or if ``start`` does not precede ``end``.
+        """
         from dovetail.iceberg.lineage import snapshots_after
 
         assert end["snapshot"] is not None
@@ -418,6 +441,11 @@ class _ChangePlanner:
     def _committed(
         self, snapshot: Snapshot, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Iterator[CommittedChange]:
+        """Yield the files that differ between ``before`` and ``after``, with the number and time of
+        a snapshot's commit.
+
+        ``before``, ``after``: the live data files by path, before and after the snapshot.
+        """
         from dovetail.iceberg.changed_rows import changed_files
 
         version, time_us = snapshot.sequence_number or 0, snapshot.timestamp_ms * 1000

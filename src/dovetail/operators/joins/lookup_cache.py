@@ -132,6 +132,7 @@ class CacheFile:
         local_files.remove(self._path(batch - 2))
 
     def _path(self, batch: int) -> Path:
+        """Return the path of the cache's file after micro-batch ``batch``."""
         return self.directory / f"{self.name}-{batch}.arrow"
 
 

@@ -894,14 +894,20 @@ def resolve(
 def _column(
     operator: str, name: str, call: AggregateCall, column: str, schema: StructType
 ) -> StructField:
-    """Return the field of a column that an aggregate reads."""
+    """Return the field of a column that an aggregate reads. Raises ``PlanError`` if ``schema``
+    lacks it.
+
+    ``name``: the result column in errors.
+    """
     hint = "; compute an expression in the frame first"
     return known_field(operator, f"{name}={call}", column, schema, hint=hint)
 
 
 @dataclass(frozen=True)
 class _Context:
-    """The operator, the result's name, the call and its columns, for one call that is resolved."""
+    """The data of one aggregate call while its columns are looked up: operator, result, call and
+    columns.
+    """
 
     operator: str
     name: str
@@ -912,35 +918,41 @@ class _Context:
 
     @property
     def spark(self) -> DataType:
-        """The Spark type of the first column."""
+        """The Spark type of the first column of the call."""
         return self.fields[0].dataType
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of the first column."""
+        """The Arrow type of the first column of the call."""
         return arrow_type(self.spark)
 
     @property
     def number(self) -> pa.DataType:
-        """The Arrow type of the first column. Raises ``PlanError`` unless it is an integer or a
-        decimal.
+        """The Arrow type of the first column of the call. Raises ``PlanError`` unless it is an
+        integer or a decimal.
         """
         if not isinstance(self.spark, (*INTEGERS, DecimalType)):
             raise self.unfit("a number", "Cast it in the frame first")
         return self.arrow
 
     def refused(self, problem: str, remedy: str) -> PlanError:
-        """Return an error about this call."""
+        """Return the ``PlanError`` that names the operator, the result column and the call."""
         return PlanError(self.operator, f"{self.name}={self.call}: {problem}", remedy)
 
     def unfit(self, needs: str, remedy: str, column: int = 0) -> PlanError:
-        """Return an error about a column's type, by default that of the first column."""
+        """Return the ``PlanError`` for a column of an unsuitable type.
+
+        ``needs``: the type that is needed, in words. ``column``: the index of the column in the
+        call.
+        """
         field = self.fields[column]
         type_ = field.dataType.simpleString()
         return self.refused(f"column {field.name!r} is of type {type_}, not {needs}", remedy)
 
     def refuse_to_retract(self, instead: str) -> None:
-        """Raise ``PlanError`` if rows may leave their groups. ``instead``: what to use then."""
+        """Raise ``PlanError`` if rows may leave their groups. ``instead``: the aggregates to use
+        then, in words.
+        """
         if self.retracts:
             raise self.refused(
                 "a table's rows change and leave their groups, and "
@@ -970,37 +982,50 @@ _Resolved: TypeAlias = tuple[DataType, Aggregate]
 
 
 def _count(_: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``count``, for any column or none."""
     return LongType(), Count()
 
 
 def _sum(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``sum``. Raises ``PlanError`` unless the column is a
+    number.
+    """
     if isinstance(context.spark, FLOATS):
         return DoubleType(), FloatSum()
     return _exact(context, ExactSum(context.number), LongType())
 
 
 def _mean(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``mean``. Raises ``PlanError`` unless the column is a
+    number.
+    """
     if isinstance(context.spark, FLOATS):
         return DoubleType(), FloatMean()
     return _exact(context, ExactMean(context.number), DoubleType())
 
 
 def _exact(context: _Context, aggregate: ExactSum | ExactMean, of_integers: DataType) -> _Resolved:
-    """Return the kernel of a sum or a mean, with a result type wide enough for it."""
+    """Return the Spark type of an exact sum or mean, wide enough for it, and its kernel.
+
+    ``of_integers``: the type for integers; decimals have the kernel's precision and scale.
+    """
     if isinstance(context.spark, DecimalType):
         return DecimalType(aggregate.result.precision, aggregate.result.scale), aggregate
     return of_integers, aggregate
 
 
 def _extreme(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``min`` or ``max``. Raises ``PlanError`` for a column
+    without an order.
+    """
     context.refuse_without_order()
     kernel = ChangingExtreme if context.retracts else Extreme
     return context.spark, kernel(context.arrow, context.call.function == "max")
 
 
 def _top(context: _Context) -> _Resolved:
-    """Return the type and the kernel of ``top``. Raises ``PlanError`` if a column shown has no
-    order, which breaks ties.
+    """Return the Spark type and the kernel of ``top``. Raises ``PlanError`` if a column shown has
+    no order, which breaks ties.
     """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
@@ -1029,20 +1054,26 @@ def _top(context: _Context) -> _Resolved:
 
 
 def _end(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``first`` or ``last``. Raises ``PlanError`` if rows
+    may leave their groups.
+    """
     context.refuse_to_retract("min, max or collect_list")
     call = context.call
     return context.spark, End(context.arrow, call.function == "last", call.ignore_nulls)
 
 
 def _collect_list(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``collect_list``. Raises ``PlanError`` if rows may
+    leave their groups and values cannot be compared.
+    """
     if context.retracts:
         context.refuse_without_equality()
     return ArrayType(context.spark, False), CollectList(context.arrow)
 
 
 def _last_row(context: _Context) -> _Resolved:
-    """Return the type and the kernel of ``last_row``. Raises ``PlanError`` for a column whose equal
-    values may differ in their bytes.
+    """Return the Spark type and the kernel of ``last_row``. Raises ``PlanError`` for a column whose
+    equal values may differ in their bytes.
     """
     for column_index, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
@@ -1058,24 +1089,35 @@ def _last_row(context: _Context) -> _Resolved:
 
 
 def _collect_set(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``collect_set``. Raises ``PlanError`` for a column
+    whose equal values may differ in their bytes.
+    """
     context.refuse_without_equality()
     return ArrayType(context.spark, False), CollectSet(context.arrow, context.retracts)
 
 
 def _count_distinct(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``count_distinct``. Raises ``PlanError`` for a column
+    whose equal values may differ in their bytes.
+    """
     context.refuse_without_equality()
     return LongType(), CountDistinct(context.arrow, context.retracts)
 
 
 def _approximate(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``approx_count_distinct``.
+
+    Raises ``PlanError`` if rows may leave their groups, or for a column whose equal values may
+    differ in their bytes.
+    """
     context.refuse_to_retract("count_distinct")
     context.refuse_without_equality()
     return LongType(), ApproxCountDistinct()
 
 
 def _user_defined(context: _Context) -> _Resolved:
-    """Return the type and the kernel of a user-defined aggregate. Raises ``PlanError`` if rows may
-    leave their groups and it has no ``retract``.
+    """Return the Spark type and the kernel of a user-defined aggregate. Raises ``PlanError`` if
+    rows may leave their groups and it has no ``retract``.
     """
     functions, returns = context.call.functions, context.call.returns
     assert functions is not None

@@ -50,19 +50,18 @@ class Analysis(ABC):
     @property
     @abstractmethod
     def of_one_row(self) -> bool:
-        """Say whether the expression is computed from one row alone and makes one row."""
+        """True if the expression is computed from one row alone and makes one row."""
 
     @property
     @abstractmethod
     def repeatable(self) -> bool:
-        """Say whether the expression depends neither on chance nor on the time,
-        such as ``now()``.
-        """
+        """True if the expression depends neither on chance nor on the time, such as ``now()``."""
 
     @property
     @abstractmethod
     def random(self) -> str | None:
-        """The part that makes another value of the same row when it is computed again, or None.
+        """The part that makes another value of the same row when it is computed again; None without
+        one.
 
         The time does not count: Spark records a micro-batch's time before it runs.
         """
@@ -81,8 +80,8 @@ def analysis_of(frame: DataFrame, column: Column) -> Analysis:
 
 
 def random_of(frame: DataFrame) -> str | None:
-    """Return the part of a frame that makes other rows when it is read again, or None if none is
-    known.
+    """Return the part of a frame that makes other rows when it is read again, as text; None if none
+    is known.
     """
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
@@ -93,7 +92,7 @@ def random_of(frame: DataFrame) -> str | None:
 
 
 def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
-    """Yield the steps of a frame's plan, the last one first."""
+    """Yield the steps of a frame's plan as Spark has analysed it, each before its inputs."""
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
     return map(_shown_step, _analysed_lines(frame))
@@ -107,16 +106,19 @@ class _PlannedAnalysis(Analysis):
 
     @property
     def of_one_row(self) -> bool:
+        """True if Spark plans the expression as a mere projection of the frame."""
         nodes = self._plan.nodeName(), self._plan.child().nodeName()
         return nodes == ("Project", jvm.analyzed_plan(self._frame).nodeName())
 
     @property
     def repeatable(self) -> bool:
+        """True if the expression is deterministic and has no function of the time or the user."""
         expression, session = self._plan.expressions().head(), self._frame.sparkSession
         return bool(expression.deterministic()) and not jvm.is_of_the_moment(session, expression)
 
     @property
     def random(self) -> str | None:
+        """The part that makes another value each time, as SQL without seeds; None without one."""
         return _random(self._plan.expressions().head())
 
     @property
@@ -209,11 +211,17 @@ class _Shown(Analysis):
 
     @property
     def of_one_row(self) -> bool:
+        """True if the first step of the plan is a projection and the second is the frame's first
+        step.
+        """
         names = [_shown_step(line).name for line in self._lines[:2]]
         return names == ["Project", next(steps_of(self._frame)).name]
 
     @property
     def repeatable(self) -> bool:
+        """True if the expression is deterministic and its text names no function of the time or the
+        user.
+        """
         return not _MOMENT.search(self.text) and self._deterministic
 
     @property
@@ -243,6 +251,7 @@ class _Shown(Analysis):
 
     @property
     def text(self) -> str:
+        """The expression as the plan shows it, without seeds and column numbers."""
         match = _PROJECTED.match(self._lines[0])
         assert match is not None, self._lines
         return _without_numbers(_SEED.sub(r"\1()", match[1]))
@@ -288,15 +297,15 @@ def _all_fields(session: SparkSession) -> Iterator[None]:
 
 
 def _shown_step(line: str) -> FrameStep:
-    """Return the step that a line of a plan shows."""
+    """Return the step that a line of a plan's text shows. Only a filter has columns."""
     named = _NAME.match(line)
     name = line if named is None else named[1]
     return FrameStep(name, _READ.findall(line) if name == "Filter" else ())
 
 
 def _without_numbers(text: str) -> str:
-    """Return an expression's text without the numbers of columns, and with lambda variables
-    renumbered.
+    """Return an expression's text without the numbers of columns. Lambda variables are renumbered
+    from 0.
     """
     numbers: dict[str, str] = {}
 

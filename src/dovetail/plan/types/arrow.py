@@ -60,4 +60,5 @@ def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
 
 
 def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
+    """Return a field whose timestamps, at any depth, are in the given time zone."""
     return field.with_type(_type_in_timezone(field.type, timezone))

@@ -185,6 +185,11 @@ _CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
 
 
 def _is_no_key(type_: DataType) -> bool:
+    """Return True if values of a type cannot be keys: maps, variants, intervals, and collated
+    strings.
+
+    Types nested in it are not looked at.
+    """
     collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
     return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
 

@@ -117,6 +117,7 @@ class SparkFiles:
 
     @property
     def _files(self) -> Folder:
+        """The files of the checkpoint's folder, opened on first use."""
         if self._folder is None:
             self._folder = Folder(self.session, self.checkpoint)
         return self._folder

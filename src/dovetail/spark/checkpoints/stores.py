@@ -155,6 +155,7 @@ class CheckpointStores:
 
     @property
     def _by_spark(self) -> SparkFiles:
+        """The stores' files as Spark reads them. They must be read by Spark."""
         assert self.has_frames
         return cast("SparkFiles", self.files)
 

@@ -141,6 +141,7 @@ class IcebergMerger:
 
     @property
     def _schema(self) -> pa.Schema:
+        """The Arrow schema of the target table."""
         return arrow_schema(self.target.schema)
 
 

@@ -47,6 +47,11 @@ def stored_schema(title: str, schema: StructType) -> StructType:
 
 
 def _stored_field(title: str, path: str, field: StructField) -> StructField:
+    """Return a column's field as Iceberg stores it, nullable. ``path``: the dotted name of the
+    column.
+
+    Raises ``PlanError`` for a type that Iceberg lacks.
+    """
     return StructField(field.name, _stored(title, path, field.dataType))
 
 
@@ -85,6 +90,11 @@ def partition_fields(
 
 
 def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, str]:
+    """Return the column and the transform of a partition field, such as ``("at", "day")``.
+
+    ``text``: a column's name, or a transform of one, such as ``day(at)``. Raises ``PlanError`` for
+    an unknown or nested column.
+    """
     match = _TRANSFORM.fullmatch(text)
     if text in schema.names or match is None:
         column, transform = text, "identity"
