@@ -194,14 +194,22 @@ def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us:
 
 
 def _with_left_out(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
-    """Return runs (``RUNS``) with their times around rows left out: int64[runs] each."""
+    """Return runs (``RUNS``) with the times of rows left out around each: the largest before it,
+    and the clock after it.
+
+    ``low_us``, ``trail_us``: int64[runs] each.
+    """
     for name, time_us in ((LOW, low_us), (TRAIL, trail_us)):
         runs = runs.set_column(RUNS.names.index(name), name, pa.array(time_us))
     return runs
 
 
 def _stairs(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
-    """Return the steps of stream time (``STAIRS``) by place in the shared log, or else by clock."""
+    """Return the steps of stream time (``STAIRS``) over the rows of a source.
+
+    Steps are at positions in the shared log, or at clocks if there is none. ``clock_us``,
+    ``time_us``: int64[rows].
+    """
     position = rows.column(SEQUENCE).to_numpy() if arrival.by_shared_log else clock_us
     stairs = Stairs.of(position, time_us)
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -27,33 +27,40 @@ class Flow(ABC, Generic[R, P]):
 
     @abstractmethod
     def read(self, step: RouteStep) -> P:
-        """Return the rows of a source, packed by key for each stage that reads them."""
+        """Return the rows of the source at ``step``, packed by key for each stage that reads
+        them.
+        """
 
     @abstractmethod
     def packed(self, step: RouteStep, rows: R) -> P:
-        """Pack the changes of a stage or relay by key for each stage that reads them.
+        """Pack ``rows``, the changes of a stage or relay, by key for each stage that reads them.
 
         For relays, and as a result, they stay as they are.
         """
 
     @abstractmethod
     def partitioned(self, step: RouteStep, inputs: list[P]) -> P:
-        """Run a stage whose changes are packed and partitioned by a hash that they bring.
+        """Run a stage on its packed ``inputs``, and return its changes packed and partitioned by a
+        hash column in them.
 
         Exactly one stage reads them.
         """
 
     @abstractmethod
     def emitted(self, step: RouteStep, inputs: list[P]) -> P:
-        """Run a stage whose changes are a result that no stage reads."""
+        """Run a stage on its packed ``inputs``, and return its changes as a result that no stage
+        reads.
+        """
 
     @abstractmethod
     def changes(self, step: RouteStep, inputs: list[P]) -> R:
-        """Run a stage and return the changelog of its node."""
+        """Run a stage on its packed ``inputs``, and return the changelog of its node."""
 
     @abstractmethod
     def relayed(self, step: RouteStep, inputs: list[P]) -> R:
-        """Return the rows that come for a relay, as the changelog of its stage's node."""
+        """Return the rows among ``inputs`` that are for a relay, as the changelog of its stage's
+        node.
+        """
 
 
 def changes(plan: Plan, flow: Flow[R, P]) -> R:
@@ -69,7 +76,9 @@ def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
 
 
 def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
-    """Run all steps before ``step`` and return their rows."""
+    """Run all steps before ``step`` and return the rows that each sends, in the order of the step's
+    inputs.
+    """
     return [_leaving(earlier, flow) for earlier in step.before]
 
 

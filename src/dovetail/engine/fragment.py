@@ -217,7 +217,9 @@ def _waiting(share: Share, after: Manifest) -> Iterator[int]:
 
 
 def _place(share: Share, bucket: int, error: Exception) -> str:
-    """Describe the place of a failure, with the key if it can be found."""
+    """Return in words which operator and bucket failed with ``error``, and at which key if it can
+    be found.
+    """
     return place_of(share.fragment, bucket, culprit(share, operator_chain.run, error))
 
 

@@ -162,6 +162,10 @@ def time_of(fragment: Fragment, times: Times) -> int:
 
 
 def _since(idle: Idle, heard_us: Times, now_us: int) -> list[int]:
-    """Return for each input the wall-clock time since which nothing has come of it in this run."""
+    """Return for each input the wall-clock time since which it has brought nothing.
+
+    It is no earlier than the start of the present run of the query. ``heard_us``: the last times,
+    None for never.
+    """
     start_us, _ = idle.run(now_us)
     return [max(start_us, time or start_us) for time in heard_us]

@@ -82,7 +82,9 @@ def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
 
 
 def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
-    """Return an operator's stores after the batch, by the manifest's names for them."""
+    """Return the stores of the operator with this index after the batch, by the manifest's names
+    for them.
+    """
     return {
         share.fragment.stored(operator_index, local_name): runs
         for local_name, runs in done.stores.items()
@@ -330,7 +332,7 @@ def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
 
 
 def _shifted(column: pa.Array, by_us: int) -> pa.Array:
-    """Return a column of times plus ``by_us`` microseconds."""
+    """Return a column of times with ``by_us`` microseconds added to each; nulls stay."""
     if by_us == 0:
         return column
     return pc.add(column.cast(pa.int64()), by_us).cast(column.type)

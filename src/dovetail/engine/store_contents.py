@@ -204,7 +204,9 @@ def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Itera
 
 
 def _numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
-    """Return the row numbers that a segment of a ``without`` store lists."""
+    """Return the row numbers in a segment of a store that lists rows which no longer count:
+    int64[rows].
+    """
     return numbers(cache.open(segment, blobs.get), ROW)
 
 
@@ -237,7 +239,9 @@ def _opened(
 
 
 def _changes(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the kind of change, upsert or delete, of each row."""
+    """Return the kind of change of each row as text: delete where ``deleted`` is true, else
+    upsert.
+    """
     return pa.chunked_array(
         [pa.array([UPSERT, DELETE]).take(chunk.cast(pa.int8())) for chunk in deleted.chunks],
         pa.string(),

@@ -30,7 +30,7 @@ class Elements:
     """int64[n]: the identity of the element among those of its row."""
 
     def where(self, which: Ints | Mask) -> Elements:
-        """Keep the selected elements."""
+        """Return the elements that ``which`` selects by indices or flags, in that order."""
         return Elements(
             self.change[which], self.is_new[which], self.place[which], self.number[which]
         )

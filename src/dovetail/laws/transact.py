@@ -48,7 +48,7 @@ class Steps:
     """int64[n]: the event's place in the database's log, 0 where it is unknown."""
 
     def of(self, which: Ints) -> Steps:
-        """Keep the events at ``which``."""
+        """Return the events with the indices ``which``, in that order."""
         return Steps(
             self.kind[which], self.transaction[which], self.order[which], self.place[which]
         )
@@ -71,7 +71,7 @@ class Tally:
 
     @staticmethod
     def none(keys: int) -> Tally:
-        """Return the state of keys without a row."""
+        """Return the state of ``keys`` keys that have no row."""
         rows, order, place = np.zeros((3, keys), np.int64)
         return Tally(rows, np.full(keys, ABSENT), order, place, np.zeros(keys, np.bool_))
 
@@ -86,12 +86,12 @@ class Tally:
         )
 
     def copy(self) -> Tally:
-        """Return an independent copy."""
+        """Return a copy of the state of all keys that can be changed independently."""
         return self.of(np.arange(len(self.rows)))
 
     def put(self, which: Ints, other: Tally) -> None:
-        """Replace the state of the keys at ``which`` by that of ``other``, in place. ``other`` has
-        one key for each.
+        """Replace the state of the keys at the indices ``which`` by that of ``other``, in place.
+        ``other`` has one key for each.
         """
         for name, column in vars(other).items():
             getattr(self, name)[which] = column
@@ -161,8 +161,8 @@ def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
 
 
 def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
-    """Return the same as ``settled``, computed event by event, for all keys at once. The arguments
-    are the same.
+    """Return the same as ``settled`` for the same arguments, computed one event of every key at a
+    time.
     """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))

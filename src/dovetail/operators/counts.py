@@ -51,7 +51,7 @@ class Counts:
         self._add_pairs(source.name, pairs, len(matched) - pairs)
 
     def _add_pairs(self, name: str, matched: int, unmatched: int) -> None:
-        """Add records of an input to ``pairs``."""
+        """Add the numbers of matched and unmatched records to those of the input ``name``."""
         matched_before, unmatched_before = self.pairs.get(name, (0, 0))
         self.pairs[name] = matched_before + matched, unmatched_before + unmatched
 
@@ -65,7 +65,7 @@ class Counts:
         self.examples = {**other.examples, **self.examples}
 
     def copy(self) -> Counts:
-        """Return an independent copy."""
+        """Return a copy that can be changed independently."""
         return Counts(self.number.copy(), {**self.examples}, {**self.pairs})
 
 

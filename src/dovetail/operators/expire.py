@@ -86,7 +86,9 @@ def _read_us(job: Job) -> int:
 
 
 def _stairs(job: Job) -> Stairs:
-    """Return the steps of the source's stream time."""
+    """Return the steps of the only source's stream time in the whole batch. Pack always sends them
+    here.
+    """
     stairs = job.batches[0].stairs
     assert stairs is not None
     return stairs
@@ -126,7 +128,7 @@ class _Changes:
     """The position in the micro-batch at which stream time passes; 0 for other changes."""
 
     def of(self, which: Ints | Mask) -> _Changes:
-        """Keep the selected changes."""
+        """Return the changes that ``which`` selects by indices or flags, in that order."""
         return _Changes(self.version[which], self.expires[which], self.moves[which])
 
 
@@ -149,6 +151,7 @@ class _Versions:
     arrival: Ints
     """The arrival of each version, -1 for a stored one."""
     time_us: Ints
+    """The event time of each version, in microseconds."""
     lives: Lives
     first: Ints
     """Per group, its first version."""
@@ -215,7 +218,7 @@ class _Versions:
 
     @property
     def late(self) -> Ints:
-        """The rows of the batch that had expired when they arrived."""
+        """The indices of the batch's rows that had expired when they arrived: int64."""
         late: Ints = self.row[self.lives.late & (self.row != ABSENT)]
         return late
 

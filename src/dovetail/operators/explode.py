@@ -91,7 +91,9 @@ def _elements(lists: Sequence[pa.Array], law: Explode) -> tuple[Elements, pa.Arr
 
 
 def _where(element_changes: Elements, value: pa.Array, which: Ints) -> tuple[Elements, pa.Array]:
-    """Keep the selected elements and their values."""
+    """Return the elements with the indices ``which`` and their values, in that order. ``value``:
+    the value of each element.
+    """
     return element_changes.where(which), value.take(pa.array(which))
 
 

@@ -44,7 +44,9 @@ from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe
 
 
 def _aggregated(job: Job, law: AggregationLaw) -> Done:
-    """Run an aggregation by the operator for its kind of windows."""
+    """Run an aggregation by the operator for its kind of windows: none, fixed, sliding or
+    sessions.
+    """
     kind = None if law.windows is None else law.windows.kind
     if kind == "session":
         return sessions.run(job, law)

@@ -80,7 +80,9 @@ class RowChanges:
         return change[order], is_new[order]
 
     def keep(self, job: Job, store: TableStore) -> Counts:
-        """Store the rows after the batch, and count the records that change nothing."""
+        """Store each key's row after the batch, and return the counts of records that change
+        nothing.
+        """
         keep(job, 0, store, self.events, self.counted)
         ignored = Counts()
         count_ignored(ignored, job, 0, self.events, self.counted, self.current)

@@ -95,7 +95,7 @@ def _read(
 
 
 def _is(op: pa.Array, kind: str) -> Mask:
-    """Find the events of a kind: bool[n]."""
+    """Return for each event whether its operation is ``kind``: bool[n], false for null."""
     return pc.equal(op, kind).fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 

@@ -71,8 +71,8 @@ def between_stages(
 ) -> RowArrival:
     """Return the arrival of rows that one stage of a node sends to the next.
 
-    ``source``: the input of the first stage. Other arguments: as in ``RowArrival``; ``carries`` may
-    have ``_sequence``.
+    ``source``: the input of the first stage. ``carries``: the columns on arrival that rows bring,
+    of which ``_sequence`` is left out. ``instruction``: the columns that tell what a row does.
     """
     return RowArrival(
         origin=source.arrival.origin,
@@ -142,7 +142,9 @@ def aggregation(node: Aggregation) -> groups.AggregationLaw:
 
 
 def refuse_batch(node: Node) -> NoReturn:
-    """Raise ``PlanError`` for ``emit="batch"`` on a node without current rows."""
+    """Raise ``PlanError`` for ``emit="batch"`` on a node of which no row is the current one, such
+    as a stream.
+    """
     raise PlanError(
         node.name,
         "emit='batch' keeps a key's last change, which only a table's current rows have",

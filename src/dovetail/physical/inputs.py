@@ -63,18 +63,22 @@ class Input:
 
     @property
     def key_fields(self) -> list[StructField]:
-        """The columns that make the stage's key."""
+        """The columns by which the stage finds rows, with their types, in order."""
         return [self.source.fields[name] for name in self.key]
 
     @property
     def by(self) -> str:
-        """The columns by which its rows are read, in words."""
+        """The columns by which the stage finds rows, in words: with ``key`` first if they are the
+        source's key.
+        """
         is_own_key = self.key == tuple(self.source.key.names)
         return ("key " if is_own_key else "") + signature(StructType(self.key_fields))
 
     @property
     def foreign_fields(self) -> list[StructField]:
-        """The foreign key's hash and columns; empty if there is no foreign key."""
+        """The foreign key's hash, then its columns, under internal names; empty without a foreign
+        key.
+        """
         if not self.foreign:
             return []
         key = [
@@ -109,7 +113,7 @@ class Input:
 
     @property
     def aggregated_fields(self) -> list[StructField]:
-        """The columns that travel as values, under their internal names."""
+        """The columns that travel as values, with their types, under internal names."""
         return [
             StructField(aggregated_name(value_index), f.dataType)
             for value_index, f in enumerate(self.value_fields)
@@ -183,7 +187,9 @@ class Arrival:
         return (CLOCK, ORDER)
 
     def feeds(self, node: Node) -> tuple[str, ...]:
-        """Return the columns on causing records that the stage of ``node`` gives to its readers."""
+        """Return the names of the columns by which readers of ``node``'s stage know the record that
+        caused a change; empty if none are needed.
+        """
         entry = node if isinstance(node, Entry) else Derived(node)
         return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
 
@@ -334,7 +340,7 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
 
 
 def unique_names(inputs: Sequence[Input]) -> list[str]:
-    """Return the names of the inputs; repeated ones are numbered."""
+    """Return the names of the inputs in order; repeated ones are numbered."""
     return unique([input_.source.name for input_ in inputs])
 
 
@@ -345,7 +351,7 @@ def wire_schema(input_: Input) -> pa.Schema:
 
 
 def carried(columns: StructType) -> pa.Schema:
-    """Return the Arrow schema of ``ROW_COLUMNS`` followed by these columns."""
+    """Return the Arrow schema of rows in a fragment: ``ROW_COLUMNS``, then ``columns``."""
     internal = [
         StructField(HASH, LongType()),
         StructField(EVENT_TIME, LongType()),

@@ -43,7 +43,7 @@ class Output:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns in Arrow; timestamps are in UTC."""
+        """The Arrow types of the columns; timestamps are in UTC."""
         return arrow_schema(self.columns)
 
     def rows(self, changes: pa.Table) -> pa.Table:
@@ -106,7 +106,9 @@ def held_columns(stage: Stage) -> dict[str, str]:
 
 
 def windowed(node: Unwindowed) -> Node:
-    """Return the node whose columns the stage of an unwindowed table emits."""
+    """Return the node whose columns the stage emits for a windowed table read as a table or
+    stream.
+    """
     return node.input if node.final else node.input.node
 
 

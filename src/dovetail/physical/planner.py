@@ -501,8 +501,9 @@ class _Planner:
     @stage.register(Unwindowed)
     @stage.register(WindowJoin)
     def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan windowed tables: several operators in the one fragment of the stage that is
-        returned.
+        """Plan windowed tables as one fragment of several operators, and return the stage with it.
+
+        ``feeds``: the columns that tell readers the cause of a change.
         """
         planned = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
         ports = (

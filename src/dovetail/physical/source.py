@@ -59,7 +59,7 @@ class RowShape:
 
     @property
     def key_columns(self) -> range:
-        """The numbers of the key columns in ``schema``."""
+        """The indices of the key columns in ``schema``."""
         return range(len(ROW_COLUMNS), len(ROW_COLUMNS) + self.keys)
 
     @property
@@ -70,40 +70,42 @@ class RowShape:
 
     @property
     def value_columns(self) -> range:
-        """The numbers of the value columns."""
+        """The indices of the value columns in ``schema``; empty without values."""
         return range(self.foreign_columns.stop, len(self.schema))
 
     @property
     def user_columns(self) -> range:
-        """The numbers of all columns after ``ROW_COLUMNS``."""
+        """The indices of all columns after ``ROW_COLUMNS`` in ``schema``."""
         return range(len(ROW_COLUMNS), len(self.schema))
 
     @property
     def key_fields(self) -> list[pa.Field]:
-        """The key columns."""
+        """The key columns with their types, in order."""
         return self.fields(self.key_columns)
 
     @property
     def foreign_fields(self) -> list[pa.Field]:
-        """The foreign key's hash and columns; empty if there is no foreign key."""
+        """The foreign key's hash, then its columns, with their types; empty without a foreign
+        key.
+        """
         return self.fields(self.foreign_columns)
 
     @property
     def value_fields(self) -> list[pa.Field]:
-        """The value columns."""
+        """The value columns with their types, in order."""
         return self.fields(self.value_columns)
 
     @property
     def user_fields(self) -> list[pa.Field]:
-        """All columns after ``ROW_COLUMNS``."""
+        """All columns after ``ROW_COLUMNS`` with their types, in order."""
         return self.fields(self.user_columns)
 
     def fields(self, columns: range) -> list[pa.Field]:
-        """Return the fields of ``schema`` with these numbers."""
+        """Return the fields of ``schema`` with the indices ``columns``, in order."""
         return [self.schema.field(index) for index in columns]
 
     def schema_with(self, numbers: Sequence[str]) -> pa.Schema:
-        """Return ``schema`` followed by an int64 column for each of the names ``numbers``."""
+        """Return ``schema`` followed by int64 columns with these names."""
         return pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name in numbers)])
 
 
@@ -171,12 +173,14 @@ class RowArrival:
 
     @property
     def by_shared_log(self) -> bool:
-        """True if rows have ``_sequence``, their place in a log that all inputs share."""
+        """True if rows have ``_sequence``, their position in a log that all inputs share."""
         return self.ordered_by == "shared log"
 
     @property
     def by_own_logs(self) -> bool:
-        """True if rows have ``_log_partition``, their log, and ``_sequence``, their place in it."""
+        """True if rows have ``_log_partition``, the log that they come from, and ``_sequence``,
+        their position in it.
+        """
         return self.ordered_by == "own logs"
 
     @property
@@ -219,13 +223,15 @@ class SourceSpec:
 
     @property
     def counts(self) -> list[str]:
-        """The metrics of rows that are left out during packing."""
+        """The metrics of rows that are left out during packing: ``dropped`` and, if the foreign key
+        may fail, ``failed``.
+        """
         kinds: tuple[Kind, ...] = ("dropped", "failed") if self.shape.fallible else ("dropped",)
         return [metric(self.name, kind) for kind in kinds]
 
     @property
     def title(self) -> str:
-        """The name after ``stream`` or ``table``, as errors use it."""
+        """The name after the word ``stream`` or ``table``, for errors."""
         return f"{'stream' if self.meaning.stream else 'table'} {self.name}"
 
     @cached_property
@@ -246,6 +252,6 @@ class SourceSpec:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Return the names, with ``#2``, ``#3`` and so on after repeated ones."""
+    """Return the names in order, with ``#2``, ``#3`` and so on after repeated ones."""
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}#{n + 1}" if n else name for name, n in zip(names, repeats, strict=True)]

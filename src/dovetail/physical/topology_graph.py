@@ -63,7 +63,7 @@ class GraphStage:
 
     @property
     def title(self) -> str:
-        """The number and the shuffle in one line."""
+        """The stage's number and the columns by which rows are shuffled, in one line of text."""
         return f"Stage {self.number}: by {self.by}"
 
 
@@ -94,7 +94,7 @@ class TopologyGraph:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Return the names of a stage's inputs; names that occur twice are numbered."""
+    """Return the names of a stage's inputs in order; names that occur twice are numbered."""
     return [
         name if names.count(name) == 1 else f"{name}#{index + 1}"
         for index, name in enumerate(names)
@@ -135,7 +135,7 @@ def topology_graph(
 
 
 def columns_of(node: Node) -> tuple[str, str]:
-    """Return the key and the value columns of a node, each in words."""
+    """Return the key columns and the value columns of a node with their types, as two texts."""
     return f"key {', '.join(node.key.names)}", ", ".join(node.values.names) or "no values"
 
 
@@ -164,7 +164,7 @@ class _GraphBuilder:
     """The figures of rows that come to a stage, by its number and the id of their node."""
 
     def graph(self) -> TopologyGraph:
-        """Return the finished graph."""
+        """Return the graph of all that was added."""
         flows = {edge: flow for edge, flow in self.edges.items() if flow is not None}
         return TopologyGraph(tuple(self.nodes), tuple(self.edges), tuple(self.stages), flows)
 
@@ -278,7 +278,9 @@ class _GraphBuilder:
         return self.ids[number, node]
 
     def add_result(self, node: Node, result: Result) -> str:
-        """Add a result behind its stage and its views, and return its id."""
+        """Add a result behind its stage and its views to the graph. Return the id of the node that
+        shows it.
+        """
         last = self.last[result.stage]
         if result.views:
             last = self.entry(result.views[-1], result.stage)
@@ -287,7 +289,7 @@ class _GraphBuilder:
 
 
 def _sort_of(node: Node) -> str:
-    """Say whether a node is a stream, a table or a static table."""
+    """Return ``stream``, ``table`` or ``static table`` for a node."""
     static = "static " if isinstance(node, Source) and node.static else ""
     return f"{static}{'stream' if node.stream else 'table'}"
 
@@ -309,6 +311,8 @@ def _described(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
 
 
 def _looked_up(stage: Stage) -> tuple[str, ...]:
-    """Return the lookups of a stage's operators."""
+    """Return what a stage's operators look up in other systems, one text for each; empty for
+    none.
+    """
     operators = stage.fragment.operators
-    return tuple(line for one in operators for line in one.law.looks_up(one.sources))
+    return tuple(line for o in operators for line in o.law.looks_up(o.sources))

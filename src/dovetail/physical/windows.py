@@ -199,7 +199,7 @@ class _Made:
         return Feed(self.number, self.operator, columns, rehashed, looks)
 
     def as_it_is(self) -> Feed:
-        """Return the feed of the rows with all their columns."""
+        """Return the feed that passes the rows on with all their columns, unchanged."""
         return Feed(self.number, self.operator, None)
 
 
@@ -227,7 +227,9 @@ class _Builder:
     """The rows of each node that is planned already, by the node's ``id``."""
 
     def finished(self) -> tuple[Input, ...]:
-        """Return the inputs, once all operators are planned."""
+        """Return the inputs of the fragment, in order of first use. All operators must be
+        planned.
+        """
         return tuple(
             Input(r.source, r.key, r.foreign, None if r.used is None else tuple(r.used))
             for r in self.reads
@@ -312,7 +314,11 @@ class _Builder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _Made:
-        """Add an operator that numbers its output, and return its rows."""
+        """Add an operator whose changes are numbered by ``_sequence``, and return its rows.
+
+        ``reads``: the route of each source's rows. ``clocks``: the inputs by whose stream time its
+        windows close. ``columns``: the output column behind each column of the node.
+        """
         operator = Operator(law=law, sources=sources, emit=emit, feeds=(SEQUENCE,))
         return self._added(operator, reads, clocks, columns)
 
@@ -323,7 +329,11 @@ class _Builder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _Made:
-        """Add an operator with its feeds and clocks, and return its rows."""
+        """Add an operator to the fragment, and return its rows.
+
+        ``reads``: the route of each source's rows. ``clocks``: the inputs by whose stream time its
+        windows close. ``columns``: the output column behind each column of the node.
+        """
         self.operators.append(replace(operator, reads=reads, clocks=clocks))
         return _Made(len(self.operators) - 1, True, columns, clocks)
 

@@ -25,12 +25,14 @@ class PackTime(NamedTuple):
 
     @property
     def encoded(self) -> bytes:
-        """The times as ``of`` reads them."""
+        """The three times as bytes of fixed length, which ``of`` reads."""
         return _TIMES.pack(*self)
 
     @classmethod
     def of(cls, facts: bytes) -> PackTime:
-        """Return the times at the beginning of some facts."""
+        """Return the times at the beginning of ``facts``, bytes that ``encoded`` made; the rest is
+        ignored.
+        """
         return cls(*_TIMES.unpack_from(facts))
 
 

@@ -62,12 +62,15 @@ class Piece:
     """
 
     source: int
+    """The number of the source among the inputs of the stage."""
     partition: int
+    """The number of the input partition; -1 for a heartbeat of none."""
     number: int
-    """Its place among the pieces of the partition."""
+    """The number of the piece among those of the partition, from 0."""
     high_time_us: int
     """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none."""
     rows: Stored | None
+    """The rows, in memory or on disk; None for a heartbeat."""
     runs: pa.Table | None = None
     """The piece's runs (``RUNS``); None if the piece is one run. All buckets hear them."""
     stairs: pa.Table | None = None
@@ -78,15 +81,22 @@ class Piece:
     heard_us: int = NO_TIME
     """In a stage's heartbeat, the time since which nothing has come to it (``engine.idle``)."""
     time: PackTime = UNKNOWN
+    """The times that reading and packing the rows took."""
 
     @classmethod
     def ends(cls, sources: int) -> list[Piece]:
-        """Return the heartbeats that say that sources 0 to ``sources`` - 1 have ended."""
+        """Return the heartbeats that say that the sources with the numbers 0 to ``sources`` - 1
+        have ended, one each.
+        """
         return [cls.beat(source, END_OF_TIME) for source in range(sources)]
 
     @classmethod
     def beat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
-        """Return a heartbeat that belongs to no input partition."""
+        """Return a heartbeat of a source that belongs to no input partition.
+
+        ``time_us``: the stream time that it brings. ``heard_us``: the time since which nothing has
+        come to the stage that sends it.
+        """
         return cls(source, -1, 0, time_us, None, heard_us=heard_us)
 
 

@@ -36,11 +36,11 @@ class Spooled:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows."""
+        """The number of rows on disk."""
         return int(self.ordering.num_rows)
 
     def read(self) -> pa.Table:
-        """Return the rows."""
+        """Read all rows from disk and return them in order."""
         return from_ipc(os.pread(self.file.fileno(), self.length, self.offset))
 
 
@@ -48,7 +48,7 @@ Stored: TypeAlias = "pa.Table | Spooled"
 
 
 def table_of(rows: Stored) -> pa.Table:
-    """Return the rows in memory."""
+    """Return rows as a table in memory; rows on disk are read."""
     return rows.read() if isinstance(rows, Spooled) else rows
 
 
@@ -74,7 +74,7 @@ class Stock:
 
     @property
     def nbytes(self) -> int:
-        """The size of all rows in memory."""
+        """The bytes that the rows of all pieces take in memory, those on disk included."""
         return sum(rows.nbytes for rows in self.pieces)
 
     def ordering(self, piece: int) -> pa.Table:
@@ -118,5 +118,7 @@ class Stock:
         return rows
 
     def _piece(self, at: Ints) -> Ints:
-        """Return the piece that has each of the rows ``at``."""
+        """Return the index of the piece that has each of the rows with the numbers ``at``:
+        int64[at].
+        """
         return np.searchsorted(self._first, at, side="right") - 1

@@ -181,7 +181,9 @@ class Slices:
 
 
 def _numbers(batch: Batch) -> Ints:
-    """Return the numbers of a batch's rows in the stock."""
+    """Return the numbers of a batch's rows in the micro-batch's stock: int64[rows], empty for a
+    batch without rows.
+    """
     if AT not in batch.rows.schema.names:
         return np.zeros(0, np.int64)
     numbers: Ints = batch.rows.column(AT).to_numpy()
@@ -189,7 +191,7 @@ def _numbers(batch: Batch) -> Ints:
 
 
 def _by_key(fragment: Fragment) -> bool:
-    """Say whether a fragment must be cut by key."""
+    """Return True if all rows of a key must be in one slice; False if slices may be cut by time."""
     first = fragment.operators[0]
     if not first.reads and first.law.whole_keys:
         return True

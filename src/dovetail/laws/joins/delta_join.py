@@ -56,7 +56,7 @@ class SideRows:
 
     @property
     def alive(self) -> Mask:
-        """The rows that the table has after the batch: bool[n]."""
+        """Flags of the rows that the table has after the batch: bool[n]."""
         return ~self.gone
 
 
@@ -240,19 +240,27 @@ def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
 
 
 def _marked(groups: int, of: Ints) -> Mask:
-    """Find the groups that occur in ``of``: bool[groups]."""
+    """Return for each of ``groups`` groups whether ``of`` contains its number: bool[groups].
+
+    ``of``: numbers of groups; negative ones are of rows without a group.
+    """
     marked = np.zeros(groups, dtype=np.bool_)
     marked[of[of != NO_GROUP]] = True
     return marked
 
 
 def _at(of_groups: Mask, group: Ints) -> Mask:
-    """Return the flag of each row's group, false for rows without a group."""
+    """Return the flag of each row's group: bool[rows], false for a row without a group.
+
+    ``of_groups``: bool[groups]. ``group``: the group of each row, negative for none.
+    """
     return np.append(of_groups, False)[group]
 
 
 def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
-    """Return the largest time of a side's fresh rows in each ``group``, or ``NO_TIME``."""
+    """Return the largest time among a side's fresh rows of each ``group``, ``NO_TIME`` for none.
+    ``groups``: the number of all groups.
+    """
     time_us = np.full(groups + 1, NO_TIME)
     rows = np.flatnonzero(side.fresh & (side.group != NO_GROUP))
     np.maximum.at(time_us, side.group[rows], side.time_us[rows])
@@ -260,7 +268,7 @@ def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
 
 
 def _concatenated(parts: Sequence[Results]) -> Results:
-    """Concatenate the results of one part or more, in order."""
+    """Return the results of all parts one after the other. There is at least one part."""
     return Results(
         row=(
             np.concatenate([part.row[0] for part in parts]),

@@ -32,6 +32,7 @@ class Points:
     start: Ints
     """int64[groups + 1]: the first version of each group, and n."""
     time_us: Ints
+    """int64[n]: the event time of each version, in microseconds."""
     arrival: Ints
     """int64[n]: the order of processing, -1 for a stored version."""
     reference: Ints
@@ -71,8 +72,11 @@ class Points:
         return query[in_history], at[in_history]
 
     def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return for each query the time of the first version after ``time_us`` that arrived before
-        ``arrival``, ``LATEST`` for none.
+        """Return for each query the time of the first version of its group after ``time_us``,
+        exclusive.
+
+        Only versions that arrived before ``arrival`` count; ``LATEST`` for none. The arguments are
+        int64[queries].
         """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
@@ -80,8 +84,10 @@ class Points:
         return np.append(self.time_us, LATEST)[next_version]
 
     def _last(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return for each query the last version at or before ``time_us`` that arrived before
-        ``arrival``, or -1.
+        """Return for each query the index of the last version of its group at or before
+        ``time_us``, or -1.
+
+        Only versions that arrived before ``arrival`` count. The arguments are int64[queries].
         """
         first = self.start[group]
         end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)

@@ -39,13 +39,14 @@ NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Window:
-    """The window of time within which rows join: ``before_us``, ``after_us`` and ``grace_us`` of
-    the law.
+    """The window of time within which rows of two streams join: the right row's time is from
+    ``before_us`` before the left row's to ``after_us`` after it, both inclusive.
     """
 
     before_us: int
     after_us: int
     grace_us: int
+    """The time behind stream time at which a row outside the window is still waited for."""
 
     @property
     def retention_us(self) -> int:
@@ -60,17 +61,21 @@ class Window:
         return time_us - before, time_us + after
 
     def limit(self, side: int, time_us: Ints) -> Ints:
-        """Return the last stream time at which a row of ``side`` may still find a match."""
+        """Return the last stream time at which a row of ``side`` with these times may still find a
+        match. ``side``: 0 for the left, 1 for the right.
+        """
         return time_us + self.reach_us(side)
 
     def reach_us(self, side: int) -> int:
-        """Return the duration, in stream time, for which a row of ``side`` may still find a
-        match.
+        """Return the microseconds of stream time for which a row of ``side`` may still find a
+        match. ``side``: 0 for the left, 1 for the right.
         """
         return self._reach(side)[1] + self.grace_us
 
     def _reach(self, side: int) -> tuple[int, int]:
-        """Return the (before, after) bounds as seen from ``side``."""
+        """Return the bounds (before, after) in microseconds, as a row of ``side`` sees the other
+        side's rows.
+        """
         return (self.before_us, self.after_us) if side == 0 else (self.after_us, self.before_us)
 
 
@@ -106,9 +111,10 @@ class Pairs:
     other: Ints
     """int64[m]: the number of the other side's row."""
     other_time_us: Ints
+    """int64[m]: the event time of the other side's row, in microseconds."""
 
     def where(self, selected: Mask | Ints) -> Pairs:
-        """Keep the selected pairs."""
+        """Return the pairs that ``selected`` picks by flags or indices, in that order."""
         return Pairs(self.row[selected], self.other[selected], self.other_time_us[selected])
 
 

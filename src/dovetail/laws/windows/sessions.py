@@ -51,10 +51,10 @@ class Sessions:
     start_us: Ints
     end_us: Ints
     ref: Ints
-    """The place of each session's accumulators."""
+    """The index of each session's accumulators."""
 
     def where(self, selected: Mask | Ints) -> Sessions:
-        """Keep the selected sessions."""
+        """Return the sessions that ``selected`` picks by flags or indices, in that order."""
         return Sessions(
             self.group[selected], self.start_us[selected], self.end_us[selected], self.ref[selected]
         )
@@ -301,8 +301,10 @@ def _lowest(values: Ints, segment: Ints) -> Ints:
 
 
 def _first(flags: Mask, begins: Ints, ends: Ints) -> Ints:
-    """Return the first place from ``begins`` to before ``ends`` whose flag is set, per range; its
-    end for none.
+    """Return for each range the first index from ``begins``, inclusive, to ``ends``, exclusive,
+    whose flag is set. It is the range's end if none is.
+
+    ``flags``: bool[n]. ``begins``, ``ends``: int64[ranges].
     """
     at = np.flatnonzero(flags)
     next_flagged: Ints = np.append(at, len(flags))[np.searchsorted(at, begins)]

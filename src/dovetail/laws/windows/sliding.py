@@ -56,7 +56,9 @@ class SlidingRecords:
 
     @cached_property
     def bounds(self) -> Ints:
-        """The first record of each group, and the end: int64[groups + 1]."""
+        """The index of the first record of each group, then the number of records: int64[groups +
+        1].
+        """
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
 
     def within(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
@@ -204,7 +206,9 @@ class ChangedWindows:
         return int(there) + int(np.count_nonzero(is_new & self.apart))
 
     def _arranged(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
-        """Order pairs by window, then by the order of the records."""
+        """Return pairs ordered by window, then by the order of the records: (window, record),
+        int64[pairs] each.
+        """
         order = np.lexsort((self.records.number[record], window))
         return window[order], record[order]
 
@@ -308,6 +312,9 @@ def _ranges(
 
 
 def _coverings(first: Ints, end: Ints, places: int) -> Ints:
-    """Count the ranges that cover each place: int64[places]."""
+    """Return for each of ``places`` numbers from 0 how many ranges cover it: int64[places].
+
+    Ranges are ``first[i]``, inclusive, to ``end[i]``, exclusive.
+    """
     begun, ended = (np.bincount(at, minlength=places + 1) for at in (first, end))
     return np.cumsum(begun - ended)[:places]

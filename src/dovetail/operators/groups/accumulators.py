@@ -140,7 +140,9 @@ def timeline_of_windows(
 
 
 def bounds(start: Ints, end: Ints) -> list[pa.Array]:
-    """Return the key columns of windows: start and end."""
+    """Return the two key columns of windows, start and end, as timestamps. ``start``, ``end``:
+    int64[n], in microseconds.
+    """
     return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
@@ -279,7 +281,9 @@ class UpdatedGroups:
         store.store(pa.table(columns, schema=store.schema))
 
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
-        """Return the results of accumulators, per column."""
+        """Return one column of results for each aggregate. ``state``: its accumulators, one row per
+        group.
+        """
         return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
 
     def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
@@ -322,7 +326,9 @@ class Before:
 
     @classmethod
     def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> Before:
-        """Read the stored state of the groups of ``events``. New groups have null accumulators."""
+        """Read the stored accumulators of the groups of ``events``, one row each. New groups have
+        nulls.
+        """
         located = store.locate(events.hash, events.keys)
         pool = Pool(store.schema.empty_table(), located, events.groups)
         refs = np.where(located.present, np.arange(events.groups), ABSENT)

@@ -99,6 +99,10 @@ def _all_or_last(job: Job, events: Timeline) -> Ints:
 
 
 def _emitted(events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints) -> Updated:
-    """Emit the updates ``emitted``, in the order of arrival. ``row``: the row of each update."""
+    """Return the updates with the indices ``emitted``, in the order of arrival, as changes.
+
+    ``values``: the result columns of each aggregate, one row per update. ``row``: the batch's row
+    of each update.
+    """
     emitted = emitted[events.by_arrival(emitted)]
     return Updated(events, values, emitted, row[emitted])

@@ -61,11 +61,11 @@ class Groups(Protocol):
 
     @property
     def hash(self) -> Ints:
-        """The hash of each group."""
+        """The hash of each group's key: int64[groups]."""
 
     @property
     def keys(self) -> Sequence[pa.Array]:
-        """The columns of the key."""
+        """The key columns, one row per group."""
 
 
 class Parts:
@@ -106,7 +106,7 @@ class Parts:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """The runs of both stores, as the manifest records them."""
+        """The sorted runs of the index store and of the parts store, by their names."""
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def whole(self, groups: Groups, stored: Columns) -> Columns:
@@ -300,7 +300,7 @@ class Parts:
             store.store(pa.table(rows, schema=store.schema))
 
     def _lists(self, accumulators: Columns) -> Columns:
-        """Return the accumulator's columns that are lists."""
+        """Return the columns of accumulators that are lists, in order."""
         return accumulators[: len(self.lists.value_columns)]
 
 

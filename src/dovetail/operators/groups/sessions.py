@@ -111,7 +111,7 @@ class _SessionBatch:
 
     @cached_property
     def _record(self) -> Ints:
-        """The sessions that records make, by their number in ``made``."""
+        """The indices in ``made`` of the sessions that a single record makes: int64."""
         return np.flatnonzero(self.made.event != ABSENT)
 
     @cached_property
@@ -134,7 +134,7 @@ class _SessionBatch:
 
     @cached_property
     def _values(self) -> list[Columns]:
-        """The aggregated values of the records in ``_record``, per column."""
+        """The aggregated columns of these records, one row each, by aggregate."""
         event = self.made.event[self._record]
         rows = self.job.batches[0].rows
         return values_of(self.job, self.law, rows, self.events.row[event])

@@ -205,7 +205,7 @@ class _WindowBatch:
                 time_us[updates.updated] = after_us[updates.last]
 
     def _rows_of(self, arrival: Ints) -> Ints:
-        """Return the batch's row of each record with these arrivals."""
+        """Return the index in the batch of the record with each of these arrivals: int64."""
         row = np.empty(len(self.events.row), np.int64)
         row[self.events.arrival] = self.events.row
         return row[arrival]
@@ -274,8 +274,9 @@ def _records(job: Job, law: AggregationLaw) -> HistoryState:
 
 
 def _stored_rows(rows: pa.Table, row_number: Ints, schema: pa.Schema) -> pa.Table:
-    """Return rows of the batch in the ``schema`` of the store of records. ``row_number``: the
-    permanent number of each.
+    """Return rows of the batch in the ``schema`` of the store of records.
+
+    ``row_number``: int64[rows], the permanent number of each.
     """
     system_columns = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(row_number)]
     return pa.table([*system_columns, *rows.select(schema.names[3:]).columns], schema=schema)

@@ -61,7 +61,7 @@ def run(job: Job, law: InOrder) -> Done:
 
 
 def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
-    """Return the ``columns`` of a table, with positions from ``position`` on."""
+    """Return the ``columns`` of a table, with ``_position`` counted from ``position`` on."""
     positions = pa.array(np.arange(position, position + len(table)))
     position_column = table.schema.get_field_index(POSITION)
     placed = table.set_column(position_column, POSITION, positions)

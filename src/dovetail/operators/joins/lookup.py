@@ -58,7 +58,7 @@ class Answering:
 
     @property
     def counts(self) -> list[int]:
-        """The counts, in the order of ``COUNTS``."""
+        """The numbers of records and keys so far, in the order of ``COUNTS``."""
         return [getattr(self, name) for name in COUNTS]
 
     def results(self, records: pa.Table, live: Mask) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
@@ -178,14 +178,16 @@ class Answering:
 
 
 def _empty(law: StoreLookup) -> SideCache:
-    """Return a cache without entries."""
+    """Return a cache without keys and rows for the lookup ``law``."""
     none = np.zeros(0, np.int64)
     keys = law.key_schema.append(pa.field(_SINCE, pa.int64()))
     return SideCache(keys.empty_table(), none, law.schema.empty_table(), none)
 
 
 def _rank(law: StoreLookup, rows: pa.Table) -> Ints:
-    """Return a number per row, ascending with the store's primary key."""
+    """Return a number per row, int64[rows], that is ascending with the store's primary key. Equal
+    keys have equal numbers.
+    """
     columns = [whole(rows.column(name)) for name in law.lookup.key]
     return rank_of_keys(columns, stable_hash(columns))
 
@@ -207,6 +209,8 @@ def _values(law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints) -> l
 
 
 def _struct(side: pa.Table, missing: Mask) -> pa.Array:
-    """Return a side's columns as one struct column, null where ``missing``."""
+    """Return the columns of ``side`` as one column of structs, null where ``missing``, bool[rows],
+    is true.
+    """
     columns = [whole(column) for column in side.columns]
     return pa.StructArray.from_arrays(columns, fields=[*side.schema], mask=pa.array(missing))

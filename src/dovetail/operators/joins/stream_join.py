@@ -155,7 +155,7 @@ class _PairResults:
 
     @property
     def count(self) -> int:
-        """The number of results."""
+        """The number of results added so far."""
         return sum(len(part[0]) for part in self._parts)
 
     def _add(
@@ -201,7 +201,9 @@ class _PairResults:
             self._add(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
 
     def add_at_once(self, side: Side, rows: Ints) -> None:
-        """Add records of the side as unmatched, at their arrival."""
+        """Add a result without a match for each of the side's records with the indices ``rows``, at
+        its arrival.
+        """
         arrival, time = side.arrivals.arrival[rows], side.arrivals.time_us[rows]
         self._add(side, arrival, (1, 0, 0, 0, 0), side.numbers[rows], ABSENT, time)
 
@@ -307,7 +309,7 @@ class _Caused:
 
     @classmethod
     def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
-        """Return the causes of all events."""
+        """Return the causes of all events, from which ``by`` takes those of results."""
         return cls(job, sides, job.causes(events), np.append(events.by_arrival(), 0))
 
     def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:

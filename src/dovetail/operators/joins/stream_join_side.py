@@ -75,7 +75,9 @@ class SideStores:
         )
 
     def by_name(self, job: Job) -> dict[str, RunState]:
-        """Return the stores that the operator declares, by name."""
+        """Return the stores that the operator declares, by their names in the manifest. Queues and
+        marks that it does not declare are left out.
+        """
         named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
         for side in (0, 1):
             named |= {waiting(side): self.queues[side], marks(side): self.marks[side]}
@@ -114,23 +116,31 @@ class Side:
     """
 
     side: int
+    """0 for the left side, 1 for the right."""
     source: int
+    """The index of the side's source."""
     keys: int
+    """The number of key columns."""
     preserved: bool
+    """True if records without a match are emitted."""
     waits: bool
-    """Unmatched rows wait for their window to close."""
+    """True if unmatched rows wait for their window to close."""
     stores: SideStores
     arrivals: Arrivals
     """The side's records."""
     window: Window
     stream_us: Ints
+    """The stream time at each arrival, in microseconds."""
     batch: pa.Table
+    """All rows of the batch, in the order of the source."""
     batch_row: Ints
     """The batch's row of each record in ``arrivals``."""
     batch_identity: Ints
     """The permanent number of each of the batch's rows."""
     waiting: pa.Table
+    """The rows that waited for this batch, read from the queue."""
     met: pa.Table
+    """The stored rows that the other side's records meet, each once."""
     met_group: Ints
     """The group of each row in ``met``."""
     unpaired: Mask
@@ -194,23 +204,25 @@ class Side:
 
     @property
     def base(self) -> int:
-        """The number of the batch's first row."""
+        """The number of the batch's first row; the rows in ``met`` and ``waiting`` have smaller
+        numbers.
+        """
         return len(self.met) + len(self.waiting)
 
     @property
     def numbers(self) -> Ints:
-        """The numbers of the batch's records, in the order of ``arrivals``."""
+        """The numbers of the batch's records: int64, in the order of ``arrivals``."""
         return self.base + self.batch_row
 
     @cached_property
     def identity(self) -> Ints:
-        """The permanent number of each numbered row."""
+        """The permanent number of each numbered row, stored ones first: int64[rows]."""
         stored = [t.column(ROW).to_numpy() for t in (self.met, self.waiting)]
         return np.concatenate([*stored, self.batch_identity])
 
     @cached_property
     def time_us(self) -> Ints:
-        """The timestamp of each numbered row."""
+        """The event time of each numbered row in microseconds, stored ones first: int64[rows]."""
         tables = (self.met, self.waiting, self.batch)
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
@@ -270,7 +282,9 @@ class Side:
         return other.closes[possible.other] > arrival
 
     def _due(self, time_us: Ints) -> Ints:
-        """Return the arrival at which rows with these times close, ``NEVER`` for none."""
+        """Return the arrival at which rows with these event times close, ``NEVER`` for none in this
+        batch: int64.
+        """
         return first_due(self.window.limit(self.side, time_us), self.stream_us)
 
     @property
@@ -310,7 +324,7 @@ class Side:
 
     @cached_property
     def pool(self) -> pa.Table:
-        """The keys and values of all numbered rows."""
+        """The keys and values of all numbered rows, in the order of the numbers."""
         names = self.met.schema.names[4:]
         tables = [t.select(names) for t in (self.met, self.waiting, self.batch)]
         return pa.concat_tables(tables).combine_chunks()
@@ -359,7 +373,7 @@ class Side:
         self.stores.marks[self.side].expire(self.stores.histories[self.source].horizon_us)
 
     def _pending(self) -> Mask:
-        """Find the rows in ``met`` that were unmatched when they were stored: bool[met]."""
+        """Return for each row in ``met`` whether it had no match when it was stored: bool[met]."""
         bits = self.met.column(PENDING).to_numpy()
         return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
 
@@ -430,7 +444,9 @@ class Meeting:
         return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
 
     def _made(self, side: Side, other: Side, possible: Pairs) -> Pairs:
-        """Keep the pairs that are made: the other row is open, or has been joined."""
+        """Return the pairs among ``possible`` that are made: the other row is open, or has been
+        joined.
+        """
         if not self._closed:
             return possible
         return possible.where(side.finds_open(other, possible) | other.joined[possible.other])

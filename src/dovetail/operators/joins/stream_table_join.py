@@ -252,18 +252,24 @@ def _queue(job: Job, stream: int) -> QueueState:
 
 
 def _queue_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the queue: the stream's columns, ``_due`` and ``_row``."""
+    """Return the schema of the queue of waiting records: the stream's columns, then ``_due`` and
+    ``_row``.
+    """
     return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
 
 
 def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
-    """Return rows in the schema of the queue."""
+    """Return rows in the schema of the queue, with the last two columns ``due_us`` and ``numbers``,
+    int64[rows].
+    """
     columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
     return pa.table(columns, schema=schema)
 
 
 def _as_read(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
-    """Return queued rows with the columns of a batch, each at the position where it is
+    """Return queued rows with the columns of a batch, ``schema``.
+
+    A column that the queue lacks has ``position``, int64[rows]: the position at which each row is
     processed.
     """
     answered = pa.array(position)

@@ -217,7 +217,9 @@ class _Dimensions:
         return [pa.array(time_us, mask=absent), *pool.values(in_pool, columns)]
 
     def keep(self, job: Job, events: Timeline) -> Counts:
-        """Store the rows of the batch, and count the records that change nothing."""
+        """Store the rows of all dimensions after the batch, and return the counts of records that
+        change nothing.
+        """
         counts, counted = Counts(), self.table.counted
         for source, store in enumerate(self.stores, start=1):
             keep(job, source, store, events, counted & (events.source == source))
@@ -225,7 +227,7 @@ class _Dimensions:
         return counts
 
     def runs(self, job: Job) -> dict[str, Runs]:
-        """Return the runs of each dimension's store, as the manifest records them."""
+        """Return the sorted runs of each dimension's store, by the store's name."""
         names = job.operator.names[1:]
         return {name: store.runs for name, store in zip(names, self.stores, strict=True)}
 

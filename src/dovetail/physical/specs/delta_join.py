@@ -79,7 +79,7 @@ class DeltaJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sources of the left row and of the right row."""
+        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
         return (0, 1)
 
     def key(self, sources: Sources) -> list[pa.Field]:
@@ -94,7 +94,9 @@ class DeltaJoinLaw(Law):
         ]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the columns of a leaf that the result needs."""
+        """Return the types of a leaf's columns that the result needs. ``leaf``: 0 for the left row,
+        1 for the right.
+        """
         fields = sources[leaf].shape.user_fields
         return [fields[column].type for column in self.sides[leaf].values]
 

@@ -100,7 +100,7 @@ class AggregationLaw(Law):
         return group_fields + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the aggregates."""
+        """Return the types of the aggregates' results, in order. There is one leaf."""
         return [column.kernel.result for column in self.columns]
 
     @property
@@ -167,7 +167,9 @@ class AggregationLaw(Law):
         )
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metric of records that came after their window had closed."""
+        """Return the metric of records that came after their window had closed; empty without
+        windows.
+        """
         return [] if self.windows is None else [metric(sources[0].name, "late")]
 
 
@@ -187,7 +189,7 @@ class Final(Law):
 
     @property
     def due_us(self) -> int:
-        """The time from a window's end until it is emitted, in stream time."""
+        """The microseconds of stream time from a window's end until its row is emitted."""
         return self.wait_us + self.after
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
@@ -197,6 +199,6 @@ class Final(Law):
         return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}
 
     def waits_for(self, sources: Sources) -> list[Wait]:
-        """List the windows that are not closed yet."""
+        """Return the store of windows that are not closed yet, as the only element."""
         store = replace(self.stores(sources)[self.CLOSING], clocks=(0,), span_us=0)
         return [Wait(self.CLOSING, metrics.waiting(sources[0].name, "open"), store)]

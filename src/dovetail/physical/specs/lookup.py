@@ -45,7 +45,7 @@ class StoreLookup:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The columns of the keys that the store is asked for."""
+        """The Arrow columns of the keys that the store is asked for, in order."""
         return pa.schema([self.schema.field(name) for name in self.by])
 
     @property

@@ -29,7 +29,7 @@ class StarSubscribe(Law):
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of each row's foreign keys."""
+        """Return the only store of a bucket by its name: the foreign keys of each row."""
         store = replace(table_of(sources, 0), holds="foreign keys per key", of="")
         return dict.fromkeys(super().stores(sources), store)
 
@@ -62,7 +62,7 @@ class StarLookup(Law):
         return stores
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of the dimensions' records that change no latest version."""
+        """Return the metrics of the dimensions' records that do not change the latest version."""
         return not_latest(sources[1:])
 
 
@@ -90,7 +90,7 @@ class StarJoin(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The sources of the two sides of the last join."""
+        """The numbers of the inputs of the last join's left side, 0, and of its right side, 1."""
         return (0, 1)
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
@@ -107,28 +107,35 @@ class StarJoin(Law):
         ]
 
     def column(self, sources: Sources, part: int, column: int) -> int:
-        """Return the number of a part's column in its source."""
+        """Return the index of a column in the rows of the input that has it.
+
+        ``part``: 0 for the fact, n for dimension n. ``column``: the index of the column in that
+        part.
+        """
         if part == 0:
             return column
         return self.answer(sources, part).start + 1 + column
 
     def answer(self, sources: Sources, dimension_number: int) -> range:
-        """Return the numbers of a dimension's columns in the answers: its row's time, then its row.
+        """Return the indices of a dimension's columns in the answers: the time of its row, then the
+        row.
 
-        Dimensions count from 1.
+        ``dimension_number``: counted from 1.
         """
         first = sources[1].shape.value_columns.start
         first += sum(1 + width for width in self.widths[: dimension_number - 1])
         return range(first, first + 1 + self.widths[dimension_number - 1])
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of the fact's rows, each with the rows that it refers to."""
+        """Return the only store of a bucket by its name: the fact's rows, each with the rows that
+        it refers to.
+        """
         (name, *_) = super().stores(sources)
         holds = "last row per key, beside the rows that it refers to"
         return {name: replace(table_of(sources, 0), holds=holds)}
 
     def pairs(self, sources: Sources) -> list[str]:
-        """List the fact."""
+        """Return the name of the fact, the only input whose matches are counted."""
         return [sources[0].name]
 
 
