@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import small_session
 from drivers import reported
 from pyspark.sql import SparkSession
-from small_session import CACHE
 
 import dovetail as dt
 from dovetail.platform import delta_tables
@@ -100,13 +100,13 @@ def test_a_session_without_it_is_told_what_it_lacks(spark: SparkSession) -> None
 def short_lived() -> SparkSession.Builder:
     """The builder of a user's session, which compiles little for a few rows."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    return small_session.quick(builder, "-XX:TieredStopAtLevel=1")
 
 
 def new_session(folder: str) -> None:
     """A query in a session that ``configure`` has made, and what ``doctor`` says of it."""
     os.dup2(os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
-    groups = [CACHE / "jars" / name for name in ("kafka", "delta")]
+    groups = [small_session.CACHE / "jars" / name for name in ("kafka", "delta")]
     jars = [path for path in groups if path.is_dir()]
     spark = dt.configure(short_lived(), delta=len(jars) == 2, jars=jars, memory="1g").getOrCreate()
     Path(folder, "in").mkdir()

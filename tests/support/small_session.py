@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from pyspark.sql import SparkSession
 
 from dovetail.spark.session import DAEMON
 
-RECORDING_CHANGES = {
+SMALL_TABLES = {
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
+}
+"""Settings for a few rows, also in Delta tables."""
+RECORDING_CHANGES = SMALL_TABLES | {
+    "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true"
 }
 """Settings for small Delta tables that record their changes."""
 
@@ -43,29 +47,39 @@ JARS = Path(pyspark.__file__).parent / "jars"
 FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-library")
 """The jars with nearly all classes that are looked for, among some hundred."""
 
+LOCAL_FILES = sorted(Path(__file__).with_name("local_files").glob("*.java"))
+"""Sources of classes that stand before Hadoop's own in the class path."""
+
 
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
     the line that made them. Stores of queries that have ended are closed soon: each process that
     the JVM starts closes all files that it has open.
     """
-    first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
-    archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return (
-        SparkSession.builder.master("local[2]")
+        quick(SparkSession.builder.master("local[2]"), JAVA)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.retainedJobs", "10")
         .config("spark.ui.retainedStages", "10")
         .config("spark.sql.ui.retainedExecutions", "10")
         .config("spark.driver.memory", "3g")
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.driver.extraJavaOptions", JAVA + archived)
-        .config("spark.driver.extraClassPath", os.pathsep.join(first))
         .config("spark.python.daemon.module", DAEMON)
         .config("spark.python.authenticate.socketTimeout", "120s")  # a busy machine
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "5s")
+    )
+
+
+def quick(builder: SparkSession.Builder, java: str) -> SparkSession.Builder:
+    """The builder of a session whose JVM, with these options, has an archive of classes."""
+    first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
+    if local_files().exists():
+        first.append(str(local_files()))
+    archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
+    return builder.config("spark.driver.extraJavaOptions", java + archived).config(
+        "spark.driver.extraClassPath", os.pathsep.join(first)
     )
 
 
@@ -114,8 +128,15 @@ def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA}"
+    local = local_files() if local_files().exists() else None
+    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA} {local}"
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
+
+
+def local_files() -> Path:
+    """Where ``class_archive`` puts a jar with a local file system that starts no processes."""
+    sources = b"".join(source.read_bytes() for source in LOCAL_FILES)
+    return CACHE / f"local-files-{crc32(sources):08x}.jar"
 
 
 def _kept(lookup: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -143,9 +164,24 @@ def with_delta(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Spa
     if "DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
         missing = pytest.fail if os.environ.get("CI") and shutil.which("mvn") else pytest.skip
         missing("Spark runs without Delta Lake: tools/jars/fetch delta")
-    before = {name: spark.conf.get(name, None) for name in settings}
+    with applied(spark, settings):
+        yield spark
+
+
+@contextmanager
+def applied(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings within the block; behind it all are as they were, but for
+    those that a session has for good.
+    """
+    before = spark.conf.getAll
     for name, value in settings.items():
         spark.conf.set(name, value)
-    yield spark
-    for name, old in before.items():
-        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+    try:
+        yield
+    finally:
+        after = spark.conf.getAll
+        for name in filter(spark.conf.isModifiable, after.keys() | before.keys()):
+            if name not in before:
+                spark.conf.unset(name)
+            elif after.get(name) != before[name]:
+                spark.conf.set(name, before[name])
