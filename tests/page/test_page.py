@@ -140,7 +140,7 @@ def look_up(browser: Any, table: str, key: object) -> None:
     from selenium.webdriver.support.ui import Select, WebDriverWait
 
     options = "return document.querySelector('#table').options.length"
-    WebDriverWait(browser, 60).until(lambda b: b.execute_script(options))
+    WebDriverWait(browser, 60, 0.05).until(lambda b: b.execute_script(options))
     Select(browser.find_element(By.ID, "table")).select_by_value(table)
     field = browser.find_element(By.NAME, "key")
     field.clear()
@@ -194,7 +194,9 @@ def test_figures_move_in_a_browser(
     from selenium.webdriver.support.ui import WebDriverWait
 
     def shown(script: str) -> Any:
-        return WebDriverWait(browser, 60).until(lambda b: b.execute_script(f"return {script}"))
+        return WebDriverWait(browser, 60, 0.05).until(
+            lambda b: b.execute_script(f"return {script}")
+        )
 
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", DESK)
     browser.get(page.url)
@@ -285,7 +287,7 @@ def test_what_waits_is_shown_with_the_reason(
             browser.get(page.url)
             rows = "[...document.querySelectorAll('#waiting tr')]"
             cells = f"{rows}.map(row => [...row.cells].map(cell => cell.textContent))"
-            wait = WebDriverWait(browser, 60)
+            wait = WebDriverWait(browser, 60, 0.05)
             assert wait.until(lambda b: b.execute_script(f"return {cells}.length && {cells}")) == [
                 ["views", "2", "their window closes"]
             ]
@@ -305,7 +307,9 @@ def test_the_page_of_a_checkpoint(
     from selenium.webdriver.support.ui import WebDriverWait
 
     def shown(script: str) -> Any:
-        return WebDriverWait(browser, 60).until(lambda b: b.execute_script(f"return {script}"))
+        return WebDriverWait(browser, 60, 0.05).until(
+            lambda b: b.execute_script(f"return {script}")
+        )
 
     record, checkpoint = str(tmp_path / "figures.sqlite"), str(folder / "checkpoint")
     dt.metrics.record(query, record).stop()

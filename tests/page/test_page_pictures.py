@@ -83,7 +83,9 @@ def test_the_page_is_as_the_documentation_shows_it(browser: Any, query: Any) -> 
     from selenium.webdriver.support.ui import WebDriverWait
 
     def shown(script: str) -> Any:
-        return WebDriverWait(browser, 60).until(lambda b: b.execute_script(f"return {script}"))
+        return WebDriverWait(browser, 60, 0.05).until(
+            lambda b: b.execute_script(f"return {script}")
+        )
 
     page = dt.serve(query, port=0)
     try:

@@ -5,35 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from chromium import PHONE
 
 DESK = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-KINDS = [
-    "index.html",
-    "quickstart.html",
-    "questions.html",
-    "glossary.html",
-    "operations.html",
-    "results.html",
-    "recipes/index.html",
-    "recipes/cdc_to_delta.html",
-    "reference/index.html",
-    "reference/tables.html",
-    "reference/all_errors.html",
-    "reference/command_line.html",
-    "project/orders_example.html",
-    "project/architecture.html",
-    "recipes/read_state.html",
-]
-"""A page of each kind. (A server alone shows 404.html, with links from its root.)"""
 NOT_FOUND = "404.html"
-
-
-def pages(site: Path, *parts: str) -> list[Path]:
-    """The pages that have one of these parts, or all."""
-    found = (page for page in sorted(site.rglob("*.html")) if page.name != NOT_FOUND)
-    return [p for p in found if not parts or any(part in p.read_text("utf-8") for part in parts)]
+"""A server alone shows it, with links from its root."""
 
 
 def open_page(browser: Any, page: Path, screen: dict[str, Any]) -> None:
@@ -45,7 +21,12 @@ def until(browser: Any, script: str) -> Any:
     """Wait until a script gives something."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    return WebDriverWait(browser, 30).until(lambda waiting: waiting.execute_script(script))
+    return WebDriverWait(browser, 30, 0.02).until(lambda waiting: waiting.execute_script(script))
+
+
+def severe_entries(browser: Any) -> list[Any]:
+    """The console's errors since it was last asked."""
+    return [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def open_search(browser: Any, text: str) -> None:
@@ -54,15 +35,6 @@ def open_search(browser: Any, text: str) -> None:
     browser.find_element(By.CSS_SELECTOR, "label.md-header__button[for=__search]").click()
     until(browser, "return document.querySelector('#__search').checked")
     browser.find_element(By.CSS_SELECTOR, "input.md-search__input").send_keys(text)
-
-
-@pytest.mark.parametrize("path", KINDS)
-def test_the_console_has_no_errors(browser: Any, site: Path, path: str) -> None:
-    browser.get_log("browser")
-    open_page(browser, site / path, DESK)
-    until(browser, "return document.readyState == 'complete'")
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert severe == []
 
 
 def test_the_search_finds_a_page(browser: Any, site: Path) -> None:
@@ -76,6 +48,7 @@ def test_the_search_finds_a_page(browser: Any, site: Path) -> None:
 
 
 def test_dark_mode_switches(browser: Any, site: Path) -> None:
+    browser.get_log("browser")
     open_page(browser, site / "index.html", DESK)
     seen = {}
     for _ in range(3):
@@ -88,32 +61,28 @@ def test_dark_mode_switches(browser: Any, site: Path) -> None:
         seen[scheme] = colour
     assert {"default", "slate"} <= seen.keys()
     assert seen["default"] != seen["slate"]
+    assert severe_entries(browser) == []
 
 
-def test_no_page_scrolls_sideways_on_a_phone(browser: Any, site: Path) -> None:
-    wide = {}
-    for page in pages(site):
+def test_pages_fit_a_phone_and_show_their_pictures_without_errors(browser: Any, site: Path) -> None:
+    """Each picture has a text, too."""
+    wrong = {}
+    browser.get_log("browser")
+    pages = [page for page in sorted(site.rglob("*.html")) if page.name != NOT_FOUND]
+    for page in pages:
         open_page(browser, page, PHONE)
-        excess = browser.execute_script(
-            "return Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
-            " - window.innerWidth"
-        )
-        layout = browser.execute_script("return window.innerWidth")
-        if excess > 0 or layout != PHONE["width"]:
-            wide[page.relative_to(site).as_posix()] = (excess, layout)
-    assert wide == {}
-
-
-def test_each_picture_is_shown_and_has_a_text(browser: Any, site: Path) -> None:
-    bad = []
-    for page in pages(site, "<img", 'role="img"'):
-        open_page(browser, page, DESK)
         until(browser, "return document.readyState == 'complete'")
-        bad += browser.execute_script(
+        excess, layout, pictures = browser.execute_script(
             "const images = [...document.querySelectorAll('article img')]"
             ".filter(i => !i.alt || (i.complete && !i.naturalWidth));"
             "const drawings = [...document.querySelectorAll('article svg[role=img]')]"
             ".filter(s => !s.getAttribute('aria-label') && !s.querySelector('title'));"
-            "return [...images, ...drawings].map(e => location.pathname + ' ' + e.outerHTML)"
+            "const root = document.documentElement;"
+            "return [Math.max(root.scrollWidth, document.body.scrollWidth) - window.innerWidth,"
+            " window.innerWidth, [...images, ...drawings].map(e => e.outerHTML)]"
         )
-    assert bad == []
+        severe = severe_entries(browser)
+        if excess > 0 or layout != PHONE["width"] or pictures or severe:
+            wrong[page.relative_to(site).as_posix()] = (excess, layout, pictures, severe)
+    assert pages
+    assert wrong == {}
