@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 from pyspark.sql.window import Window
+from small_session import SMALL_TABLES, applied
 
 import dovetail as dt
 from dovetail import testing
@@ -1402,8 +1403,9 @@ def arguments_of(function: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(spark, tmp_path_factory.mktemp("calls"))
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with applied(spark, SMALL_TABLES):
+        yield World(spark, tmp_path_factory.mktemp("calls"))
 
 
 PUBLIC = {name: function for name, function in public() if arguments_of(function)}

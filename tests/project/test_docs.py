@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from doc_examples import BLOCK, ROOT, promised, without_broker
 from pyspark.sql import SparkSession
-from small_session import RECORDING_CHANGES
+from small_session import RECORDING_CHANGES, SMALL_TABLES, applied
+
+from dovetail.spark.query import writer
 
 PAGES = [
     ROOT / "README.md",
@@ -53,8 +55,13 @@ def test_examples_run_and_print_what_they_say(
     spark: SparkSession,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
+    """In two buckets and one partition, where a page does not speak of their numbers."""
+    if not {"buckets", "partitions"} & set(re.findall(r"\w+", "".join(without_broker(page)))):
+        monkeypatch.setattr(writer, "BUCKETS_DEFAULT", 2)
+        monkeypatch.setattr(writer, "PARTITIONS_DEFAULT", 1)
     for name in ("orders", "payments"):
         (tmp_path / "data" / name).mkdir(parents=True)
     (tmp_path / "data/orders/1.json").write_text(
@@ -64,14 +71,11 @@ def test_examples_run_and_print_what_they_say(
         '{"id": 1, "paid": 15, "at": "2024-05-01T11:00:00Z"}\n'
     )
     (tmp_path / "out").mkdir()
-    settings = {key: spark.conf.get(key, None) for key in _changed(page)}
-    for key, value in _before(page).items():
-        spark.conf.set(key, value)
     names = {"spark": spark}
     dsn = request.getfixturevalue("database") if DSN in page.read_text() else DSN
     examples = without_broker(page)
     assert examples
-    try:
+    with applied(spark, RECORDING_CHANGES if page.parent.name == "recipes" else SMALL_TABLES):
         for block in examples:
             if "to_delta(" in block and "Delta" not in str(spark.conf.get(EXTENSIONS, "")):
                 continue
@@ -85,9 +89,6 @@ def test_examples_run_and_print_what_they_say(
             printed = capsys.readouterr().out.rstrip("\n").splitlines()
             if promised(block):
                 assert printed == promised(block)
-    finally:
-        for key, value in settings.items():
-            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
     if page.name == "README.md":
         rows = spark.read.parquet(str(tmp_path / "out/open_orders")).collect()
         assert [(row.id, row.amount, row.due, row["_change"]) for row in rows][-1:] == [
@@ -120,16 +121,3 @@ def test_errors_that_are_explained_are_raised() -> None:
     parts = [part.strip() for text in texts for part in text.split("…")]
     assert texts
     assert [part for part in parts if part not in source] == []
-
-
-def _changed(page: Path) -> list[str]:
-    """The settings that a page leaves behind, or that are set for it."""
-    import dovetail as dt
-
-    own = list(dt.checkpoints.settings(partitions=2)) if page.name == "operations.md" else []
-    return [*own, *_before(page)]
-
-
-def _before(page: Path) -> dict[str, str]:
-    """Settings for pages that write small Delta tables."""
-    return RECORDING_CHANGES if page.parent.name == "recipes" else {}

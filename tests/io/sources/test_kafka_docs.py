@@ -10,6 +10,7 @@ from committed_topics import by_key
 from confluent_kafka.admin import AdminClient, NewTopic
 from doc_examples import BROKER, ROOT, blocks, promised, with_broker
 from pyspark.sql import SparkSession
+from small_session import SMALL_TABLES, applied
 
 PAGE = ROOT / "docs" / "kafka.md"
 INTO_DELTA = [ROOT / "docs" / "quickstart.md", ROOT / "docs" / "recipes" / "cdc_to_delta.md"]
@@ -60,10 +61,11 @@ def test_examples_from_kafka_into_delta_print_what_they_say(
     if DELTA not in (kafka_spark.conf.get("spark.sql.extensions", "") or ""):
         pytest.skip("Spark runs without Delta Lake: tools/jars/fetch delta")
     names: dict[str, Any] = {}
-    for block in with_broker(page):
-        capsys.readouterr()
-        exec(block.replace(BROKER, kafka_servers), names)
-        assert capsys.readouterr().out.rstrip("\n").splitlines() == promised(block)
+    with applied(kafka_spark, SMALL_TABLES):
+        for block in with_broker(page):
+            capsys.readouterr()
+            exec(block.replace(BROKER, kafka_servers), names)
+            assert capsys.readouterr().out.rstrip("\n").splitlines() == promised(block)
 
 
 def written(spark: SparkSession, servers: str) -> list[Any]:
