@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +22,8 @@ from redis_server import redis_client, redis_socket  # noqa: F401 -- fixtures
 from shops import shop  # noqa: F401 -- a fixture
 
 MAVEN_MISSING = 3
-_TEARDOWNS = itertools.count()
+_DUE_S = pytest.StashKey[float]()
+"""When cycles are to be looked for again."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,10 +48,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Cycles in Python keep alive the plans in Java that they refer to, for Java knows of no need
-    until it runs out of memory. To look for them takes a tenth of a second.
+    until it runs out of memory. To look for them takes a tenth of a second, so they wait a while.
     """
-    if "spark" in getattr(item, "fixturenames", ()) and next(_TEARDOWNS) % 8 == 0:
+    due_s = item.config.stash.get(_DUE_S, 0.0)
+    if "spark" in getattr(item, "fixturenames", ()) and time.monotonic() > due_s:
         gc.collect()
+        item.config.stash[_DUE_S] = time.monotonic() + 6
 
 
 @pytest.fixture(scope="session")

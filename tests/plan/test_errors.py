@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from parquet_rows import add_file
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
@@ -199,11 +201,11 @@ def streamed(
     """A table from a directory with one file of rows: id, value, seconds."""
     path = str(directory / name)
     schema = f"id long, part string, {name} string, at timestamp"
-    data = [(i, part, value, at) for i, part, value, at in rows]
-    frame = spark.createDataFrame(data, f"id long, part string, {name} string, s double")
-    frame.select("id", "part", name, F.timestamp_seconds("s").alias("at")).coalesce(
-        1
-    ).write.parquet(path)
+    data = [
+        (i, part, value, None if at is None else datetime.fromtimestamp(at, timezone.utc))
+        for i, part, value, at in rows
+    ]
+    add_file(directory / name, data, schema)
     stream = spark.readStream.schema(schema).parquet(path)
     return dt.Table.from_changelog(stream, key=["id", "part"], timestamp="at", name=name, **options)
 

@@ -20,7 +20,7 @@ from bench.families import views
 from bench.forced import HASHES, forced
 from bench.models.views import Pipeline
 from bench.parameters import slow_after
-from bench.records import WHOLE, Record, Result, by_key, cut, flat, parts
+from bench.records import WHOLE, Record, Result, by_key, cut, parts
 
 import dovetail as dt
 from dovetail import testing
@@ -197,10 +197,9 @@ def test_whoever_reads_it_does_as_with_a_table_of_its_changelog(reader: str, see
             made = {**change.key, **(change.values or {})}
             changelog.append(("T", made, change.timestamp_us, gone))
     plain = testing.Driver(READERS[reader](t, u, s))
-    wanted = flat(
-        plain.pipe(inputs[name], row, timestamp=time, deleted=gone)
-        for name, row, time, gone in changelog
-    )
+    with plain.batch() as wanted:
+        for name, row, time, gone in changelog:
+            plain.pipe(inputs[name], row, timestamp=time, deleted=gone)
     expiring = READERS[reader](t.expire(after=timedelta(microseconds=after)), u, s)
     for size, buckets in CUTS if seed else CUTS[:3]:
         driver = testing.Driver(expiring, buckets=buckets)

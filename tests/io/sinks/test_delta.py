@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +19,8 @@ from bench.models import tables as naive
 from bench.parameters import slow_after
 from bench.records import Record
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from small_session import with_delta
 
 import dovetail as dt
@@ -77,7 +79,7 @@ def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
     }
     expected = list(contents(batches))
     assert len({str(content) for content in expected}) == FILES
-    versions = [stored(delta_spark, table, version) for version in range(FILES + 3)]
+    versions = stored(delta_spark, table, FILES + 3)
     assert versions == [{}, {}, expected[0], expected[1], *expected[1:]]
 
 
@@ -283,11 +285,16 @@ def contents(batches: Sequence[Sequence[Record]]) -> Iterator[Content]:
         yield content
 
 
-def stored(spark: SparkSession, table: str, version: int) -> Content:
-    """What a version of the Delta table holds."""
-    read = spark.read.format("delta").option("versionAsOf", version).load(table)
-    assert read.columns == [*KEY, "a", "b", "_timestamp"]
-    rows = read.toArrow().to_pylist()
-    content = {tuple(row[k] for k in KEY): (row["a"], row["b"], row["_timestamp"]) for row in rows}
-    assert len(content) == len(rows)
-    return content
+def stored(spark: SparkSession, table: str, count: int) -> list[Content]:
+    """What so many first versions of the Delta table hold, read by one job."""
+    delta = spark.read.format("delta")
+    frames = [delta.option("versionAsOf", version).load(table) for version in range(count)]
+    assert {tuple(frame.columns) for frame in frames} == {(*KEY, "a", "b", "_timestamp")}
+    numbered = [frame.withColumn("version", F.lit(n)) for n, frame in enumerate(frames)]
+    rows = reduce(DataFrame.union, numbered).toArrow().to_pylist()
+    contents: list[Content] = [{} for _ in frames]
+    for row in rows:
+        key = row[KEY[0]], row[KEY[1]]
+        contents[row["version"]][key] = (row["a"], row["b"], row["_timestamp"])
+    assert sum(map(len, contents)) == len(rows)
+    return contents

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -175,8 +176,7 @@ def written(
     rows = [(c.key, c.value, moment(c.second), c.gone) for c in coming]
     schema = "id string, v long, at timestamp, gone boolean"
     source = folder / checkpoint / "in"
-    frame = spark.createDataFrame(rows, schema)
-    frame.coalesce(1).write.mode("append").parquet(str(source))
+    add_file(source, rows, schema)
     table = dt.Table.from_changelog(
         spark.readStream.schema(schema).parquet(str(source)),
         key="id",

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -205,11 +205,8 @@ class Place:
     def come(self, *changes: Change) -> None:
         self.changes += changes
         rows = [(c.key, c.value, moment(c.second), c.gone) for c in changes]
-        frame = self.spark.createDataFrame(rows, "id string, v long, at timestamp, gone boolean")
-        folder = self.directory / "in"
-        folder.mkdir(exist_ok=True)
-        file = folder / f"{self._files}.parquet"
-        pq.write_table(frame.toArrow(), file)
+        columns = "id string, v long, at timestamp, gone boolean"
+        file = add_file(self.directory / "in", rows, columns)
         os.utime(file, (1_700_000_000 + self._files,) * 2)
         self._files += 1
 

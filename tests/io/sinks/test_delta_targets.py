@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import add_file
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -51,10 +52,8 @@ class Place:
 
     def come(self, rows: Rows) -> None:
         """A file of changes; a row without a value is a tombstone."""
-        frame = self.spark.createDataFrame(
-            [(*row, START) for row in rows], "id long, v string, at timestamp"
-        )
-        frame.coalesce(1).write.mode("append").parquet(str(self.directory / "in"))
+        given = [(*row, START) for row in rows]
+        add_file(self.directory / "in", given, "id long, v string, at timestamp")
 
     def there(self, rows: Rows, schema: str = "id long, v string") -> None:
         """A table that is no query's."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -139,8 +140,7 @@ def test_a_query_keeps_deleted_rows_also_if_it_is_killed(
     def come(*changes: Change) -> None:
         given.extend(changes)
         rows = [(c.key, c.value, START + timedelta(seconds=c.second), c.gone) for c in changes]
-        frame = delta_spark.createDataFrame(rows, "id string, v long, at timestamp, gone boolean")
-        frame.coalesce(1).write.mode("append").parquet(str(source))
+        add_file(source, rows, "id string, v long, at timestamp, gone boolean")
 
     def table() -> dt.Table:
         columns = "id string, v long, at timestamp, gone boolean"

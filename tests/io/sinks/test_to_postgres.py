@@ -20,6 +20,7 @@ import drivers
 import pytest
 import small_session
 from bench.parameters import slow_after
+from parquet_rows import add_file
 from postgres_server import everything
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +47,16 @@ class Place:
 
     def come(self, *rows: tuple[Any, ...], schema: str = CHANGES, folder: str = "in") -> None:
         """A file of changes, a micro-batch of its own; a row without a value is a tombstone."""
-        frame = self.spark.createDataFrame([(*row, START) for row in rows], schema)
-        self.write(frame, folder)
+        place = self.directory / folder / f"{self._files}"
+        self._placed(add_file(place, [(*row, START) for row in rows], schema))
 
     def write(self, frame: DataFrame, folder: str = "in") -> None:
         written = self.directory / folder / f"{self._files}"
         frame.coalesce(1).write.parquet(str(written))
         (file,) = written.glob("*.parquet")
+        self._placed(file)
+
+    def _placed(self, file: Path) -> None:
         os.utime(file, (self._files, self._files))
         self._files += 1
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from parquet_rows import add_file
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -18,6 +19,7 @@ START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 def test_a_changelog_is_read_as_its_table(spark: SparkSession, tmp_path: Path) -> None:
     """Several micro-batches, of which each changes and deletes rows of the ones before."""
     draw, rows, number = random.Random(1), {}, 0
+    columns = "word string, `a.b` int, v int, at timestamp"
     for part in range(3):
         changes = []
         for _ in range(30):
@@ -26,9 +28,8 @@ def test_a_changelog_is_read_as_its_table(spark: SparkSession, tmp_path: Path) -
             value = None if draw.random() < 0.3 else number
             changes.append((*key, value, START + timedelta(seconds=number)))
             rows[key] = value
-        frame = spark.createDataFrame(changes, "word string, `a.b` int, v int, at timestamp")
-        frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in" / str(part)))
-    reader = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1)
+        add_file(tmp_path / "in" / str(part), changes, columns)
+    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
     table = dt.Table.from_changelog(
         reader.parquet(str(tmp_path / "in" / "*")),
         key=["word", "a.b"],

@@ -5,11 +5,13 @@ columns than the key, nested values, several buckets, restarts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import add_file
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,11 +26,9 @@ def moment(second: int) -> str:
     return f"2024-01-01 00:00:{second:02}"
 
 
-def write(session: SparkSession, path: Path, schema: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def write(path: Path, schema: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """One file, read as one micro-batch of its source."""
-    text = schema.replace("at timestamp", "at string")
-    frame = session.createDataFrame(list(rows), text).withColumn("at", F.to_timestamp("at"))
-    frame.coalesce(1).write.mode("append").parquet(str(path))
+    add_file(path, [(*row[:-1], datetime.fromisoformat(row[-1])) for row in rows], schema)
 
 
 def read(session: SparkSession, path: Path, schema: str) -> DataFrame:
@@ -68,17 +68,17 @@ def test_a_table_found_by_a_value(spark: SparkSession, tmp_path: Path) -> None:
             "known": "right.user",
         },
     )
-    write(spark, tmp_path / "users", USERS, [("ann", "Ann", moment(1)), ("bob", "Bob", moment(1))])
+    write(tmp_path / "users", USERS, [("ann", "Ann", moment(1)), ("bob", "Bob", moment(1))])
     rows = [
         (1, "ann", ("home", ["a", None]), moment(2)),
         (2, None, ("home", None), moment(3)),
         (None, "bob", (None, []), moment(4)),
         (4, "eve", None, moment(5)),
     ]
-    write(spark, tmp_path / "clicks", CLICKS, rows)
+    write(tmp_path / "clicks", CLICKS, rows)
     run(joined, tmp_path)
-    write(spark, tmp_path / "users", USERS, [("ann", "Anna", moment(6))])
-    write(spark, tmp_path / "clicks", CLICKS, [(5, "ann", ("b", []), moment(7))])
+    write(tmp_path / "users", USERS, [("ann", "Anna", moment(6))])
+    write(tmp_path / "clicks", CLICKS, [(5, "ann", ("b", []), moment(7))])
     run(joined, tmp_path)
     assert [tuple(row) for row in result(spark, joined, tmp_path)] == [
         (1, Row(page="home", tags=["a", None]), "home/Ann", "ann", "upsert"),
@@ -103,10 +103,10 @@ def test_an_idle_bucket_closes_its_windows(spark: SparkSession, tmp_path: Path) 
         within=dt.within(before="2 s", after="2 s", grace="1 s"),
         select={"user": "left.user", "page": "right.page"},
     )
-    write(spark, tmp_path / "clicks", CLICKS, [(n, "u", None, moment(1)) for n in range(20)])
-    write(spark, tmp_path / "views", VIEWS, [(7, "p", moment(3)), (8, "q", moment(4))])
+    write(tmp_path / "clicks", CLICKS, [(n, "u", None, moment(1)) for n in range(20)])
+    write(tmp_path / "views", VIEWS, [(7, "p", moment(3)), (8, "q", moment(4))])
     run(joined, tmp_path, buckets=8)
-    write(spark, tmp_path / "views", VIEWS, [(99, "z", moment(10))])
+    write(tmp_path / "views", VIEWS, [(99, "z", moment(10))])
     run(joined, tmp_path, buckets=8)
     found = [tuple(row)[:3] for row in result(spark, joined, tmp_path)]
     alone = {(n, "u", None) for n in range(20) if n != 7}
@@ -121,7 +121,7 @@ def test_a_stream_without_records(rows: int, spark: SparkSession, tmp_path: Path
         read(spark, tmp_path / "u", VIEWS), key="id", timestamp="at", versioned="1 day"
     )
     joined = views.join(users, how="left", grace="1 s", select=["left.page"])
-    write(spark, tmp_path / "u", VIEWS, [(1, "a", moment(1))])
-    write(spark, tmp_path / "v", VIEWS, [(1, "b", moment(2))][:rows])
+    write(tmp_path / "u", VIEWS, [(1, "a", moment(1))])
+    write(tmp_path / "v", VIEWS, [(1, "b", moment(2))][:rows])
     run(joined, tmp_path)
     assert result(spark, joined, tmp_path) == []

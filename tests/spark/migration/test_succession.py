@@ -47,11 +47,12 @@ class Program:
             ids = sorted(row["id"] for row in rows.select("id").collect())
             self.emitted[version, number] = ids
 
+        buckets = {"buckets": 2} if version == "new" else {}
         query = self.topology(version).write_stream(
             dt.to_foreach_batch(collect),
             checkpoint=self.shop.folder / version,
             emit="batch",
-            **options,
+            **(buckets | options),
         )
         self.queries.append(query)
         return query

@@ -6,6 +6,8 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +114,10 @@ def fails(topology: Callable[..., Any], feed: Feed) -> bool:
 def fed(driver: testing.Driver, inputs: Inputs, feeds: list[Feed]) -> list[str]:
     """What a micro-batch of these says."""
     with driver.batch() as changes:
-        for name, row, time, deleted in feeds:
-            if inputs[name].plan in driver._nodes:
-                driver.pipe(inputs[name], row, timestamp=time, deleted=deleted)
+        read = (feed for feed in feeds if inputs[feed[0]].plan in driver._nodes)
+        for (name, deleted), run in groupby(read, itemgetter(0, 3)):
+            _, rows, times, _ = zip(*run, strict=True)
+            driver.pipe(inputs[name], list(rows), timestamp=list(times), deleted=deleted)
     return list(map(str, changes))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +76,13 @@ def driver(
         if restart:
             running = testing.Driver.restore(topology, running.snapshot(), **options)
         with running.batch() as changes:
-            for record in (record for record in batch if record.table in inputs):
-                row, time = family.row(join, record, number), record.time * unit
-                running.pipe(inputs[record.table], row, timestamp=time, deleted=record.deleted)
-                number += 1
+            read = (record for record in batch if record.table in inputs)
+            for (name, deleted), some in groupby(read, attrgetter("table", "deleted")):
+                records = list(some)
+                rows = [family.row(join, record, number + i) for i, record in enumerate(records)]
+                times = [record.time * unit for record in records]
+                running.pipe(inputs[name], rows, timestamp=times, deleted=deleted)
+                number += len(records)
         assert changes == running.read()
         answers.append(
             [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -28,7 +29,7 @@ ROWS: list[tuple[Any, ...]] = [
 
 def table(spark: SparkSession, folder: Path) -> dt.Table:
     """A row that is set, set to nulls, and deleted."""
-    spark.createDataFrame(ROWS, COLUMNS).coalesce(1).write.parquet(str(folder / "in"))
+    add_file(folder / "in", ROWS, COLUMNS)
     frame = spark.readStream.schema(COLUMNS).parquet(str(folder / "in"))
     return dt.Table.from_changelog(frame, key="id", timestamp="at", deleted="gone", name="rows")
 

@@ -1,0 +1,26 @@
+"""Files of rows, written without a job of Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from dovetail.plan.types.arrow import arrow_schema
+
+
+def add_file(folder: Path, rows: Sequence[tuple[Any, ...]], columns: str) -> Path:
+    """Write rows as one more Parquet file of a folder; ``columns``: their names and Spark types."""
+    schema = arrow_schema(StructType.fromDDL(columns))
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{uuid4().hex}.parquet"
+    table = pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in rows], schema)
+    pq.write_table(table, file)
+    time.sleep(0.005)  # Spark reads files in the order of their times, which are coarse
+    return file
