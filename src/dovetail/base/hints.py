@@ -21,7 +21,6 @@ ROWS: Final = (
     "dt.checkpoints.read_state(spark, checkpoint) reads what a query has stored"
 )
 _WRITE: Final = "Write write_stream(sink, checkpoint=...), with dt.to_delta(path) as the sink, say"
-_DRIVER: Final = "Write testing.Driver(topology), after from dovetail import testing"
 _TOPIC: Final = "Write dt.Table.from_topic(spark, 'name', servers=...)"
 _EACH: Final = "Write write_stream(dt.to_foreach_batch(f), checkpoint=...)"
 _COUNT: Final = (
@@ -129,7 +128,6 @@ OF_GROUPS: Final[Mapping[str, str]] = {
 }
 """The same for groups."""
 
-_OF_TABLES_ALONE: Final = ("where", "select", "group_by", "changelog", "schema", "rename", "drop")
 _OF_WINDOWS: Final = (
     "A windowed table is joined or becomes a table first: to_table() has its windows as rows, "
     "to_stream() their changes; then {name} is there"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
@@ -19,6 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
 from dovetail.platform import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
 BATCH_TAG = "dovetail-batch-"
@@ -62,25 +65,26 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
     session.dataSource.register(source)
 
 
-def numbered(session: SparkSession, function: OfBatches) -> OfBatches:
-    """Return a function for ``foreachBatch`` whose jobs know their micro-batch (``spark.task``).
+def batch_writer(rows: DataFrame, write: OfBatches) -> DataStreamWriter:
+    """Return Spark's writer that calls ``write`` with each micro-batch of a streaming frame and the
+    micro-batch's number, configured but not started.
 
-    On Spark Connect the function runs in a process of the server's. Its jobs are those of any
-    client, so a tag marks them.
+    The jobs of ``write`` know their micro-batch (``spark.task``). On Spark Connect the function
+    runs in a process of the server's. Its jobs are those of any client, so a tag marks them.
     """
-    if not is_remote(session):
-        return function
+    if not is_remote(rows.sparkSession):
+        return rows.writeStream.foreachBatch(write)
     run = uuid4().hex
 
     def tagged(batch: DataFrame, batch_id: int) -> None:
         batch_session, tag = batch.sparkSession, f"{BATCH_TAG}{batch_id}-{run}"
         batch_session.addTag(tag)
         try:
-            function(batch, batch_id)
+            write(batch, batch_id)
         finally:
             batch_session.removeTag(tag)
 
-    return tagged
+    return rows.writeStream.foreachBatch(tagged)
 
 
 @contextmanager

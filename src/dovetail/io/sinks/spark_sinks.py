@@ -21,7 +21,7 @@ from dovetail.errors import PlanError, TargetError
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.platform.files import Files, files_of
-from dovetail.platform.sessions import is_remote, keep, numbered, release
+from dovetail.platform.sessions import batch_writer, is_remote, keep, release
 from dovetail.platform.spark_errors import make_folder
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class MemorySink:
         """
         session = changes.sparkSession
         if files_of(session).has_files(f"{checkpoint}/offsets"):
-            write = self.batches(session, node, checkpoint)
-            return changes.writeStream.foreachBatch(numbered(session, write))
+            return batch_writer(changes, self.batches(session, node, checkpoint))
         memory = changes.writeStream.format("memory").outputMode("append")
         return memory.option("queryName", self.name)
 
@@ -118,9 +117,7 @@ class _LastingMemorySink(MemorySink):
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
         started.
         """
-        session = changes.sparkSession
-        write = self.batches(session, node, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(session, write))
+        return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number. It replaces the table by all
@@ -299,9 +296,7 @@ class ConsoleSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer that prints the query's ``changes``, configured but not started."""
-        session = changes.sparkSession
-        write = self.batches(session, node, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(session, write))
+        return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number. It prints the first changes as a
@@ -339,7 +334,7 @@ class FunctionSink:
         """Return Spark's writer that calls the function with each micro-batch of ``changes``,
         configured but not started.
         """
-        return changes.writeStream.foreachBatch(numbered(changes.sparkSession, self.function))
+        return batch_writer(changes, self.function)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the user's function of a micro-batch's changes and number, unchanged."""

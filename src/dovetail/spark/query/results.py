@@ -24,7 +24,7 @@ from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import View
-from dovetail.platform.sessions import keep, numbered, release
+from dovetail.platform.sessions import batch_writer, keep, release
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.frames import unpacked
 
@@ -330,7 +330,7 @@ def writer(
         finally:
             release(batch_rows)
 
-    return rows.writeStream.foreachBatch(numbered(session, write))
+    return batch_writer(rows, write)
 
 
 def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any]]]:

@@ -23,7 +23,7 @@ from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.platform import delta_tables
-from dovetail.platform.sessions import apart, numbered
+from dovetail.platform.sessions import apart, batch_writer
 from dovetail.platform.spark_errors import refused
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class DeltaSink:
             if isinstance(target, DeltaAppender):
                 appended = changes.writeStream.format("delta").outputMode("append")
                 return appended.option("path", target.location)
-            return changes.writeStream.foreachBatch(numbered(changes.sparkSession, target.write))
+            return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""

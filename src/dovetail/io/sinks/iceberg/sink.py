@@ -19,7 +19,7 @@ from dovetail.io.sinks.iceberg.tables import IcebergTarget
 from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing
 from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.platform.sessions import numbered
+from dovetail.platform.sessions import batch_writer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -50,9 +50,8 @@ class IcebergSink:
 
         Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
-        session = changes.sparkSession
-        target = self._prepared(session, changes.schema, node, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(session, target.write))
+        target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
+        return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""

@@ -48,7 +48,7 @@ from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.files import files_of
-from dovetail.platform.sessions import is_remote, numbered
+from dovetail.platform.sessions import batch_writer, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -85,9 +85,7 @@ class TransactionalSink(TopicSink):
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return the configured writer; raise as ``joint`` does."""
-        session = changes.sparkSession
-        write = self.batches(session, node, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(session, write))
+        return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that writes a micro-batch; raise as ``joint`` does."""

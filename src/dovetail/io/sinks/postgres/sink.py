@@ -23,7 +23,7 @@ from dovetail.io.sinks.postgres.transactions import Line
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
 from dovetail.lookup_sources.postgres_connection import parameters, psycopg_for, refuse_names
 from dovetail.plan.nodes import Node, changelog_schema
-from dovetail.platform.sessions import numbered
+from dovetail.platform.sessions import batch_writer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -73,9 +73,7 @@ class PostgresSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return the configured writer; raise as ``batches`` does."""
-        session = changes.sparkSession
-        write = self.batches(session, node, checkpoint)
-        return changes.writeStream.foreachBatch(numbered(session, write))
+        return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that writes a micro-batch. Create the table if it is missing, or
