@@ -164,7 +164,7 @@ def test_commits_say_what_they_change(delta_spark: SparkSession, tmp_path: Path)
         f"INSERT OVERWRITE {table} SELECT id FROM range(5)",
     ):
         delta_spark.sql(change)
-    log = DeltaLog.of(delta_spark, path, ())
+    log = DeltaLog.of(delta_spark, path)
     sizes = [log.changes(version, version + 1) for version in range(log.version)]
     assert [None if size is None else size.rows for size in sizes] == [3, 3, 2, 3, 0, 0, None]
     assert log.changes(0, 6) == ChangeSize(11, sum(s.size for s in sizes if s is not None))
@@ -173,4 +173,4 @@ def test_commits_say_what_they_change(delta_spark: SparkSession, tmp_path: Path)
     files = delta_spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]["sizeInBytes"]
     assert log.size == files
     (tmp_path / "t" / "_delta_log" / f"{log.version:020d}.crc").unlink()
-    assert DeltaLog.of(delta_spark, path, ()).size == files
+    assert DeltaLog.of(delta_spark, path).size == files

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dovetail.platform import jvm
+from dovetail.platform.delta_tables import FEED
 from dovetail.platform.files import Folder
 
 if TYPE_CHECKING:
@@ -50,23 +51,23 @@ class DeltaLog:
     """The log at the table's present version."""
 
     version: int
-    """The present version."""
+    """The number of the table's present version, 0 for the first one."""
     table_id: str
     """Delta's own id of the table."""
     properties: dict[str, str]
-    """The properties of the table that are asked for."""
+    """The table property of the change data feed (``delta_tables.FEED``), if it is set."""
     _snapshot: Any
     _folder: Folder
 
     @classmethod
-    def of(cls, session: SparkSession, location: str, properties: tuple[str, ...]) -> DeltaLog:
-        """Return the log of the table at a path, with these properties as far as they are set."""
+    def of(cls, session: SparkSession, location: str) -> DeltaLog:
+        """Return the log of the Delta table in the folder ``location`` at its present version."""
         snapshot = jvm.delta_snapshot(session, location)
-        asked = {name: snapshot.metadata().configuration().get(name) for name in properties}
+        feed = snapshot.metadata().configuration().get(FEED)
         return cls(
             snapshot.version(),
             snapshot.metadata().id(),
-            {name: value.get() for name, value in asked.items() if value.isDefined()},
+            {FEED: feed.get()} if feed.isDefined() else {},
             snapshot,
             Folder(session, str(snapshot.deltaLog().logPath().toString())),
         )
@@ -80,14 +81,17 @@ class DeltaLog:
         return int(json.loads(checksum)["tableSizeBytes"])
 
     def commit(self, version: int) -> dict[str, Any] | None:
-        """Return what a commit says of itself: ``operation``, ``operationMetrics``,
-        ``userMetadata`` and more. None if the log no longer has its file.
+        """Return the record that commit ``version`` has of itself, None if the log no longer has
+        its file.
+
+        It has ``operation``, ``operationMetrics``, ``userMetadata`` and more, as Delta writes them.
         """
         return next(_actions(self._lines(version), "commitInfo"), None)
 
     def changes(self, after: int, until: int) -> ChangeSize | None:
-        """Return the size of the changes after a version up to another one; None if a commit does
-        not say it.
+        """Return the size of all changes after a version, exclusive, up to another one, inclusive.
+
+        None if a commit does not say it, or for more than ``COMMITS_MAX`` commits.
         """
         if until - after > COMMITS_MAX:
             return None
@@ -98,7 +102,9 @@ class DeltaLog:
         return ChangeSize(sum(size.rows for size in known), sum(size.size for size in known))
 
     def _change(self, version: int) -> ChangeSize | None:
-        """Return the size of a commit's changes; None if it does not say it."""
+        """Return the size of the changes of commit ``version``; None if the commit does not say
+        it.
+        """
         lines = self._lines(version)
         commit = next(_actions(lines, "commitInfo"), None)
         rows = None if commit is None else _changed_rows(commit)
@@ -110,19 +116,21 @@ class DeltaLog:
         return ChangeSize(rows, rows * size // in_file) if in_file else None
 
     def _lines(self, version: int) -> list[bytes]:
-        """Return the actions of a commit; none if the log no longer has its file."""
+        """Return the lines of a commit's file, a JSON object each; empty if the log no longer has
+        the file.
+        """
         text = self._folder.read(f"{version:020d}.json")
         return [] if text is None else text.splitlines()
 
 
 def _actions(lines: list[bytes], kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the actions of a kind."""
+    """Yield the parsed content of each line that is an action of this kind, such as ``add``."""
     start = b'{"%s"' % kind.encode()
     return (json.loads(line)[kind] for line in lines if line.startswith(start))
 
 
 def _changed_rows(commit: dict[str, Any]) -> int | None:
-    """Return the number of rows that a commit changes; None if it does not say it."""
+    """Return the number of rows that a commit changes; None if its record does not say it."""
     if commit["operation"] in HARMLESS:
         return 0
     metrics = commit.get("operationMetrics") or {}

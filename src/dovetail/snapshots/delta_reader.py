@@ -441,7 +441,7 @@ class Present:
             detail = delta_tables.details(session, table)
             feed = delta_tables.records_changes(detail["properties"])
             return cls(version, detail["id"], feed, None)
-        log = DeltaLog.of(session, path, (delta_tables.FEED,))
+        log = DeltaLog.of(session, path)
         feed = delta_tables.records_changes(log.properties)
         return cls(log.version, log.table_id, feed, log)
 

@@ -186,11 +186,8 @@ def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFram
     these values and ``_sign`` -1. The result has the columns of ``rows`` and ``_age``: ``o`` for
     rows of ``gone``, ``u`` for the others.
     """
-    come = delta.where(F.col(SIGN) > 0).select(
-        *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key))
-    )
-    same = [F.col(quoted(n)).eqNullSafe(F.col(foreign_name(i))) for i, n in enumerate(key)]
-    unchanged = rows.join(come, all_of(same), "left_anti").withColumn("_age", F.lit(UNCHANGED))
+    come, same = _come(delta, key)
+    unchanged = rows.join(come, same, "left_anti").withColumn("_age", F.lit(UNCHANGED))
     columns = [F.col(quoted(name)) for name in rows.columns]
     return unchanged.unionByName(gone.select(*columns, F.lit(OLD).alias("_age")))
 
@@ -202,15 +199,20 @@ def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
     ``rows``: rows after the change. ``delta``: the node's delta, with ``_sign``. ``key``: the
     node's key columns; null keys equal each other.
     """
-    changed = delta.where(F.col(SIGN) > 0).select(
-        *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(key)),
-        F.lit(NEW).alias("_age"),
-    )
-    same = [F.col(quoted(n)).eqNullSafe(F.col(foreign_name(i))) for i, n in enumerate(key)]
-    return rows.join(changed, all_of(same), "left").select(
+    come, same = _come(delta, key)
+    return rows.join(come.withColumn("_age", F.lit(NEW)), same, "left").select(
         *(F.col(quoted(name)) for name in rows.columns),
         F.coalesce(F.col("_age"), F.lit(UNCHANGED)).alias("_age"),
     )
+
+
+def _come(delta: DataFrame, key: Sequence[str]) -> tuple[DataFrame, Column]:
+    """Return the keys that a delta brings, as columns ``_f0``, ``_f1`` …; and the condition that a
+    row of the node has one of them, where a null equals a null.
+    """
+    pairs = [(F.col(quoted(name)), foreign_name(i)) for i, name in enumerate(key)]
+    keys = delta.where(F.col(SIGN) > 0).select(*(column.alias(name) for column, name in pairs))
+    return keys, all_of(column.eqNullSafe(F.col(name)) for column, name in pairs)
 
 
 def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:

@@ -235,7 +235,7 @@ class SnapshotTarget:
         """Return the target's Delta log at its present version; None on Spark Connect."""
         if is_remote(self._session):
             return None
-        return DeltaLog.of(self._session, self._location, (delta_tables.FEED,))
+        return DeltaLog.of(self._session, self._location)
 
     def _details(self) -> Mapping[str, Any]:
         """Return ``sizeInBytes`` and ``properties`` of the target. ``properties`` has at least the
