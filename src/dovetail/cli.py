@@ -36,7 +36,7 @@ class _Commands(typer.core.TyperGroup):
     """The commands, each imported when it is called."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """Return the names of all commands."""
+        """Return the names of all commands, in the order in which help lists them."""
         return [*COMMANDS]
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
@@ -45,7 +45,7 @@ class _Commands(typer.core.TyperGroup):
 
 
 def command_of(name: str) -> Any:
-    """Return a command, made of the function of its name."""
+    """Return the command of the function named ``name``."""
     module = import_module(f"dovetail.command.{COMMANDS[name]}")
     command = typer.Typer(add_completion=False)
     command.command()(getattr(module, name))
@@ -67,7 +67,7 @@ def _all() -> None:
 
 
 def main() -> None:
-    """Run the command of this process."""
+    """Run the command that this process was called with."""
     if COMMANDS.get("".join(sys.argv[1:2])) == "state":
         _do_without_pandas()
     try:

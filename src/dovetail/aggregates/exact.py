@@ -129,7 +129,7 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
 
 
 def _split(longs: Ints) -> Limbs:
-    """Split longs into two limbs."""
+    """Return longs, int64[n], as two limbs each, which may be negative."""
     return [longs & _LOW, longs >> _BITS]
 
 

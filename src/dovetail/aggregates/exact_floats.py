@@ -65,7 +65,7 @@ class Limbs:
         return rows
 
     def last(self) -> Limbs:
-        """Return the last sum."""
+        """Return the last of the n sums alone."""
         return Limbs(self.lowest, self.rows[:, -1:].copy())
 
 
@@ -112,7 +112,7 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
 
 
 def added(left: Columns, right: Columns) -> list[pa.Array]:
-    """Add stored sums row by row."""
+    """Return stored sums added row by row. ``left``, ``right``: columns of n stored sums."""
     parts = [_store(_added(a, b)) for a, b in zip(loaded(left), loaded(right), strict=True)]
     if not parts:
         return list(left)
@@ -120,7 +120,7 @@ def added(left: Columns, right: Columns) -> list[pa.Array]:
 
 
 def loaded(stored: Columns) -> Iterator[Limbs]:
-    """Load stored sums, a block at a time."""
+    """Yield stored sums as limbs, a block of rows at a time, in order."""
     for start in range(0, len(stored[0]), _BLOCK):
         yield _load(*(column.slice(start, _BLOCK) for column in stored))
 
@@ -166,7 +166,7 @@ class _Block:
 
     @property
     def groups(self) -> int:
-        """The number of groups in the block."""
+        """The number of groups in this block."""
         return len(self.first)
 
     def initial(self, updates: GroupUpdates, stored: Columns, carried: Limbs | None) -> Limbs:
@@ -245,7 +245,7 @@ def _range(left: Limbs, right: Limbs) -> tuple[int, int]:
 
 
 def _added(left: Limbs, right: Limbs) -> Limbs:
-    """Add two sums of n rows."""
+    """Return n sums of ``left`` and ``right``, each of which has n sums."""
     lowest, highest = _range(left, right)
     return Limbs(lowest, left.within(lowest, highest) + right.within(lowest, highest))
 

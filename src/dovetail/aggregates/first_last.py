@@ -28,18 +28,22 @@ class End(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the value and of its flag."""
+        """The types of the value and of the flag that there is one."""
         return (self.values, pa.bool_())
 
     @property
     def result(self) -> pa.DataType:
-        """The column's type."""
+        """The type of the column of values."""
         return self.values
 
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the first or last value up to each update."""
+        """Return the first or last value of the group up to each update, and a flag that there is
+        one: one row per update.
+
+        ``initial``: the stored values and flags, one row per group. ``values``: one row per update.
+        """
         eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
         return self._chosen(updates, initial, values[0], eligible)
 
@@ -52,7 +56,7 @@ class End(Accumulating):
         return self._chosen(updates, left, right[0], _flags(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the values."""
+        """Return the value of each group, null for a group without one."""
         return state[0]
 
     def over(

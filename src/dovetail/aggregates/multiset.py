@@ -55,7 +55,9 @@ class Listing(Aggregate):
     @property
     @abstractmethod
     def reads(self) -> Reads:
-        """The part of the lists that a result needs."""
+        """The part of the accumulator's lists that a result needs: all, the first or last elements,
+        or none.
+        """
 
     @property
     def reach(self) -> int:
@@ -64,10 +66,18 @@ class Listing(Aggregate):
 
     @abstractmethod
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the lists after the last update, with the origins of their elements."""
+        """Return the lists after the last update, with the origins of their elements.
+
+        ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
+        update.
+        """
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the lists after the last update."""
+        """Return the lists after the last update, one row per group.
+
+        ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
+        update.
+        """
         return self.traced(updates, initial, values).columns
 
     def listed(self, values: Columns) -> pa.Array:

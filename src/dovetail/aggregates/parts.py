@@ -56,15 +56,18 @@ class PartLayout:
         return apart
 
     def homes(self, first: Ints, group: Ints, value: Ints) -> Ints:
-        """Return the part to which each value belongs: the last one that begins with no larger
-        value, or the group's first. ``first``: int64[p], the value with which each part begins.
+        """Return the index of the part to which each value belongs: int64[values].
+
+        It is the last part of the group that begins with no larger value, or the group's first
+        part. ``first``: int64[parts], the value with which each part begins. ``group``, ``value``:
+        int64[values].
         """
         start = self.start[group]
         home = bisect(first, start, self.start[group + 1], value, right=True) - 1
         return np.maximum(home, start)
 
     def last(self, group: Ints) -> Ints:
-        """Return the last part of each of these groups."""
+        """Return the index of the last part of each of these groups: int64."""
         last: Ints = self.start[group + 1] - 1
         return last
 

@@ -126,7 +126,9 @@ def preview_of(
 
 
 def _counted(shown: int, noun: str, of: str, *, more: bool) -> str:
-    """Return the note on the number of rows. ``of``: their origin, or nothing."""
+    """Return the note on the number of rows shown. ``noun``: the word for rows. ``of``: their
+    origin, or an empty text. ``more``: True if there are more rows.
+    """
     if not shown:
         return f"no {noun}{of}"
     counted = f"{shown:,} {noun if shown > 1 else noun.removesuffix('s')}{of}"

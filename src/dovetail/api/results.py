@@ -180,7 +180,7 @@ def run(
 
 
 def _listed(sinks: Any) -> tuple[Any, ...]:
-    """Return one sink, or a list of them, as a tuple."""
+    """Return one sink, or a list of sinks, as a tuple."""
     return tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
 
 

@@ -265,7 +265,7 @@ class Planned(Hinted):
 
     @property
     def _title(self) -> str:
-        """The class, the name and the key."""
+        """The class, the name and the key as text."""
         return f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
 
     def __repr__(self) -> str:

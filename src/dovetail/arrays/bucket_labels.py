@@ -24,5 +24,7 @@ def bucket_number(label: int, buckets: int) -> int:
 
 @cache
 def _numbers(buckets: int) -> dict[int, int]:
-    """Return the bucket of each label; computed once in a process."""
+    """Return the number of the bucket under each label, for ``buckets`` buckets. It is computed
+    once in a process.
+    """
     return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}

@@ -98,7 +98,7 @@ def _as_list(array: pa.Array) -> pa.Array:
 
 
 def _null(array: pa.Array) -> Mask:
-    """Return the null elements as bool[n]."""
+    """Return for each element whether it is null: bool[n]."""
     if array.null_count == 0:
         return np.zeros(len(array), dtype=np.bool_)
     return array.is_null().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -36,7 +36,7 @@ class OrderedKeys:
 
 
 def is_ordered(type_: pa.DataType) -> bool:
-    """Say whether ``keyed`` takes values of the type."""
+    """Return True if values of the type have an order, so that ``keyed`` takes them."""
     return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
 
 

@@ -142,7 +142,7 @@ def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
 
 
 def _all(columns: Iterable[Ints | None]) -> Ints:
-    """Concatenate the columns that are not None."""
+    """Return the columns that are not None, one after the other, as one array."""
     return np.concatenate([column for column in columns if column is not None])
 
 

@@ -113,7 +113,7 @@ _NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt|share
 
 
 def key_name(index: int) -> str:
-    """Return the name of a key's column in a stage's output."""
+    """Return the internal name of key column ``index`` in a stage's output."""
     return f"_k{index}"
 
 
@@ -128,7 +128,7 @@ def foreign_key_name(index: int) -> str:
 
 
 def position_name(index: int) -> str:
-    """Return the name of a column that orders a view's rows."""
+    """Return the internal name of the ``index``-th column that orders a view's rows."""
     return f"_position_{index}"
 
 
@@ -143,12 +143,12 @@ def shared_name(index: int) -> str:
 
 
 def wire_name(index: int) -> str:
-    """Return the name of a travelling column, by its index."""
+    """Return the internal name of the travelling column number ``index``."""
     return f"_wire_{index}"
 
 
 def aggregated_name(index: int) -> str:
-    """Return the name of the column with an aggregate's input."""
+    """Return the internal name of the column with the input of aggregate ``index``."""
     return f"_v{index}"
 
 

@@ -156,7 +156,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _said(value: Any, type_: pa.DataType) -> Any:
-    """Return a value as JSON data."""
+    """Return a value of Arrow's ``type_`` as JSON data: nested values as lists and mappings."""
     if value is None or not pa.types.is_nested(type_):
         return _scalar(value, type_)
     if pa.types.is_map(type_):

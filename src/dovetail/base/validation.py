@@ -406,7 +406,7 @@ _NAMES: dict[Any, str] = {
 
 
 def _either(alternatives: Sequence[str]) -> str:
-    """Return ``a, b or c``."""
+    """Return words as ``a, b or c``; one word alone stays as it is."""
     *first, last = dict.fromkeys(alternatives)
     comma = "," if any("," in alternative or " or " in alternative for alternative in first) else ""
     return f"{', '.join(first)}{comma} or {last}" if first else last

@@ -37,14 +37,14 @@ def print_json(value: Any) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Return a cell's text."""
+    """Return a value as the text of a table's cell."""
     if isinstance(value, datetime):
         return _instant(value).isoformat()
     return "" if value is None else str(value)
 
 
 def _json_of(value: Any) -> Any:
-    """Return a value that JSON lacks in one that it has."""
+    """Return a value that JSON lacks as one that it has."""
     if isinstance(value, datetime):
         return _instant(value).isoformat().replace("+00:00", "Z")
     if isinstance(value, (bytes, bytearray)):

@@ -115,13 +115,13 @@ class _Trial:
         self._own: dict[str, bytes | None] = {}
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob, or None if there is none."""
+        """Return the blob of this name as the trial has left it, None if there is none."""
         return self._own[name] if name in self._own else self._stored.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Keep a blob for the duration of the trial."""
+        """Keep a blob under this name in memory, for the trial alone."""
         self._own[name] = blob
 
     def delete(self, name: str) -> None:
-        """Treat a blob as deleted for the duration of the trial."""
+        """Treat the blob of this name as deleted, for the trial alone."""
         self._own[name] = None

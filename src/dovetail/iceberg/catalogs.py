@@ -46,18 +46,18 @@ class TableAddress:
 
     @classmethod
     def from_json(cls, text: str) -> TableAddress:
-        """Return the address that ``to_json`` wrote."""
+        """Return the address in a text that ``to_json`` returned."""
         parts = json.loads(text)
         properties = tuple((name, value) for name, value in parts.pop("properties"))
         return cls(**parts, properties=properties)
 
     def to_json(self) -> str:
-        """Return the address as text, with the catalog's secrets."""
+        """Return the address as JSON text. It contains the catalog's secrets."""
         return json.dumps(asdict(self))
 
     @property
     def short_name(self) -> str:
-        """The last part of the table's name."""
+        """The last part of the table's name, without its namespace."""
         return self.table.rpartition(".")[2]
 
     def open_catalog(self, operator: str) -> Catalog:

@@ -58,7 +58,7 @@ class IcebergReader:
         return Found(rows.filter(pa.array(asked)), key[asked], unfit)
 
     def close(self) -> None:
-        """Forget the table."""
+        """Forget the opened table, so that the next lookup asks the catalog."""
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:

@@ -83,7 +83,7 @@ class ChainReader:
         return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[distinct_index])
 
     def close(self) -> None:
-        """Do nothing: the readers of the sides belong to the process."""
+        """Do nothing: the readers of both sides belong to the process, which closes them."""
 
     def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
         """Return the number of the side to look up first, and the columns of ``by`` that belong to

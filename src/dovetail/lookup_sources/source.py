@@ -170,7 +170,7 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Release all that is open."""
+        """Close all connections and files that the reader has open."""
 
 
 class LookupSource(Protocol):
@@ -369,7 +369,7 @@ def declared(
 
 
 def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
-    """Return a constant or a list of constants as a tuple."""
+    """Return the constants of a filter as a tuple: a single one, or those of a list."""
     if value is None or isinstance(value, (str, int, float)):
         return (value,)
     return tuple(value)

@@ -81,7 +81,7 @@ def _listed(stages: Sequence[str]) -> str:
 
 
 def _part(name: str) -> str:
-    """Return one of the page's files."""
+    """Return the text of the page's file of this name."""
     return files("dovetail.page").joinpath(name).read_text("utf-8")
 
 

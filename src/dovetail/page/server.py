@@ -195,7 +195,9 @@ def serve_checkpoint(
 
 
 def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
-    """Start the server of a page. Where others reach it, it has a token."""
+    """Start the server of the page ``shown`` and return it. On a host that others reach it gets a
+    random token unless one is given.
+    """
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)
     with binding("serve", host, port):
@@ -214,5 +216,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def _family(host: str) -> socket.AddressFamily:
-    """Return the kind of an address: IPv6 if it has colons."""
+    """Return the kind of an address: IPv6 if ``host`` has colons, else IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -44,12 +44,12 @@ class Box:
 
     @property
     def entrance(self) -> Point:
-        """The middle of the upper border."""
+        """The point at which edges enter the box: the middle of the upper border."""
         return self.x + self.width / 2, self.y
 
     @property
     def exit(self) -> Point:
-        """The middle of the lower border."""
+        """The point at which edges leave the box: the middle of the lower border."""
         return self.x + self.width / 2, self.y + self.height
 
     def overlaps(self, other: Box) -> bool:
@@ -58,7 +58,7 @@ class Box:
         return not (beside or self.y > other.exit[1] or other.y > self.exit[1])
 
     def moved(self, x: float, y: float) -> Box:
-        """Return the box, moved to the right and down."""
+        """Return the box moved by ``x`` to the right and by ``y`` down, in pixels."""
         return Box(self.x + x, self.y + y, self.width, self.height)
 
 
@@ -132,7 +132,9 @@ def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
 
 
 def grandalf() -> Any:
-    """Return the package's parts. Raises ``ConfigurationError`` if it is not installed."""
+    """Return the parts of the package grandalf. Raises ``ConfigurationError`` if it is not
+    installed.
+    """
     try:
         from grandalf.graphs import Edge, Graph, Vertex
         from grandalf.layouts import SugiyamaLayout
@@ -237,6 +239,6 @@ def _separate(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
 
 
 def _box(centre: Point, size: Size) -> Box:
-    """Return the box around its centre."""
+    """Return the box of this size around its centre."""
     width, height = size
     return Box(centre[0] - width / 2, centre[1] - height / 2, width, height)

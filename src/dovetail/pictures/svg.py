@@ -152,12 +152,14 @@ def _node(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
 
 
 def _text(name: str, line: str, x: float, y: float) -> str:
-    """Return one line of text."""
+    """Return the element of one line of text at a point. ``name``: its class in the style sheet."""
     return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escaped(line)}</text>'
 
 
 def _rect(name: str, box: Box, corner: float) -> str:
-    """Return a rectangle with round corners."""
+    """Return the element of a rectangle with round corners. ``name``: its class in the style
+    sheet.
+    """
     return (
         f'<rect class="{name}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
         f'height="{box.height:.1f}" rx="{corner}"/>'
@@ -211,7 +213,7 @@ def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
 
 
 def _heading_box(stage: GraphStage, box: Box) -> Box:
-    """Return the box of a stage's title."""
+    """Return the box of a stage's title, within the stage's own box."""
     return Box(box.x + PADDING, box.y + 6, 6.5 * len(_heading(stage)[1]), _LINE)
 
 
@@ -226,10 +228,10 @@ def _points_along(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def _around(point: Point) -> Box:
-    """Return the box of a rate around a point."""
+    """Return the box of fixed size around a point, for the rate at an edge."""
     return Box(point[0] - _RATE[0] / 2, point[1] - _RATE[1] / 2, *_RATE)
 
 
 def _rate(box: Box) -> str:
-    """Return the text of an edge, yet empty."""
+    """Return the element for the rate at an edge, yet without a text."""
     return f'<text class="dt-rate" x="{box.entrance[0]:.1f}" y="{box.y + 11:.1f}"></text>'

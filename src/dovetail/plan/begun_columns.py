@@ -276,7 +276,10 @@ def _lookup(over: Lookup) -> Lookup:
 
 
 def _side_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
-    """Return the present type of a lookup's value column."""
+    """Return the type that a value column of a lookup has now.
+
+    ``ref``: the side that the column is of and its name there; None for that side's whole row.
+    """
     if ref[0] != SIDES[0]:
         return field.dataType
     return over.node.row if ref[1] is None else over.node.fields[ref[1]].dataType

@@ -65,13 +65,13 @@ def _columns(node: Node) -> Mapping[str, Origins]:
 
 @_columns.register
 def _of_source(node: Source) -> Mapping[str, Origins]:
-    """Return a source's own columns."""
+    """Return for each column of a source, by name, the column itself as its only origin."""
     return {name: frozenset([Origin(node, name, "identity")]) for name in node.row.names}
 
 
 @_columns.register
 def _of_view(node: View) -> Mapping[str, Origins]:
-    """Return the origins of what a view makes its columns of."""
+    """Return the origins of a view's columns, by name: those of what each is made of."""
     return _made(node, _columns(node.node), node.columns)
 
 
@@ -94,7 +94,9 @@ def _of_lookup(node: Lookup) -> Mapping[str, Origins]:
 
 @_columns.register
 def _of_windows(node: Unwindowed) -> Mapping[str, Origins]:
-    """Return the origins under the new names."""
+    """Return the origins of the columns of a windowed table read as a table or stream, by their new
+    names.
+    """
     return _made(node, _columns(node.input), node.columns)
 
 
@@ -167,7 +169,10 @@ def _deciding(node: Node) -> Iterator[Origin]:
 
 
 def _made(node: Node, below: Mapping[str, Origins], columns: Iterable[Made]) -> dict[str, Origins]:
-    """Return the origins of a node's columns. ``columns``: what each is made of."""
+    """Return the origins of a node's columns, by name.
+
+    ``below``: the origins of the columns of its input. ``columns``: what each column is made of.
+    """
     return {name: _of(item, below) for name, item in zip(node.row.names, columns, strict=True)}
 
 
@@ -189,7 +194,7 @@ def _of_text(text: str, below: Mapping[str, Origins]) -> Origins:
 
 
 def _all(columns: Mapping[str, Origins], names: Iterable[str], use: Use) -> Iterator[Origin]:
-    """Yield the origins of the columns ``names``, with this use."""
+    """Yield the origins of the columns ``names``, each with this use. Unknown columns have none."""
     for name in names:
         yield from _used(columns.get(name, frozenset()), use)
 

@@ -35,7 +35,7 @@ class SparkSource:
 
     @property
     def of_files(self) -> bool:
-        """Say whether the source reads each file of a folder once."""
+        """True if the source reads each file of a folder once."""
         return self.folder is not None and self.format not in _NO_FILES
 
 

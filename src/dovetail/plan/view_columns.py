@@ -20,11 +20,11 @@ class Constant:
     value: str
 
     def column(self) -> Column:
-        """Return the text as a Spark expression."""
+        """Return the text as a Spark expression of type string."""
         return F.lit(self.value)
 
     def array(self, rows: pa.Table) -> pa.Array:
-        """Return an array that repeats the text for each row."""
+        """Return an array of strings that has the text once for each row of ``rows``."""
         return pa.array([self.value] * len(rows), pa.string())
 
 
@@ -36,11 +36,13 @@ class FieldOf:
     field: str
 
     def column(self) -> Column:
-        """Return the field as a Spark expression."""
+        """Return the field as a Spark expression, null where the struct is null."""
         return F.col(quoted(self.struct)).getField(self.field)
 
     def array(self, rows: pa.Table) -> pa.Array:
-        """Return the field's values, one for each row."""
+        """Return the field's value in each row of ``rows``, in order; null where the struct is
+        null.
+        """
         return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
 
 
@@ -51,7 +53,9 @@ needs no Spark session.
 
 
 def column_of(item: Made) -> Column:
-    """Return an origin as a Spark expression."""
+    """Return the Spark expression for the origin of a view's column: a name, an expression, or
+    another origin.
+    """
     if isinstance(item, str):
         return F.col(quoted(item))
     return item if isinstance(item, Column) else item.column()
@@ -66,7 +70,7 @@ def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
 
 
 def said(item: Made) -> str:
-    """Return an origin in words."""
+    """Return the origin of a view's column in words, for ``explain``."""
     if isinstance(item, Constant):
         return item.value
     return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]

@@ -118,7 +118,11 @@ def once(application: str, version: int) -> dict[str, str]:
 
 
 def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
-    """Return a full path; a relative one starts at the JVM's working directory."""
+    """Return the full form of a path; a relative one starts at the JVM's working directory.
+
+    ``argument``: the argument in errors. Raises ``ConfigurationError`` if its file system cannot be
+    reached.
+    """
     with reaching(operator, argument, path):
         return files_of(session).qualified(fspath(path))
 
@@ -126,14 +130,17 @@ def path_of(session: SparkSession, operator: str, argument: str, path: str | Pat
 def folder_of(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> str:
-    """Return the full path of a folder, which is created if it is missing."""
+    """Return the full path of a folder, which is created if it is missing.
+
+    ``argument``: the argument in errors. Raises ``ConfigurationError`` if it cannot be created.
+    """
     full = path_of(session, operator, argument, path)
     make_folder(session, operator, argument, full)
     return full
 
 
 def refuse_but_one(operator: str, path: str | PathLike[str] | None, table: str | None) -> None:
-    """Raise ``PlanError`` unless a table is given either by its path or by its name."""
+    """Raise ``PlanError`` unless exactly one of ``path`` and ``table`` is given."""
     if (path is None) == (table is None):
         raise PlanError(operator, "it needs a path or table=", "Give one of them")
 
@@ -145,7 +152,10 @@ def called(
     path: str | PathLike[str] | None,
     table: str | None,
 ) -> str:
-    """Return a table's name in SQL, given its path or its name in a catalog."""
+    """Return the name of a table in SQL: that of its path or, without a path, ``table``.
+
+    ``argument``: the argument for the path in errors.
+    """
     return (table or "") if path is None else named(path_of(session, operator, argument, path))
 
 
@@ -160,7 +170,7 @@ def details(session: SparkSession, table: str) -> Row:
 
 
 def location(session: SparkSession, table: str) -> str:
-    """Return the path of a table."""
+    """Return the full path of the folder of an existing table. ``table``: its name in SQL."""
     return str(details(session, table)["location"])
 
 
@@ -175,12 +185,14 @@ def local_path(location: str) -> str | None:
 
 
 def named(path: str) -> str:
-    """Return the SQL name of the table at a path."""
+    """Return the name in SQL of the Delta table in the folder ``path``."""
     return f"delta.{quoted(path)}"
 
 
 def read(session: SparkSession, table: str) -> DataFrame:
-    """Return the rows of a table, given its name in SQL."""
+    """Return a frame of all rows of a table. ``table``: its name in SQL. Spark raises an error if
+    it does not exist.
+    """
     return session.table(table)
 
 
@@ -224,13 +236,17 @@ def overwrite(rows: DataFrame, table: str) -> None:
 
 
 def replace(rows: DataFrame, table: str, where: str) -> None:
-    """Put rows in place of those that fulfil the SQL condition ``where``, in one commit."""
+    """Replace the rows that fulfil the SQL condition ``where`` by ``rows``, in one commit. ``rows``
+    must fulfil it.
+    """
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
     writer.saveAsTable(table)
 
 
 def property_of(session: SparkSession, table: str, name: str) -> str | None:
-    """Return a property of the table; None if it is not set."""
+    """Return the value of the table property ``name``; None if it is not set. ``table``: the
+    table's name in SQL.
+    """
     value: str | None = details(session, table)["properties"].get(name)
     return value
 
@@ -241,13 +257,16 @@ def records_changes(properties: Mapping[str, str]) -> bool:
 
 
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
-    """Set a property of the table: a commit without rows."""
+    """Set a table property, in one commit without rows. ``table``: the table's name in SQL."""
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
-    """Return the commits of the table, the last one first; at most ``limit``, None for all."""
+    """Return the table's commits, the latest first, each with version, operation and user metadata.
+
+    ``table``: its name in SQL. ``limit``: the largest number of commits, None for all.
+    """
     most = "" if limit is None else f" LIMIT {limit}"
     rows = session.sql(f"DESCRIBE HISTORY {table}{most}")
     wanted = rows.select("version", "operation", "userMetadata").collect()

@@ -90,7 +90,9 @@ def measure(frame: DataFrame) -> tuple[int, bool]:
 
 
 def is_plain(type_: DataType) -> bool:
-    """Say whether a type's values come to Arrow and back unchanged."""
+    """Return True if a type's values come to Arrow and back unchanged. Nested types and collated
+    strings are not plain.
+    """
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
     return isinstance(

@@ -24,7 +24,7 @@ MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
 
 
 def has_context(session: SparkSession) -> bool:
-    """Say whether the session's Spark runs; False once it was stopped."""
+    """Return True if the session's Spark runs, False once it was stopped."""
     return getattr(session.sparkContext, "_jsc", None) is not None
 
 
@@ -34,7 +34,7 @@ def cloned_session(session: SparkSession) -> SparkSession:
 
 
 def activate(session: SparkSession) -> None:
-    """Make a session the active one of this thread."""
+    """Make a classic session the active one of this thread in the JVM."""
     spark: Any = session._jvm
     spark.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
@@ -48,8 +48,9 @@ def has_read_all(query: StreamingQuery) -> bool:
 
 
 def newest_reports(query: StreamingQuery) -> Iterator[Any]:
-    """Yield the reports of a query's progress from the newest on. Spark keeps many, and each is
-    fetched when it is asked for.
+    """Yield the JVM's reports of a query's progress, the newest first.
+
+    Spark keeps many, so each is fetched only when it is asked for.
     """
     reports = query._jsq.recentProgress()
     return (reports[index] for index in reversed(range(len(reports))))
@@ -62,7 +63,7 @@ def has_active_query(session: SparkSession, query_id: str) -> bool:
 
 
 def items(sequence: Any) -> list[Any]:
-    """Return the items of a Scala sequence."""
+    """Return the items of a Scala sequence in order."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
@@ -72,7 +73,7 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 
 def streaming_leaves(frame: DataFrame) -> int:
-    """Return the number of streaming sources that a frame reads."""
+    """Return the number of streaming sources that a frame reads; 0 for a static frame."""
     return sum(leaf.isStreaming() for leaf in items(analyzed_plan(frame).collectLeaves()))
 
 
@@ -92,7 +93,9 @@ def null_on_failure(session: SparkSession, column: Column) -> Column:
 
 
 def unpersist(frame: DataFrame) -> None:
-    """Drop the rows of a frame that ``localCheckpoint`` has made."""
+    """Drop the stored rows of a frame that ``localCheckpoint`` returned. The frame can no longer be
+    read.
+    """
     rdd = _execution(frame).logical().rdd()
     rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
 
@@ -140,11 +143,11 @@ class _ProgressListener:
         """Do nothing: a start has been logged by then."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Hand on the progress."""
+        """Call the function for progress with the event's progress as JSON text."""
         self._progress(str(event.progress().json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Hand on the query's id."""
+        """Call the function for pauses with the id of the query."""
         self._paused(str(event.id().toString()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
@@ -197,20 +200,22 @@ class Hadoop:
         self._state = session._jsparkSession.sessionState()
 
     def settings(self) -> Any:
-        """Return Hadoop's settings, with those of the session."""
+        """Return Hadoop's configuration object with the settings of the session."""
         return self._state.newHadoopConf()
 
     def located(self, *parts: Any) -> tuple[Any, Any]:
-        """Return Hadoop's object for a path, and its file system."""
+        """Return Hadoop's path object for ``parts``, one path or a folder and a name, and its file
+        system.
+        """
         path = self._jvm.org.apache.hadoop.fs.Path(*parts)
         return path, path.getFileSystem(self.settings())
 
     def text(self, files: Any, path: Any) -> str:
-        """Return the text of a file."""
+        """Return the text of an existing file as UTF-8. ``files``: its file system."""
         return str(self._read(files, path, "toString", "UTF-8"))
 
     def blob(self, files: Any, path: Any) -> bytes:
-        """Return the bytes of a file."""
+        """Return the bytes of an existing file. ``files``: its file system."""
         return bytes(self._read(files, path, "toByteArray"))
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
@@ -224,27 +229,30 @@ class Hadoop:
             stream.close()
 
     def checkpoint_manager(self, folder: Any) -> Any:
-        """Return Spark's writer of files that appear whole, for the files of a folder."""
+        """Return Spark's object that writes files in ``folder`` as a whole or not at all."""
         managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
         return getattr(managers, "MODULE$").create(folder, self.settings())
 
     def copy(self, files: Any, path: Any, target_files: Any, target: Any) -> None:
-        """Copy a folder with its content, from one file system to another."""
+        """Copy an existing file or folder with its content.
+
+        ``files``: the file system of ``path``. ``target_files``: that of ``target``.
+        """
         copy = self._jvm.org.apache.hadoop.fs.FileUtil.copy
         copy(files, path, target_files, target, False, self.settings())
 
 
 def _packages(session: SparkSession) -> Any:
-    """Return the packages of the JVM by their names."""
+    """Return py4j's view of the packages of the JVM, by whose attributes classes are found."""
     return session._jvm
 
 
 def _delta(session: SparkSession) -> Any:
-    """Return the package of Delta Lake's classes."""
+    """Return py4j's view of the package of Delta Lake's classes."""
     return _packages(session).org.apache.spark.sql.delta
 
 
 def _execution(frame: DataFrame) -> Any:
-    """Return Spark's object with the plans of a frame."""
+    """Return Spark's object that has the plans of a frame."""
     untyped: Any = frame
     return untyped._jdf.queryExecution()

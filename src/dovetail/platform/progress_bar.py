@@ -83,14 +83,14 @@ def _bar(console: Console) -> Progress:
 
 
 def _draw(session: SparkSession, bar: Progress, task: TaskID, done: Event) -> None:
-    """Draw the present tasks until the end."""
+    """Draw the session's present tasks on ``bar``, again and again until ``done`` is set."""
     while not done.wait(_EVERY_S):
         completed, total = tasks(session)
         bar.update(task, completed=completed, total=total or None)
 
 
 def _draws_itself(session: SparkSession) -> bool:
-    """Say whether Spark draws bars at the terminal."""
+    """Return True if Spark draws progress bars at the terminal already."""
     if is_remote(session):
         return False
     conf = session.sparkContext.getConf()

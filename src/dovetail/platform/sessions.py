@@ -32,7 +32,7 @@ _PROBED = 1 << 16
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Say whether the session is one of Spark Connect."""
+    """Return True for a session of Spark Connect, False for a classic session."""
     return not isinstance(session, SparkSession)
 
 
@@ -151,7 +151,7 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
 
 
 def cores(session: SparkSession) -> int:
-    """Return the number of tasks that run at the same time."""
+    """Return the number of tasks that the session runs at the same time."""
     if not is_remote(session):
         return session.sparkContext.defaultParallelism
     parts = session.range(_PROBED).select(F.spark_partition_id().alias("part"))

@@ -33,15 +33,17 @@ def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
-    """Turn Spark's errors of reading or writing a folder into a ``ConfigurationError``, as
-    ``refused``.
+    """Turn Spark's errors in the block, of reading or writing a folder, into a
+    ``ConfigurationError``.
+
+    ``argument``, ``path``: the argument that names the folder, for the error.
     """
     with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
         yield
 
 
 def refuse_stopped(operator: str, session: SparkSession) -> None:
-    """Raise ``ConfigurationError`` if the session of frames was stopped."""
+    """Raise ``ConfigurationError`` if the session was stopped."""
     if is_stopped(session):
         raise ConfigurationError(
             operator,

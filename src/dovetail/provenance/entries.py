@@ -219,7 +219,11 @@ class Entries:
         return None
 
     def rows(self, stage: Stage, store: str, match: Key) -> list[StoredRow]:
-        """Return the rows of a store with these columns that count now."""
+        """Return the rows of a stage's store that are current and have the values ``match`` in
+        these columns.
+
+        ``store``: the name of the store. Empty without such rows.
+        """
         described = stage.fragment.stores[store]
         rows = self.reader.rows(stage, store, sought(described, match), self.at_us)
         return current(described, rows, match, self.at_us)
@@ -231,7 +235,10 @@ def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str 
 
 
 def stores_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> Iterator[str]:
-    """Yield the names of all such stores."""
+    """Yield the names of a stage's stores that have the columns of ``match``.
+
+    ``name``: the input whose rows they hold. ``kinds``: the ways in which they can be read back.
+    """
     for store_name, store in stage.fragment.stores.items():
         columns = {field.name for field in store.fields}
         if store.of == name and store.kind in kinds and columns.issuperset(match):
@@ -268,10 +275,10 @@ def explanation_of(
 
 
 def unknown_row(node: Node, key: Key, reason: str) -> RowExplanation:
-    """Return an explanation that says why nothing is known of a row."""
+    """Return the explanation of a row of which nothing is known. ``reason``: why, in words."""
     return explanation_of(node, key, "unknown", reason=reason)
 
 
 def complete(node: Node, row: Mapping[str, Any]) -> bool:
-    """Say whether all columns of a row are known."""
+    """Return True if ``row``, values by column, has all columns of ``node``."""
     return all(name in row for name in node.row.names)

@@ -152,7 +152,9 @@ class RowExplanation:
 
 
 def _attributes(row: RowExplanation) -> dict[str, Any]:
-    """Return the attributes by name, those of its inputs in turn."""
+    """Return the attributes of an explanation by name, with those of its inputs and its cause as
+    mappings, too.
+    """
     cause = None if row.cause is None else _attributes(row.cause)
     return {**vars(row), "inputs": [_attributes(part) for part in row.inputs], "cause": cause}
 
@@ -194,14 +196,14 @@ def columns_in_words(columns: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for people."""
+    """Return a value as text for people: ``null`` for None, times in words, else Python's text."""
     if value is None:
         return "null"
     return in_words(value) if isinstance(value, datetime) else repr(value)
 
 
 def _plain(value: Any) -> str:
-    """Return a value without a form in JSON as text."""
+    """Return a value that JSON lacks as text: a time by ISO 8601, else Python's text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

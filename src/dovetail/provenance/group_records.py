@@ -40,7 +40,7 @@ class GroupRecords(NamedTuple):
 
     @property
     def late(self) -> str:
-        """The records that came too late, in words; empty for none."""
+        """The records that came too late for the group, in words; empty for none."""
         if not self.late_us:
             return ""
         if len(self.late_us) == 1:

@@ -102,7 +102,10 @@ def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
 
 
 def _value(caller: str, field: pa.Field, value: Any) -> Any:
-    """Return a value as the column ``field`` has it. Raises ``PlanError`` for another type."""
+    """Return the value of a key that a user gives in the type of the column ``field``.
+
+    Raises ``PlanError`` for a value of another type. ``caller``: the call in errors.
+    """
     try:
         if isinstance(value, float) and pa.types.is_integer(field.type):
             raise TypeError  # Arrow would cut off its fraction

@@ -27,7 +27,9 @@ class LocalState:
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of a store whose columns equal ``match``, all versions included."""
+        """Return the rows of a stage's store whose columns equal ``match``, all versions included.
+        Without such rows the table is empty.
+        """
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
         for bucket, blobs in enumerate(self._local.by_stage[stage].blobs):
@@ -48,10 +50,12 @@ class LocalState:
         return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))
 
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
-        """Return the manifest of a bucket, None before its first micro-batch."""
+        """Return the manifest of a bucket of a stage; None before its first micro-batch."""
         return manifests.read(self._local.by_stage[stage].blobs[bucket])
 
 
 def _runs(manifest: Manifest, store: str) -> Runs:
-    """Return the sorted runs of a store, without incomplete merges."""
+    """Return the sorted runs of the store named ``store``, without incomplete merges; no runs if it
+    is missing.
+    """
     return Runs(manifest.stores.get(store, Runs()).runs)

@@ -32,7 +32,7 @@ class StoredRow:
 
     @property
     def time(self) -> datetime | None:
-        """The event time in UTC."""
+        """The event time of the row in UTC; None without one."""
         return None if self.time_us is None else moment(self.time_us)
 
 
@@ -134,5 +134,5 @@ def in_order_of(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredR
 
 
 def _values(row: StoredRow, names: Sequence[str]) -> list[Any]:
-    """Return the values of a row's columns ``names``."""
+    """Return the values of a row's columns ``names``, in that order."""
     return [row.values[name] for name in names]

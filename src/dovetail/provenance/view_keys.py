@@ -49,5 +49,5 @@ def excluded(view: View, columns: Mapping[str, Any]) -> bool:
 
 
 def condition_of(view: View) -> str:
-    """Return the view's condition in words; empty without one."""
+    """Return the view's condition in words; an empty text without one."""
     return "" if view.condition is None else said(view.condition)

@@ -11,7 +11,7 @@ from dovetail.plan.joins.window_join import WindowJoin
 
 
 def renamed(key: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the first values of a key under other names."""
+    """Return the first values of a key under the names ``names``, in order."""
     return dict(zip(names, key.values(), strict=False))
 
 

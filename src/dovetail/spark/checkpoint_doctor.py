@@ -125,7 +125,7 @@ def _is_gone(checkpoint: str) -> bool:
 
 
 def _bound(files: LocalFiles) -> dict[str, Any]:
-    """Return the checkpoint's own file, empty if it cannot be read."""
+    """Return the content of ``dovetail.json`` in a checkpoint, empty if it cannot be read."""
     try:
         bound: dict[str, Any] = json.loads(files.text(NAME) or "")
     except ValueError:

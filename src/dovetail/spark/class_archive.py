@@ -35,7 +35,7 @@ def java_options(folder: Path) -> str:
 
 
 def is_complete(path: Path) -> bool:
-    """Say whether an archive exists and was written to its end."""
+    """Return True if an archive exists at ``path`` and was written to its end."""
     try:
         with path.open("rb") as file:
             return any(file.read(HEADER))

@@ -44,7 +44,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[Finding, ...]:
-        """The findings with a problem."""
+        """The findings that name a problem, in order; empty if all is well."""
         return tuple(finding for finding in self.findings if finding.lacks is not None)
 
     def _repr_html_(self) -> str:

@@ -22,7 +22,7 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def partition() -> int:
-    """Return the number of the task's partition; 0 outside of Spark."""
+    """Return the number of the Spark task's partition, from 0; 0 outside of Spark."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -13,13 +13,13 @@ class Blobs(Protocol):
     """Named blobs of one bucket."""
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob, or None if there is none."""
+        """Return the blob of this name, None if there is none."""
 
     def put(self, name: str, blob: bytes) -> None:
-        """Store or replace a blob."""
+        """Store a blob under a name, in place of a former one."""
 
     def delete(self, name: str) -> None:
-        """Remove a blob that exists."""
+        """Remove the blob of this name, which must exist."""
 
 
 class MemoryBlobs:
@@ -29,13 +29,13 @@ class MemoryBlobs:
         self.blobs = {} if blobs is None else blobs
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob, or None if there is none."""
+        """Return the blob of this name, None if there is none."""
         return self.blobs.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Store or replace a blob."""
+        """Store a blob under a name, in place of a former one."""
         self.blobs[name] = blob
 
     def delete(self, name: str) -> None:
-        """Remove a blob that exists."""
+        """Remove the blob of this name. Raises ``KeyError`` if there is none."""
         del self.blobs[name]

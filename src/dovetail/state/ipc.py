@@ -18,7 +18,7 @@ ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """Return the table as one stream."""
+    """Return a table as the bytes of one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as writer:
         writer.write_table(table)

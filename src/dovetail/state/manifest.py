@@ -182,14 +182,14 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
 
 
 def _page(blobs: Blobs, name: str) -> Segments:
-    """Return the segments of a stored page."""
+    """Return the segments in the stored page of this name, which must exist."""
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"
     return _parse(_body(blob))
 
 
 def _blob(body: Any) -> bytes:
-    """Return the stored form of a JSON value."""
+    """Return a JSON value as bytes behind the byte of the format's version."""
     return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
 
 

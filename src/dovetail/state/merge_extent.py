@@ -50,7 +50,9 @@ class MergeInput:
         object.__setattr__(self, "size_bytes", np.cumsum([0, *(s.size_bytes for s in segments)]))
 
     def bytes_before(self, row: int) -> float:
-        """Estimate the size of the first ``row`` rows."""
+        """Return about how many bytes the first ``row`` rows have, by the mean size in their
+        segments.
+        """
         return float(np.interp(row, self.rows, self.size_bytes))
 
     def some(self, row: int, size_bytes: float) -> int:
@@ -105,7 +107,9 @@ class MergeInput:
         return parts
 
     def _segment(self, row: int) -> int:
-        """Return the number of the segment that has a row."""
+        """Return the index of the segment that has row ``row``, counted from 0 through all
+        segments.
+        """
         return int(np.searchsorted(self.rows, row, side="right") - 1)
 
 

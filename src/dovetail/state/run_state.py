@@ -58,7 +58,7 @@ class Located:
         )
 
     def beside(self, other: Located) -> Located:
-        """Return these answers, then those of ``other``."""
+        """Return the answers to n queries followed by those of ``other``."""
         shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
         return Located(
             self.schema,
@@ -147,7 +147,7 @@ class RunState(ABC):
         self._drop(tuple(run for run in self.runs.idle() if run.latest_us < before_us))
 
     def _drop(self, dropped: tuple[SortedRun, ...]) -> None:
-        """Remove these runs, with their segments."""
+        """Remove these runs from the store, and delete their segments."""
         self.runs = self.runs.without(dropped)
         for run in dropped:
             self._delete(run)
@@ -228,7 +228,7 @@ class RunState(ABC):
         return read, pieces
 
     def _open(self, segment: Segment) -> pa.Table:
-        """Return the rows of a segment."""
+        """Return the rows of a segment as a table, from a local copy or the stored blob."""
         return self._cache.open(segment, self._blobs.get)
 
     def _write(self, table: pa.Table) -> Segment:
@@ -242,11 +242,11 @@ class RunState(ABC):
         return segment
 
     def _described(self, table: pa.Table) -> Segment:
-        """Return the manifest's entry for a table as a new segment."""
+        """Return the manifest's description of a table that becomes a new segment."""
         return describe(table, self._order.columns[0], self._expiry)
 
     def _delete(self, run: SortedRun) -> None:
-        """Delete the segments of a run."""
+        """Delete the blobs and the local copies of all segments of a run."""
         for segment in run.segments:
             self._blobs.delete(segment.id)
             self._cache.drop(segment)

@@ -32,22 +32,22 @@ class SortedRun:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows in all segments of the run."""
         return sum(segment.rows for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        """The size of the local, uncompressed form."""
+        """The bytes of the run's rows in local files, uncompressed."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def earliest_us(self) -> int:
-        """The smallest time by which a row expires."""
+        """The smallest time by which a row of the run expires, in microseconds."""
         return min(segment.earliest_us for segment in self.segments)
 
     @property
     def latest_us(self) -> int:
-        """The largest time by which a row expires."""
+        """The largest time by which a row of the run expires, in microseconds."""
         return max(segment.latest_us for segment in self.segments)
 
 
@@ -64,7 +64,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Runs:
-    """The state of one store."""
+    """The sorted runs of one store, and the merges of them that are under way."""
 
     runs: tuple[SortedRun, ...] = ()
     """The runs, oldest first and so in descending tier."""
@@ -73,7 +73,7 @@ class Runs:
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """All segments, including those that unfinished merges have written."""
+        """The segments of all runs, then those that unfinished merges have written."""
         for part in self.runs:
             yield from part.segments
         for merge in self.merges:
@@ -97,7 +97,7 @@ class Runs:
         return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
     def level(self) -> Runs:
-        """Return all runs in tier 0, without any merges."""
+        """Return all runs, in order, as runs of tier 0 without merges."""
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
     def of_tier(self, tier: int) -> tuple[SortedRun, ...]:
@@ -105,20 +105,22 @@ class Runs:
         return tuple(run for run in self.runs if run.tier == tier)
 
     def tiers(self) -> int:
-        """Return the number of tiers, including empty ones below the highest."""
+        """Return the number of tiers up to the highest one with a run, including empty ones; 0
+        without runs.
+        """
         return self.runs[0].tier + 1 if self.runs else 0
 
     def beside(self, merge: Merge) -> tuple[SortedRun, ...]:
-        """Return the runs that a merge does not read."""
+        """Return the runs that the given merge does not read, oldest first."""
         inputs = self.inputs(merge)
         return tuple(run for run in self.runs if run not in inputs)
 
     def inputs(self, merge: Merge) -> tuple[SortedRun, ...]:
-        """Return the runs that a merge reads."""
+        """Return the runs that the given merge reads, oldest first."""
         return self.of_tier(merge.tier)[: len(merge.read)]
 
     def idle(self) -> tuple[SortedRun, ...]:
-        """Return the runs that no merge reads."""
+        """Return the runs that no merge reads, oldest first."""
         merging = [run for merge in self.merges for run in self.inputs(merge)]
         return tuple(run for run in self.runs if run not in merging)
 

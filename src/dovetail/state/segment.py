@@ -82,7 +82,7 @@ def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
 
 
 def encode(table: pa.Table) -> bytes:
-    """Return the stored form of a segment's rows."""
+    """Return the rows of a segment as bytes: the format's version, then an Arrow stream."""
     return bytes([FORMAT_VERSION]) + to_ipc(table)
 
 
@@ -125,7 +125,7 @@ class SegmentCache:
 
     @property
     def segments(self) -> frozenset[str]:
-        """The ids of the open segments."""
+        """The ids of the segments that are open in this process."""
         return frozenset(self._open)
 
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
@@ -158,7 +158,7 @@ class SegmentCache:
         return self._keep(segment, table if mapped is None else mapped)
 
     def drop(self, segment: Segment) -> None:
-        """Forget a segment and delete its local copy."""
+        """Close a segment, if it is open, and delete its local copy, if there is one."""
         self._close(segment.id)
         path = self._path(segment.id)
         if path is not None:
@@ -206,7 +206,9 @@ class SegmentCache:
             return set()
 
     def _path(self, name: str) -> Path | None:
-        """Return the path of a local copy; None without a directory."""
+        """Return the path of the local copy of the segment with this id; None without a
+        directory.
+        """
         return None if self._directory is None else self._directory / name
 
     def _map(self, segment: Segment) -> pa.Table | None:
@@ -241,7 +243,7 @@ class SegmentCache:
         return table
 
     def _close(self, name: str) -> None:
-        """Forget the rows of a segment."""
+        """Close the segment with this id, if it is open, so its memory can be freed."""
         self._open.pop(name, None)
         self._memory_bytes -= self._in_memory.pop(name, 0)
 

@@ -67,7 +67,7 @@ class TableState(RunState):
 
     @property
     def value_columns(self) -> range:
-        """The numbers of the columns after the key."""
+        """The indices of the stored columns after the key."""
         return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:

@@ -242,5 +242,7 @@ def _microseconds(moment: Any) -> int:
 
 
 def columns_shown(values: Mapping[str, Any]) -> str:
-    """Return columns as ``name=value``, separated by commas."""
+    """Return columns as a text ``name=value``, separated by commas. An empty mapping gives an empty
+    text.
+    """
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

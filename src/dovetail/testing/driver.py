@@ -1020,7 +1020,7 @@ class Driver(ExplainingDriver, HintedDriver):
 
     @property
     def _computed(self) -> list[Node]:
-        """The results without dead letters."""
+        """The results without dead letters, in order."""
         return _computed(self._results.values())
 
     def _refuse_inside(self, call: str) -> None:
@@ -1038,12 +1038,12 @@ def _in_order(results: Sequence[AResult]) -> list[Node]:
 
 
 def _are_changes(rows: Rows) -> TypeGuard[Sequence[Change]]:
-    """Say whether rows are a list of changes."""
+    """Return True if rows are a list of ``Change``; False for an empty list or other rows."""
     return not isinstance(rows, (str, Mapping)) and any(isinstance(row, Change) for row in rows)
 
 
 def _computed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes without dead letters."""
+    """Return the nodes that are no dead letters, in order."""
     return [node for node in nodes if not isinstance(node, DeadLetters)]
 
 
@@ -1087,13 +1087,17 @@ class _View(Driver):
 
     @property
     def local(self) -> Local:
-        """The run of its plan."""
+        """The run of the view's plan in this process."""
         return self._root
 
     def again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
     ) -> list[Change]:
-        """Run a micro-batch on rows that were fed before."""
+        """Run a micro-batch on rows that the driver was fed before, and return the new changes.
+
+        ``fed``: tables of rows with their sources. ``now_us``: the wall-clock time of the
+        micro-batch. ``beat_us``: the time up to which all inputs count as read, None for none.
+        """
         self._fed, self._now_us = fed, now_us
         for source, rows in fed:
             self._root.accept(source, rows)

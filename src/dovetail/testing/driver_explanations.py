@@ -49,12 +49,16 @@ class Replay(Protocol):
 
     @property
     def local(self) -> Local:
-        """The run of its plan."""
+        """The run of the driver's plan in this process."""
 
     def again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
     ) -> list[Change]:
-        """Run a micro-batch on rows that were fed before, and return its changes."""
+        """Run a micro-batch on rows that were fed before, and return its changes.
+
+        ``fed``: tables of rows with their sources. ``now_us``: the wall-clock time of the
+        micro-batch. ``beat_us``: the time up to which all inputs count as read, None for none.
+        """
 
 
 class ExplainingDriver:
@@ -68,10 +72,12 @@ class ExplainingDriver:
     if TYPE_CHECKING:
 
         def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
-            """Return the number of a result, and its node."""
+            """Return the index and the node of a result; of the only one if ``result`` is None.
+            ``call``: the call in errors.
+            """
 
         def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-            """Return the node of a part of the topology."""
+            """Return the node of a table within the topology. ``call``: the call in errors."""
 
         def _replay(self, node: Node) -> Replay:
             """Return a driver of one result, to which the same rows can be fed again."""
@@ -243,7 +249,9 @@ class ExplainingDriver:
         return explanations[-1]
 
     def _walk(self, run: Local, members: int) -> Walk:
-        """Return the walk over the present state of a run."""
+        """Return the walk that explains rows from the present state of a run. ``members``: the
+        largest number of rows of a group to name.
+        """
         expressions = None if self._spark is None else Evaluator(self._spark)
         return Walk(run.plan.stages, LocalState(run), expressions, members)
 

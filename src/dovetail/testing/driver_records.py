@@ -34,5 +34,5 @@ class DriverRecords:
 
 
 def all_fed(batches: Iterable[Sequence[tuple[Source, pa.Table]]]) -> DriverRecords:
-    """Return the records of these micro-batches."""
+    """Return the records of all micro-batches, each a list of sources with tables of rows."""
     return DriverRecords([step for batch in batches for step in batch])

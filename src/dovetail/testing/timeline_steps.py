@@ -37,7 +37,7 @@ def shown_batches(batches: Sequence[MicroBatch], limit: int) -> int:
 
 
 def records_of(batch: MicroBatch) -> int:
-    """Return the number of a micro-batch's records."""
+    """Return the number of records in a micro-batch, of all sources together."""
     return sum(len(rows) for _, rows in batch.fed)
 
 
@@ -137,7 +137,7 @@ def _words(
 
 
 def _cut(text: str) -> str:
-    """Return a text of at most ``LABEL_MAX`` characters."""
+    """Return a text cut to at most ``LABEL_MAX`` characters."""
     return text if len(text) <= LABEL_MAX else f"{text[: LABEL_MAX - 1]}…"
 
 

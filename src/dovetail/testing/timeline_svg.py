@@ -95,7 +95,7 @@ def _style() -> str:
 
 
 def _width(layout: TimelineLayout, column: int) -> float:
-    """Return the width of a column, in pixels."""
+    """Return the width of column ``column`` of a timeline, in pixels."""
     labels = [layout.columns[column].label]
     labels += [mark.label for lane in layout.lanes for mark in lane.stacks.get(column, [])]
     return CHARACTER * max(map(len, labels)) + LABEL + 24
@@ -107,12 +107,14 @@ def _height(lane: Lane) -> int:
 
 
 def _at(edges: Sequence[float], column: int) -> float:
-    """Return the horizontal place of a column's marks."""
+    """Return the horizontal position of a column's marks, in pixels. ``edges``: those of all
+    columns.
+    """
     return edges[column] + LABEL
 
 
 def _notes(layout: TimelineLayout) -> Iterator[str]:
-    """Yield the lines above the lanes."""
+    """Yield the lines of text above the lanes."""
     for row, note in enumerate(layout.notes, 1):
         yield _text(MARGIN, row * ROW, note, "faint")
 

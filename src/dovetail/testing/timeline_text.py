@@ -39,7 +39,7 @@ def text_of(layout: TimelineLayout, width: int) -> str:
 
 
 def _width(layout: TimelineLayout, column: int) -> int:
-    """Return the number of characters that a column needs."""
+    """Return the number of characters that column ``column`` of a timeline needs."""
     marks = [_mark(mark) for lane in layout.lanes for mark in lane.stacks.get(column, [])]
     return max(map(len, [_batch(layout.columns, column), layout.columns[column].label, *marks]))
 

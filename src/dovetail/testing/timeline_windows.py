@@ -55,7 +55,7 @@ def bars_of(
 
 
 def _windowed(nodes: Sequence[Node]) -> list[Aggregation]:
-    """Return the aggregations over windows, each once."""
+    """Return the aggregations over windows at and below these nodes, each once."""
     walked = dict.fromkeys(inner for node in nodes for inner in node.walk())
     return [node for node in walked if isinstance(node, Aggregation) and node.windows is not None]
 

@@ -148,7 +148,7 @@ _CODES: Final = frozenset(name for names in _TAKEN.values() for name in names if
 
 
 def is_coded(name: str) -> bool:
-    """Say whether a name is an encoding's, not a plain type's."""
+    """Return True if a declared type's name is an encoding of Kafka Connect, not a plain type."""
     return name in _CODES
 
 
@@ -354,7 +354,7 @@ class Raw:
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
-        """Return a timestamp; null for a raw value of another encoding."""
+        """Return the raw value as a timestamp; null for a raw value of another encoding."""
         return F.timestamp_micros(self._stamp())
 
     def _timestamp_ntz(self, type_: DataType) -> Column:
@@ -382,26 +382,27 @@ class Raw:
         return F.coalesce(F.date_from_unix_date(days), ends, text)
 
     def _interval(self, type_: DataType) -> Column:
-        """Return the time since midnight, or a duration, as an interval."""
+        """Return the raw value, a time since midnight or a duration, as an interval."""
         micros, zero = self._micros(_TIMES).cast("decimal(19,0)"), F.lit(0)
         seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
         text = self._matched(_ISO_TIME).try_cast("interval hour to second")
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
     def _binary(self, type_: DataType) -> Column:
-        """Return bytes, decoded from base64 if ``coded``."""
+        """Return the raw value as bytes, decoded from base64 if ``coded``."""
         return _from_base64(self.column) if self.coded else self.column
 
     def _text(self, type_: DataType) -> Column:
-        """Return the value as text. Avro's decimals of bytes become digits."""
+        """Return the raw value as text. Avro's decimals of bytes become digits."""
         digits = self.encoding.known_scale
         if self.coded or self.encoding.known != DECIMAL or digits is None:
             return self.column if self.coded else self.column.try_cast(type_)
         return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
 
     def _decimal(self, type_: DataType) -> Column:
-        """Return a decimal, null if it does not fit. JSON has base64 of its bytes, an object with
-        its own scale, or plain digits.
+        """Return the raw value as a decimal of ``type_``, null if it does not fit.
+
+        JSON has base64 of its bytes, an object with its own scale, or plain digits.
         """
         assert isinstance(type_, DecimalType)
         scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
@@ -481,8 +482,8 @@ class Raw:
 
 
 def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
-    """Return ``last`` or ``first`` where a number stands for infinity or -infinity; null for other
-    numbers.
+    """Return ``last`` where a number stands for infinity, ``first`` for minus infinity; null for
+    other numbers.
     """
     plus, minus = (reduce(or_, (raw.between(*ends) for ends in of_sign)) for of_sign in ranges)
     return F.when(plus, F.lit(last)).when(minus, F.lit(first))

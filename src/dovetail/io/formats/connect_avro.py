@@ -59,7 +59,7 @@ class Envelope:
         return Envelope(schema, row)
 
     def has(self, path: str) -> bool:
-        """Say whether the envelope has the field at a dotted path."""
+        """Return True if the envelope's schema has the field at a dotted path."""
         return _has(self.schema, path)
 
     def types(self, context: Place) -> StructType:
@@ -388,7 +388,7 @@ def _scale(schema: Avro) -> int | None:
 
 
 def _has(schema: Avro, path: str) -> bool:
-    """Say whether a record has the field at a dotted path."""
+    """Return True if a record's schema has the field at a dotted path."""
     name, _, inner_path = path.partition(".")
     field = _fields(schema).get(name)
     return field is not None and (not inner_path or _has(field["type"], inner_path))

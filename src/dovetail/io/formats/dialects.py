@@ -371,12 +371,12 @@ class _Events(Decoding):
 
 
 def _change(row: Column, deleted: Column, problem: Column) -> Column:
-    """Return a struct with a change's row, ``deleted`` and ``problem``."""
+    """Return one struct of a change: the row, ``deleted`` and ``problem``."""
     return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
 
 
 def _texts(columns: StructType) -> StructType:
-    """Return the columns with text as type."""
+    """Return the columns with string as their type, in order."""
     return StructType([StructField(f.name, StringType()) for f in columns])
 
 

@@ -83,13 +83,13 @@ class Wanted:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of ``METADATA`` that are needed, without duplicates."""
+        """The paths of metadata that are needed, each once, in order of first use."""
         own = TRANSACTION_PATHS if self.transacts else ()
         return tuple(dict.fromkeys(("op", *_TIMES, *own, *self.metadata.values())))
 
     @property
     def before(self) -> StructType:
-        """The needed columns of the row before a change: the key's."""
+        """The columns needed of the row before a change: those of the key."""
         return StructType([self.columns[name] for name in self.keys])
 
     def typed(
@@ -308,7 +308,9 @@ def _at(raw: Column, path: str) -> Column:
 
 
 def _time(time: Column, path: str) -> Column:
-    """Return a time of an envelope in microseconds; null for 0."""
+    """Return a time in an envelope in microseconds; null for 0, which stands for none. ``path``:
+    where it stands.
+    """
     micros = time if path.endswith("_us") else time * 1000
     return F.nullif(micros, F.lit(0))
 

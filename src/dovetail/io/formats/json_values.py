@@ -316,7 +316,7 @@ def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
 
 
 def _below(path: str, name: str) -> str:
-    """Return the path of a field within another one."""
+    """Return the dotted path of the field ``name`` within the one at ``path``."""
     return f"{path}.{name}" if path else name
 
 

@@ -69,7 +69,7 @@ class Place:
     """True if a record may become more than one row."""
 
     def refuse(self, problem: str, remedy: str) -> PlanError:
-        """Return the error of a format that cannot be used here."""
+        """Return the ``PlanError`` for a format that cannot be used for this column."""
         return PlanError(self.operator, f"{self.part}= {problem}", remedy)
 
 

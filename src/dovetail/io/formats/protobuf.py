@@ -114,7 +114,7 @@ class ProtobufFormat(Format):
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big") + index_bytes), written)
 
     def _fields(self) -> StructType:
-        """Return the message's fields as Spark's columns."""
+        """Return the fields of the message as Spark's columns, in order."""
         return spark_schema(_readable(_handler(self.files, self.message).schema()))
 
 
@@ -393,7 +393,7 @@ def _places(descriptor: Descriptor) -> list[bytes]:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number, not negative, as a zigzag varint."""
+    """Return a number that is not negative as the bytes of a zigzag varint."""
     value <<= 1
     encoded = bytearray()
     while value > 0x7F:

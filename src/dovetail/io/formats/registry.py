@@ -51,7 +51,7 @@ class Registry(ABC):
 
     @abstractmethod
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the id of a schema of a subject; register the schema if it is new."""
+        """Return the id of a schema under a subject; register the schema if it is new there."""
 
     def refuse(self, problem: str, remedy: str) -> ConfigurationError:
         """Return the error of a registry that does not answer as it should."""

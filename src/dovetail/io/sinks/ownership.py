@@ -24,7 +24,7 @@ class Owner:
     _id: str | None = field(default=None, init=False)
 
     def query(self, session: SparkSession) -> str:
-        """Return the query's id."""
+        """Return the id of the query that writes the table."""
         if self._id is None:
             self._id, _ = progress(session, self.checkpoint)
         assert self._id is not None, self.checkpoint
@@ -64,7 +64,7 @@ def standing(
 
 
 def refuse_gone(title: str) -> None:
-    """Raise ``TargetError``: the table that a checkpoint has written is missing."""
+    """Raise ``TargetError``: the table that this query's checkpoint has written is missing."""
     raise TargetError(
         title,
         "the table that this checkpoint has kept is gone",
@@ -78,7 +78,7 @@ def must_be_empty(existing: Existing, relation: Standing) -> bool:
 
 
 def refuse_rows(title: str, *, is_empty: bool) -> None:
-    """Raise ``TargetError`` if a table that must be empty has rows."""
+    """Raise ``TargetError`` unless the table ``is_empty``, which it must be when a query begins."""
     if not is_empty:
         raise TargetError(
             title,

@@ -140,11 +140,11 @@ class _SpooledRows:
         self._writer = pa.ipc.new_stream(self._file, schema)
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows."""
+        """Append rows to the file."""
         self._writer.write_table(rows)
 
     def read(self) -> list[pa.RecordBatch]:
-        """Return all rows. No more can be added."""
+        """Return all rows that were written, in order. No more can be written."""
         self._writer.close()
         self._file.seek(0)
         return list(pa.ipc.open_stream(self._file))

@@ -433,5 +433,5 @@ def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
 
 
 def _failure(message: Column) -> Column:
-    """Return an expression that fails the query with this message."""
+    """Return an expression that fails the query with this message, a text column."""
     return F.raise_error(F.concat(F.lit("write_topic: "), message))

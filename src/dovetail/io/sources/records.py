@@ -102,7 +102,7 @@ class RecordFrame:
     stream: bool = False
 
     def has(self, name: str) -> bool:
-        """Say whether the records have such a column."""
+        """Return True if the records have a column of this name."""
         return name in self.frame.columns
 
     @property

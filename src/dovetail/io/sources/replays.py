@@ -219,7 +219,9 @@ def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
 
 
 def _sent_before(session: SparkSession, folder: str) -> pa.ChunkedArray:
-    """Return the ids of the dead letters in a folder."""
+    """Return the ids of the dead letters that the files in a folder have; empty for a missing
+    folder.
+    """
     return session.read.schema(f"{_ID} string").parquet(folder).toArrow().column(_ID)
 
 
@@ -231,7 +233,7 @@ def _first_of_each(ids: pa.ChunkedArray) -> pa.Array:
 
 
 def _blob(rows: pa.Table, file_number: int) -> bytes:
-    """Return rows as the Parquet file of a number."""
+    """Return rows as the bytes of the Parquet file number ``file_number``."""
     row_numbers = (file_number << _ROWS_BITS) + np.arange(len(rows))
     sink = pa.BufferOutputStream()
     pq.write_table(rows.append_column(_NUMBER, pa.array(row_numbers)), sink)

@@ -118,7 +118,7 @@ class RedisReader:
             ) from None
 
     def _connected(self) -> Any:
-        """Return a client. It connects at its first command."""
+        """Return the client of this reader, made on first use. It connects at its first command."""
         wait_s = self._source.timeout_s
         client = self._redis.Redis.from_url(
             self._source.url,

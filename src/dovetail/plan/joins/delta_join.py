@@ -47,7 +47,7 @@ class DeltaJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words on how the sides match, for ``explain``."""
+        """A few words for ``explain`` on how rows of both sides match."""
         on = (left if left == right else f"{left} = {right}" for left, right in self.on)
         return f"by lookups on {', '.join(on)}"
 
@@ -60,7 +60,7 @@ class DeltaJoin(JoinNode):
 
     @property
     def has_right_key(self) -> bool:
-        """Say whether the right key is part of the result's key."""
+        """True if the right key is part of the result's key."""
         return self.form == "pair" or (self.form == "left" and preserved(self.how)[1])
 
     @property

@@ -478,5 +478,5 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
 
 
 def _entry(side: Node) -> Entry:
-    """Return a side as an input of the join's stage."""
+    """Return a side as an input of the join's stage: itself, or the result of a stage."""
     return side if isinstance(side, Entry) else Derived(side)

@@ -34,7 +34,7 @@ class ForeignKeyJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words on how the sides match, for ``explain``."""
+        """A few words for ``explain`` on how rows of both sides match."""
         on = (item if isinstance(item, str) else "an expression" for item in self.on)
         return f"by foreign key {', '.join(on)}"
 
@@ -58,7 +58,9 @@ class ForeignKeyJoin(JoinNode):
         return preserved(self.how)[1] or self.left.null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return the foreign key as JSON data."""
+        """Return the columns and expressions of the foreign key as JSON data. ``text``: turns one
+        into text.
+        """
         return {"on": [text(item, self.left.row) for item in self.on]}
 
 

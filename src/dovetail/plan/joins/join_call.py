@@ -39,7 +39,7 @@ class Materialized(RowsNode):
     summary = "materialized"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return the description of the stored table."""
+        """Return, as JSON data, the description of the stored table. ``whole`` changes nothing."""
         return {"materialized": describe(self.node)}
 
 
@@ -66,12 +66,12 @@ class Call:
 
     @property
     def how(self) -> How:
-        """The kind of join."""
+        """The kind of join: the user's or, if none is named, the default."""
         return self.requested or self.default
 
     @property
     def name(self) -> str:
-        """The name of the join in errors."""
+        """The name of the join in errors: the user's, or one made of the sides."""
         return self.label or join_name(self.how, self.left, self.right)
 
     def chosen(self, left: Node, right: Node, *, one_key: bool = True) -> Chosen:
@@ -99,7 +99,7 @@ class Call:
     def refuse(
         self, arguments: Mapping[str, object], problem: str, remedy: str = "Leave it out"
     ) -> None:
-        """Raise ``PlanError`` for the first of ``arguments`` that is not None."""
+        """Raise ``PlanError`` for the first of ``arguments``, by name, whose value is not None."""
         refuse_given(self.label or "join", problem, remedy, **arguments)
 
 

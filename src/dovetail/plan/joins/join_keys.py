@@ -121,12 +121,12 @@ def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -
 
 
 def _row(side: KeyedNode) -> StructType:
-    """Return the key and value columns of a side."""
+    """Return the key columns of a side, then its value columns."""
     return StructType([*side.key.fields, *side.values.fields])
 
 
 def _keys(left: KeyedNode, right: KeyedNode) -> str:
-    """Return the keys of both sides in words."""
+    """Return the names and types of both sides' keys in words, for errors."""
     return (
         f"the key of {left.name} is {signature(left.key)}, of {right.name} {signature(right.key)}"
     )

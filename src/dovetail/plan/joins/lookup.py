@@ -127,7 +127,7 @@ class Lookup(View):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the lookup in ``explain``."""
         on = (a if a == b else f"{a} = {b}" for a, b in self.on)
         return f"{self.how} lookup in {self.lookup.title} on {', '.join(on)}"
 

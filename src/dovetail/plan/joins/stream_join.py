@@ -137,7 +137,7 @@ class StreamJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words on how the sides match, for ``explain``."""
+        """A few words for ``explain`` on how rows of both sides match: the window."""
         before, after, grace = map(written, asdict(self.within).values())
         alone = "" if self.how == "inner" else f", unmatched {self.unmatched}"
         return f"of streams, before {before}, after {after}, grace {grace}{alone}"

@@ -36,14 +36,14 @@ class StreamTableJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words on how the sides match, for ``explain``."""
+        """A few words for ``explain`` on how rows of both sides match."""
         grace = "" if self.grace_us is None else f", grace {written(self.grace_us)}"
         load = "" if self.load is None else f", load {self.load}"
         return f"of a stream with a table on {', '.join(self.on)}{grace}{load}"
 
     @property
     def timed(self) -> bool:
-        """Say whether records wait, or a side depends on stream time."""
+        """True if records wait for a grace period, or if a side depends on stream time."""
         return self.grace_us is not None or super().timed
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
@@ -51,7 +51,9 @@ class StreamTableJoin(JoinNode):
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the lookup columns and the grace period."""
+        """Return, as JSON data, the stream's columns that equal the table's key, and the grace
+        period.
+        """
         return {"on": list(self.on), "grace_us": self.grace_us}
 
 

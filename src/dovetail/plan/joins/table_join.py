@@ -20,7 +20,7 @@ class TableJoin(JoinNode):
     by_key = True
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return an empty mapping: there are no options."""
+        """Return an empty mapping: stored state depends on the sides alone."""
         return {}
 
 

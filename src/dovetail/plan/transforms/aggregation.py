@@ -61,7 +61,7 @@ class Aggregation(Node):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the aggregation in ``explain``."""
         over = "" if self.windows is None else f", windows {self.windows}"
         return f"aggregate by {', '.join(self.by)}{over}"
 
@@ -80,12 +80,12 @@ class Aggregation(Node):
 
     @property
     def values(self) -> StructType:
-        """The aggregates, one column each, nullable."""
+        """The result columns of the aggregates, in order, nullable."""
         return StructType([StructField(c.name, c.type, True) for c in self.columns])
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The columns that the aggregates read, each once."""
+        """The names of the columns that the aggregates read, each once, in order of first use."""
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:

@@ -25,11 +25,11 @@ class Deduplicated(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         return f"deduplicate within {written(self.within_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the stream and the distance."""
+        """Return, as JSON data, the stream and the span within which records repeat each other."""
         return {
             "deduplicated": describe(self.node, whole=whole),
             "within_us": self.within_us,

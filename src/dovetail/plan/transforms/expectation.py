@@ -42,17 +42,17 @@ class Expectation(View):
 
     @property
     def checks(self) -> bool:
-        """Say that the view sees each change."""
+        """True: the view sees each change, since it counts rows that do not meet the condition."""
         return True
 
     @property
     def drops(self) -> bool:
-        """True if the view leaves rows out."""
+        """True if the view leaves out rows that do not meet the condition."""
         return self.on_fail in ("drop", "dead_letter")
 
     @property
     def computed(self) -> bool:
-        """Say whether Spark evaluates the condition, or writes a dead letter's row."""
+        """True if Spark evaluates the condition, or writes a dead letter's row."""
         return isinstance(self.expected, Column) or self.on_fail == "dead_letter"
 
     @property
@@ -62,12 +62,14 @@ class Expectation(View):
 
     @property
     def problem(self) -> str:
-        """The problem with a row, for errors and dead letters."""
+        """The problem of a row that does not meet the condition, in words for errors and dead
+        letters.
+        """
         return f"expectation {self.label!r} is not met"
 
     @property
     def remedy(self) -> str:
-        """The remedy for an error."""
+        """The advice in the error for a row that does not meet the condition."""
         return "Mend the row where it comes from, or give expect() another on_fail="
 
     @property
@@ -79,7 +81,7 @@ class Expectation(View):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the view in ``explain``."""
         return self._made
 
     def described(
@@ -87,7 +89,7 @@ class Expectation(View):
     ) -> Mapping[str, Any]:
         """Return, as JSON data, the condition, and whether rows that do not meet it are kept.
 
-        ``needed``: as in ``View``.
+        ``needed``: the columns that are read, or None for all.
         """
         text = describe.text(self, self.expected, self.seen)
         read = None if needed is None else {*needed, *read_by(text, self.node)}

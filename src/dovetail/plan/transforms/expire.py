@@ -24,7 +24,7 @@ class Expired(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         return f"expires after {written(self.after_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:

@@ -29,19 +29,19 @@ class Exploded(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         return f"explode {self.column} by {self.position or 'element'}"
 
     @property
     def element(self) -> StructField:
-        """The field of the elements, named as the array column."""
+        """The field of an element of the array, under the array column's name."""
         array = self.node.values[self.column].dataType
         assert isinstance(array, ArrayType)
         return StructField(self.column, array.elementType, True)
 
     @property
     def key(self) -> StructType:
-        """The table's key, then the position or the element."""
+        """The table's key columns, then the element's position or the element."""
         last_field = self.element
         if self.position is not None:
             last_field = StructField(self.position, IntegerType(), True)

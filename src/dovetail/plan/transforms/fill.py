@@ -33,14 +33,14 @@ class Filled(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         if self.unsent is None:
             return f"ignores nulls of {', '.join(self.nulls)}"
         return f"keeps what {self.unsent} names"
 
     @property
     def values(self) -> StructType:
-        """The table's values without the column of names."""
+        """The table's value columns, without the one that names values not sent."""
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:

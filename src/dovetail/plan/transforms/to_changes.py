@@ -39,12 +39,12 @@ class ToChanges(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         return f"changes, as {', '.join(self.kinds)}"
 
     @property
     def values(self) -> StructType:
-        """The table's values, then the kind of row."""
+        """The table's value columns, then the kind of row."""
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:

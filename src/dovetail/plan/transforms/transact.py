@@ -22,12 +22,12 @@ class Transacted(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The node's line in ``explain``."""
+        """The line of text that describes the node in ``explain``."""
         return "counts rows within transactions"
 
     @property
     def values(self) -> StructType:
-        """The table's values without the column of transactions."""
+        """The table's value columns, without the column of transactions."""
         return StructType([field for field in self.node.values if field.name != self.transaction])
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:

@@ -112,7 +112,7 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
 
 
 def _frame(source: Source) -> Any:
-    """Return a source's frame, which must be there."""
+    """Return the frame of a source, which must have one."""
     assert source.frame is not None
     return source.frame
 
@@ -258,7 +258,7 @@ class CheckpointFile:
         return binding
 
     def place(self) -> str:
-        """Return the folder's full path, as a binding has it."""
+        """Return the full path of the checkpoint's folder, as a binding has it."""
         return self._files.qualified(self._root)
 
     def at_rest(self, title: str) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class CheckpointFile:
         self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:
-        """Say whether a micro-batch is complete."""
+        """Return True if the query has completed a micro-batch."""
         return self._files.has_files(f"{self._root}/commits")
 
     def _has_begun(self) -> bool:

@@ -37,7 +37,7 @@ class BucketRuns(NamedTuple):
 
     @property
     def segments(self) -> list[Segment]:
-        """All segments that are read."""
+        """The segments of the bucket that are read, the oldest run first."""
         return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
 
 

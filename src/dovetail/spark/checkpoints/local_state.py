@@ -40,22 +40,22 @@ class LocalFiles:
         self.checkpoint, self._folder = str(folder), folder
 
     def text(self, name: str) -> str | None:
-        """Return a file's text; None if there is no such file."""
+        """Return the text of a file in the folder; None if there is no such file."""
         data = self.read(name)
         return None if data is None else data.decode()
 
     def has(self, name: str) -> bool:
-        """Say whether there is such a file."""
+        """Return True if the folder has a file of this name."""
         return (self._folder / name).is_file()
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
+        """Return the bytes of a file in the folder; None if there is no such file."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return (self._folder / name).read_bytes()
         return None
 
     def modified(self, name: str) -> datetime:
-        """Return the time at which a file was written."""
+        """Return the time at which an existing file in the folder was last written, in UTC."""
         return datetime.fromtimestamp((self._folder / name).stat().st_mtime, timezone.utc)
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
@@ -63,7 +63,10 @@ class LocalFiles:
         return bound
 
     def committed(self, caller: str) -> Committed | None:
-        """Return what can be read; None if nothing is stored yet."""
+        """Return the state after the last committed micro-batch; None if no state is stored yet.
+
+        ``caller``: the call in errors.
+        """
         batches = _numbers(self._folder / "commits")
         folders = _numbers(self._folder / "state")
         if not batches or not folders:
@@ -202,7 +205,7 @@ class _Recording(MemoryBlobs):
         self._partition, self._label = partition, label
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob, or None if there is none."""
+        """Return the blob of this name, None if there is none. Remember that it was read."""
         blob = self._partition.get(self._label, name)
         if blob is not None:
             self.put(name, blob)

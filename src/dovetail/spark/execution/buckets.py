@@ -187,24 +187,24 @@ class StoreBlobs:
         self._state = state
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob, or None if there is none."""
+        """Return the blob of this name from Spark's state store, None if there is none."""
         with self._timed():
             value = self._state.getValue((name,))
         return None if value is None else bytes(value[0])
 
     def put(self, name: str, blob: bytes) -> None:
-        """Store or replace a blob."""
+        """Store a blob under a name in Spark's state store, in place of a former one."""
         with self._timed():
             self._state.updateValue((name,), (blob,))
 
     def delete(self, name: str) -> None:
-        """Remove a blob."""
+        """Remove the blob of this name from Spark's state store."""
         with self._timed():
             self._state.removeKey((name,))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count a call of the state store, and add its time."""
+        """Count the block as one call of the state store, and add the time that it takes."""
         begun_ns = perf_counter_ns()
         yield
         self.elapsed_ns += perf_counter_ns() - begun_ns

@@ -208,23 +208,31 @@ class Asking:
         return _empty(self._operator) if left is None else left
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
-        """Look up rows of a side by their keys."""
+        """Return the rows of a side that have one of ``keys`` in the columns ``by``, as its store
+        has them now.
+
+        ``side``: 0 for the left, 1 for the right.
+        """
         return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
 
     def leave(self, caches: Sequence[SideCache]) -> None:
-        """Store the caches for the next batch."""
+        """Write the caches to this machine's disk for the next micro-batch. Without caching, do
+        nothing.
+        """
         if self._caching:
             self._file.write(self.batch, caches)
 
 
 def _carried(operator: Operator, side: int) -> pa.Schema:
-    """Return the schema of the rows of a side."""
+    """Return the Arrow columns of the rows that a side's store returns. ``side``: 0 for the left, 1
+    for the right.
+    """
     source = operator.sources[side]
     return pa.schema(source.shape.user_fields)
 
 
 def _empty(operator: Operator) -> list[SideCache]:
-    """Return an empty cache for each side."""
+    """Return a cache without entries for the left side and one for the right side."""
     return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
 
 

@@ -93,12 +93,14 @@ class FlatEmission(Emission):
 
     @cached_property
     def _nothing(self) -> pa.Table:
-        """A table without rows."""
+        """An output table without rows."""
         return self.output.schema.append(_COUNTED).empty_table()
 
     @cached_property
     def _no_change(self) -> list[pa.Array]:
-        """The columns of a row without a change, but for ``_counted``."""
+        """The columns of one output row that is no change: null, or zero where null is not
+        allowed.
+        """
         return [
             pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
             for field, declared in zip(self.output.schema, self.output.columns, strict=True)
@@ -196,7 +198,9 @@ class ToBuckets(Emission):
 
 
 def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the changes in tables of limited rows and bytes."""
+    """Yield all changes in order, in tables of at most ``_OUTPUT_ROWS_MAX`` rows and about
+    ``_OUTPUT_BYTES_MAX`` bytes.
+    """
     for table in changes:
         yield from parts_of(table, _OUTPUT_BYTES_MAX, _OUTPUT_ROWS_MAX)
 

@@ -101,7 +101,7 @@ class Evaluator:
         return _table(frame.select(F.when(unmet, as_json(view.node)))).column(0).combine_chunks()
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        """Return rows as a frame with these columns, all nullable."""
+        """Return rows as a Spark frame with the given columns, all nullable."""
         # A copy, because createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
         return self.session.createDataFrame(whole, columns.toNullable())

@@ -91,7 +91,9 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     @abstractmethod
     def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows that a stage with state emits for its packed inputs."""
+        """Return the rows that a stage with state emits for its packed inputs, in the form
+        ``emission``.
+        """
 
     def read(self, step: RouteStep) -> DataFrame:
         """Return rows of ``PACKED`` from the sources of a step, for all its readers; each source's
@@ -442,12 +444,12 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
 
 
 def _union(inputs: Sequence[DataFrame]) -> DataFrame:
-    """Return the union of frames with the same columns."""
+    """Return the rows of all frames, one or more, which have the same columns."""
     return reduce(DataFrame.union, inputs)
 
 
 def _is_flat(output: Output) -> bool:
-    """Say whether all columns have types that pandas' Arrow types carry."""
+    """Return True if all columns have types that pandas' Arrow types carry."""
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
@@ -485,7 +487,7 @@ def merging(
 
 
 def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield tables as record batches of the schema."""
+    """Yield the rows of all tables as record batches of the schema, in order."""
     for table in tables:
         yield from table.cast(schema).to_batches()
 

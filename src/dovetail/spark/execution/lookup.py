@@ -111,5 +111,5 @@ def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.Re
 
 
 def _now_us() -> int:
-    """Return the time by the clock, in microseconds since 1970."""
+    """Return the wall-clock time in microseconds since 1970."""
     return time.time_ns() // 1000

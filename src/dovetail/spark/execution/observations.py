@@ -63,7 +63,9 @@ class Observations:
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _of_step(self, rows: DataFrame, step: RouteStep, counted: Column) -> DataFrame:
-        """Return a stage's rows with the counts and reports in ``counted`` as metrics."""
+        """Return a stage's rows, of which Spark observes the counts and reports in ``counted`` as
+        metrics.
+        """
         metrics = step.stage.fragment.counts
         report = F.get_json_object(counted, f"$[{len(metrics)}]")
         return self._counting(self._reporting(rows, step, report), metrics, counted)

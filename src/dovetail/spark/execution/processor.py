@@ -45,7 +45,7 @@ class BucketProcessor(StatefulProcessor):
                 os.dup2(nowhere.fileno(), 1)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable."""
+        """Open the state variable that has the blobs of a bucket. Spark calls it once per task."""
         name = StructType([StructField("name", StringType())])
         blob = StructType([StructField("blob", BinaryType())])
         self._handle, self._blobs = handle, handle.getMapState("blobs", name, blob)
@@ -56,7 +56,10 @@ class BucketProcessor(StatefulProcessor):
         initialState: pd.DataFrame,  # noqa: N803
         timerValues: Any,  # noqa: N803
     ) -> None:
-        """Store some of the blobs with which a bucket begins."""
+        """Store some of the blobs with which the bucket ``key`` begins.
+
+        ``initialState``: a row per blob, its name and bytes.
+        """
         for name, blob in zip(initialState["name"], initialState["blob"], strict=True):
             self._blobs.updateValue((name,), (blob,))
 
@@ -66,7 +69,10 @@ class BucketProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Process one micro-batch of one bucket."""
+        """Process one micro-batch of the bucket ``key``, and yield what the stage emits.
+
+        ``rows``: the packed rows of the bucket, in columns of ``PACKED``.
+        """
         from dovetail.spark.execution import buckets
 
         work = buckets.work_of(self._work)

@@ -304,5 +304,5 @@ def fitted(column: Column, type_: DataType) -> Column:
 
 
 def as_json(node: Node) -> Column:
-    """Return a row of a node as JSON text."""
+    """Return a node's key and value columns as one JSON text per row."""
     return F.to_json(F.struct(*(F.col(quoted(name)) for name in node.row.names)))

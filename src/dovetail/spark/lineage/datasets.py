@@ -108,7 +108,7 @@ def _uses(
 
 
 def _order(origin: Origin) -> tuple[str, str, str]:
-    """Return a sort key."""
+    """Return the texts by which origins of columns are sorted."""
     name = origin.source.name if isinstance(origin.source, Source) else origin.source.title
     return name, origin.column, origin.use
 

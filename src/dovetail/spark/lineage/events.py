@@ -109,7 +109,9 @@ def _output(of: OutputDataset) -> OutputEvent:
 def _field(
     use: ColumnUse, kind: str, subtypes: Mapping[str, str]
 ) -> column_lineage_dataset.InputField:
-    """Return a column of an input with its use."""
+    """Return the entry for an input's column in an event, with its kind of use. ``subtypes``:
+    OpenLineage's name of each use.
+    """
     from openlineage.client.facet_v2 import column_lineage_dataset as lineage
 
     how = lineage.Transformation(kind, subtypes[use.use])

@@ -92,7 +92,7 @@ class Lineage:
         self._emit("COMPLETE" if failure is None else "FAIL", failure)
 
     def _follow(self) -> None:
-        """Add up the rows that micro-batches have read."""
+        """Add the rows that new micro-batches have read to the totals."""
         for progress in self._follower.new():
             self._rows.update({input_.name: input_.rows for input_ in progress.inputs})
 

@@ -81,7 +81,7 @@ class MetricValues:
         self._watching.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread that adds up micro-batches, and wait for its end."""
         self._stopping.set()
         self._watching.join()
 
@@ -99,13 +99,13 @@ class MetricValues:
         return values
 
     def _watch(self) -> None:
-        """Add up micro-batches until the end."""
+        """Add up micro-batches from time to time, until ``stop`` is called or the query ends."""
         while not self._stopping.wait(_EVERY_S) and self._query.isActive:
             with self._lock:
                 self._update()
 
     def _update(self) -> None:
-        """Add all micro-batches that have ended since the last call."""
+        """Add the counts of all micro-batches that have ended since the last call to the totals."""
         for progress in self._follower.new():
             self._last = progress
             for name, labels, value in _counted(progress):

@@ -217,7 +217,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
 
 
 def of_json(figures: Mapping[str, Any]) -> Progress:
-    """Return the ``Progress`` that ``as_json`` made JSON data of."""
+    """Return the ``Progress`` of which ``as_json`` made this JSON data."""
     stages = []
     for stage in figures["stages"]:
         times = stage["stream_time"].items()

@@ -595,7 +595,7 @@ def _added(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, in
 
 
 def _time(text: str) -> datetime:
-    """Return the time that Spark writes, such as ``2024-05-01T10:00:00.000Z``."""
+    """Return the time in a text of Spark, such as ``2024-05-01T10:00:00.000Z``, in UTC."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 

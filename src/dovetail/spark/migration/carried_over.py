@@ -41,7 +41,7 @@ class CarriedOver:
     """The indices of the plan's stages whose state is taken over."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return its part of the steps that are left, in ``dovetail.json``."""
+        """Return the value as JSON data, for the steps that are left in ``dovetail.json``."""
         left: dict[str, Any] = {"offsets": self.offsets, "sources": self.sources}
         if self.checkpoint is None:
             return left
@@ -49,12 +49,12 @@ class CarriedOver:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> CarriedOver:
-        """Return the value by the steps that are left."""
+        """Return the value from JSON data that ``as_json`` made."""
         offsets, sources, stages = left["offsets"], left["sources"], left.get("carried", ())
         return cls(offsets, sources, left.get("from"), left.get("batch"), stages)
 
     def stages_of(self, plan: Plan) -> list[Stage]:
-        """Return the stages whose state is taken over."""
+        """Return the stages of the plan whose state is taken over, in order."""
         return [plan.stages[index] for index in self.stages]
 
     def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
@@ -83,7 +83,9 @@ def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[No
 
 
 def _is_same(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
-    """Say whether the other query has the state of a stage."""
+    """Return True if the other query's checkpoint has the state of this very stage: the same
+    fingerprint and number of buckets.
+    """
     topology = stage.fragment.topology
     return plan.buckets == stored.buckets and bool(topology) and topology in stored.stages
 
@@ -176,5 +178,8 @@ def _settle(
 
 
 def refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:
-    """Return the error for a checkpoint that cannot be gone on with."""
+    """Return the error for a checkpoint from which a query cannot go on.
+
+    ``problem``: words that follow the checkpoint's path. ``remedy``: by default a new start.
+    """
     return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

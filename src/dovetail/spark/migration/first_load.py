@@ -74,7 +74,10 @@ def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
 
 
 def held_back(session: SparkSession, checkpoint: str, nodes: Sequence[Node]) -> dict[Entry, Source]:
-    """Return for each stream that waits the source that is read in its place: one without rows."""
+    """Return for each stream that waits a source without rows, which is read in its place.
+
+    Writes an empty folder into the checkpoint.
+    """
     path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
     # Spark reads no file whose name begins with an underscore, but wants the folder to be there.
     files_of(session).put(f"{path}/_empty", "")
@@ -99,7 +102,7 @@ def _empty(session: SparkSession, path: str, source: Source) -> Source:
 
 
 def held_in_words(nodes: Sequence[Node]) -> str:
-    """Return what is read first and what waits, in words."""
+    """Return in words which sources are read first and which wait."""
     held = waiting(*nodes)
     read = [source.name for source in origins_of(nodes) if source not in held]
     held_names = ", ".join(source.name for source in held)

@@ -45,7 +45,9 @@ class FirstStages(Streaming):
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
     def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog, with the rows of a carried stage."""
+        """Return the changelog of the stage at ``step``. A stage whose state is taken over has its
+        stored rows.
+        """
         changelog = super().changes(step, inputs)
         if step.stage not in self.results:
             return changelog

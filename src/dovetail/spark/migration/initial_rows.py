@@ -54,13 +54,13 @@ class InitialRows:
     """For each stage the way in which it begins, in words; None without another checkpoint."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return its part of the steps that are left, in ``dovetail.json``."""
+        """Return the value as JSON data, for the steps that are left in ``dovetail.json``."""
         begins = {} if self.begins is None else {"begins": self.begins}
         return begins | {"parts": self.parts, "results": self.results}
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> InitialRows:
-        """Return the value by the steps that are left."""
+        """Return the value from JSON data that ``as_json`` made."""
         return cls(left["parts"], left["results"], left.get("begins"))
 
     def inputs_of(self, plan: Plan) -> list[Entry]:
@@ -178,7 +178,7 @@ def rows_of(
 
 
 def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
-    """Return the rows of the static sources."""
+    """Return the rows of each static source as a frame; other sources are left out."""
     frames = [(source, source.frame) for source in sources if source.static]
     return {source: _rows(source, frame) for source, frame in frames if frame is not None}
 

@@ -63,19 +63,23 @@ def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> 
 
 
 def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
-    """Return by entry the source of its initial rows, from the files of its number."""
+    """Return for each entry a source of its initial rows, read from the files with its index in
+    ``entries``.
+    """
     frames = (read_rows(session, checkpoint, frame_index) for frame_index in range(len(entries)))
     return dict(zip(entries, map(_begun, entries, frames), strict=True))
 
 
 def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
-    """Return the rows in the files of a number, as a stream."""
+    """Return the initial rows in the files number ``frame_index`` of a checkpoint, as a streaming
+    frame.
+    """
     path = _rows_of(checkpoint, frame_index)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
 
 
 def _rows_of(checkpoint: str, frame_index: int) -> str:
-    """Return the path of the files of a number."""
+    """Return the path of the folder with files number ``frame_index`` of the initial rows."""
     return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{frame_index}"
 
 
@@ -113,7 +117,7 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
 
 
 def _nothing_unread(frame: DataFrame, column: StructField) -> DataFrame:
-    """Return rows with an empty column of dead letters."""
+    """Return the frame with a null column of dead letters, of the type of ``column``."""
     return frame.withColumn(UNREAD, F.lit(None).cast(column.dataType))
 
 
@@ -145,10 +149,14 @@ def unchanging(
 
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
-    """Return the blobs of buckets by a stage's fingerprint: ``bucket``, ``name``, ``blob``."""
+    """Return the stored blobs of buckets, by a stage's fingerprint: frames of ``bucket``, ``name``
+    and ``blob``.
+
+    ``operator``: the call in errors.
+    """
     return CheckpointStores.of(operator, session, folder_of(checkpoint), None).states()
 
 
 def remove(session: SparkSession, checkpoint: str) -> None:
-    """Remove the files of the initial rows, if there are any."""
+    """Remove the files of the initial rows from a checkpoint, if there are any."""
     files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")

@@ -16,13 +16,17 @@ changed."""
 
 
 def operators(files: Files, root: str) -> Iterator[str]:
-    """Yield the folder of each stage's state."""
+    """Yield the path of the folder of each stage's state below ``root``, the folder of a
+    checkpoint.
+    """
     for operator_id in files.numbers(f"{root}/state"):
         yield f"{root}/state/{operator_id}"
 
 
 def partitions(files: Files, root: str) -> Iterator[str]:
-    """Yield the folder of each partition of each stage's state."""
+    """Yield the path of the folder of each partition of each stage's state below ``root``, the
+    folder of a checkpoint.
+    """
     for operator in operators(files, root):
         for partition in files.numbers(operator):
             yield f"{operator}/{partition}"

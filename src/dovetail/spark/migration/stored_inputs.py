@@ -126,7 +126,7 @@ def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
 
 
 def _result(stored: CheckpointStores, stage: Stage) -> DataFrame:
-    """Return the rows of a carried stage's table."""
+    """Return the current rows of the table of a stage whose state is taken over."""
     try:
         return state_results.result(stored, stage.node, stage.node)
     except ConfigurationError as error:
@@ -270,7 +270,7 @@ def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
 
 
 def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
-    """Return the columns of a described input."""
+    """Return the name and type of each column of a described input, key columns first."""
     parts = ("columns",) if "view" in described else ("key", "values")
     return [column for part in parts for column in described[part]]
 

@@ -94,5 +94,5 @@ def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, A
 
 
 def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
-    """Say whether a micro-batch is committed."""
+    """Return True if micro-batch ``batch`` of the checkpoint is committed."""
     return batch in files_of(session).numbers(f"{checkpoint.rstrip('/')}/commits")

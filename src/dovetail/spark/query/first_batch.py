@@ -118,7 +118,7 @@ class FirstBatch:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> FirstBatch:
-        """Return the value by the steps that are left."""
+        """Return the value from JSON data on the steps that are left."""
         return cls(CarriedOver.of_json(left), InitialRows.of_json(left), left["emits"])
 
 
@@ -292,7 +292,9 @@ def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> Che
 
 
 def _written(run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool) -> InitialRows:
-    """Write the initial rows to files."""
+    """Write the initial rows in ``frames`` to files of the checkpoint, and return the description
+    of them.
+    """
     what = "the frames of initial=" if separate else "what initial= names"
     with refused(run.title, f"{what} cannot be stored", _REMEDY):
         return initial_rows.write(run.session, run.checkpoint, plan, frames)

@@ -106,7 +106,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
-    """Yield the sinks that write a folder, each with its path."""
+    """Yield the sinks of a request that write a folder, each with the folder's path."""
     for _, sink in _sinks(run):
         folder = getattr(sink, "path", None)
         if isinstance(folder, str):
@@ -114,7 +114,7 @@ def _folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
 
 
 def _sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
-    """Yield all sinks, each with its result."""
+    """Yield all sinks of a request, each after its result: (result, sink)."""
     for outcome in run.outcomes:
         for sink in outcome.sinks:
             yield outcome.node, sink

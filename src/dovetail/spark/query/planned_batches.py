@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_planned(session: SparkSession, checkpoint: str) -> bool:
-    """Say whether a micro-batch is planned and not complete."""
+    """Return True if the last micro-batch of a checkpoint is planned and not committed."""
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)
     return last is not None and last not in files.numbers(f"{root}/commits")

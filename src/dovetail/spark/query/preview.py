@@ -141,11 +141,15 @@ class _Input:
     """A streaming input whose first rows are read."""
 
     source: Source
+    """The source whose rows are read."""
     limit: int
+    """The largest number of rows that are wanted."""
     batches: list[pa.Table] = field(default_factory=list)
+    """The rows that were read, by micro-batch; perhaps one more than wanted."""
     ended: Event = field(default_factory=Event)
     """Set when there are enough rows."""
     query: StreamingQuery | None = None
+    """The query that reads the source; None before ``start``."""
     endless: bool = False
     """True if the source has rows only some time after its start. The first ones are enough."""
     cut: bool = False
@@ -153,7 +157,7 @@ class _Input:
 
     @property
     def count(self) -> int:
-        """The number of rows that were read."""
+        """The number of rows that were read, at most ``limit``."""
         return min(self.limit, sum(int(batch.num_rows) for batch in self.batches))
 
     @property
@@ -250,7 +254,7 @@ class _Input:
 
 
 def _named(name: str, role: Column | None) -> Column | None:
-    """Return the column of a role, None if the source has no such role."""
+    """Return the column ``name`` in which a role's column was read; None if ``role`` is None."""
     return None if role is None else F.col(name)
 
 
@@ -305,5 +309,7 @@ def _collected(session: SparkSession, frame: DataFrame, name: str, timeout_s: fl
 
 
 def _late(problem: str, timeout_s: float) -> ConfigurationError:
-    """Return the error of a preview that takes too long."""
+    """Return the error of a preview that takes longer than ``timeout_s``. ``problem``: what did not
+    come in time.
+    """
     return ConfigurationError("preview", f"{problem} within {timeout_s:g} s", _REMEDY)

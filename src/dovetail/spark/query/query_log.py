@@ -162,7 +162,7 @@ def _log_progress(text: str) -> None:
 
 
 def _log_pause(query_id: str) -> None:
-    """Log the first time that a query has nothing to do."""
+    """Log that the query with this id has nothing to do, the first time only."""
     query = _RUNNING.get(query_id)
     if query is not None and not query.has_paused:
         query.has_paused = True

@@ -117,7 +117,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
 
 
 def at_rest(node: Node) -> bool:
-    """Say whether all inputs are frames that do not stream."""
+    """Return True if all sources below a node are frames that do not stream."""
     frames = [source.frame for source in node.origins]
     return all(frame is not None and not frame.isStreaming for frame in frames)
 
@@ -472,7 +472,9 @@ def _refuse_twice(run: StartRequest) -> None:
 
 
 def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
-    """Raise ``PlanError`` for the name of a query that runs in the session."""
+    """Raise ``PlanError`` if a query of the session with this name runs. None is the name of no
+    query.
+    """
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(
             operator,

@@ -314,7 +314,7 @@ def _query(run: StartRequest, root: str) -> str:
 
 
 def _refuse_remote(run: StartRequest) -> None:
-    """Raise ``ConfigurationError`` on Spark Connect."""
+    """Raise ``ConfigurationError`` if the request's session is one of Spark Connect."""
     if is_remote(run.session):
         raise ConfigurationError(
             run.operator,

@@ -119,7 +119,9 @@ class TopologyQuery(_SparkQuery):
             self._thread.start()
 
     def _take(self, query: StreamingQuery) -> None:
-        """Make the started query the one of which Spark's class speaks."""
+        """Make a started query the one whose state Spark's methods of this object return. Earlier
+        ones are kept in a list.
+        """
         vars(self).update(vars(query), _queries=(*self._queries, query))
 
     def _run(self, follow: Sequence[Follow]) -> None:
@@ -155,13 +157,15 @@ class TopologyQuery(_SparkQuery):
             yield
 
     def _await_last(self, timeout: int | None = None) -> bool | None:
-        """Wait for the end of the last started query."""
+        """Wait for the end of the query started last. With ``timeout``, wait so many seconds at
+        most, and return whether it has ended; else return None.
+        """
         with self._explained():
             return super().awaitTermination(timeout)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Explain the query's failure that is raised in the block."""
+        """Raise the failure of the query in the block again, with its cause as the first line."""
         try:
             yield
         except StreamingQueryException as error:
@@ -236,7 +240,7 @@ class TopologyQuery(_SparkQuery):
                 rest.awaitTermination()
 
     def exception(self) -> Any:
-        """Return the failure of either query, None if there is none."""
+        """Return the failure of any of the started queries, None if there is none."""
         if self._thread is not None:
             return self._failure
         error = super().exception()
@@ -272,7 +276,9 @@ class TopologyQuery(_SparkQuery):
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
-        """The progress of all started queries, in order."""
+        """The latest progress reports of all started queries, in the order in which they were
+        started.
+        """
         return [progress for query in self._queries for progress in query.recentProgress]
 
     def progress_since(self, timestamp: str) -> list[StreamingQueryProgress]:
@@ -300,7 +306,7 @@ class TopologyQuery(_SparkQuery):
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
-        """The last progress of any started query."""
+        """The last progress report of any started query; None before the first one."""
         latest = (query.lastProgress for query in reversed(self._queries))
         return next((progress for progress in latest if progress is not None), None)
 

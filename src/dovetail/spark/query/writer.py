@@ -116,6 +116,9 @@ class StartRequest:
     checkpoint: str
     """The folder of the checkpoint."""
     emit: Emit
+    """``"change"`` to emit each change, ``"batch"`` for the last change of each key in a
+    micro-batch.
+    """
     buckets: int | None
     """The number of buckets; None for the default."""
     partitions: int | None
@@ -125,17 +128,17 @@ class StartRequest:
 
     @property
     def title(self) -> str:
-        """The results' name in errors."""
+        """The names of all results in errors, with ``and`` between them."""
         return " and ".join(node.name for node in self.nodes)
 
     @cached_property
     def session(self) -> SparkSession:
-        """The session of the inputs."""
+        """The Spark session of the inputs' frames."""
         return session_of(self.nodes[0])
 
     @cached_property
     def file(self) -> CheckpointFile:
-        """The file that binds the checkpoint."""
+        """The checkpoint's file ``dovetail.json``, which binds it to this query."""
         return CheckpointFile(self.session, self.checkpoint)
 
     def numbers(self, buckets: int | None = None) -> tuple[int, int]:
@@ -170,14 +173,16 @@ class StartRequest:
             )
 
     def plan(self, buckets: int) -> Plan:
-        """Return the plan of the results."""
+        """Return the physical plan of all results with ``buckets`` buckets, with dead letters if
+        they are a result.
+        """
         letters = any(isinstance(outcome.node, DeadLetters) for outcome in self.outcomes)
         return plan_of(self.nodes, buckets=buckets, emit=self.emit, dead_letters=letters)
 
 
 def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
-    """Raise ``PlanError`` if there are more partitions than buckets, so some would have no
-    bucket.
+    """Raise ``PlanError`` if ``partitions`` is larger than ``buckets``, so some partitions would
+    have no bucket.
     """
     if partitions > buckets:
         raise PlanError(

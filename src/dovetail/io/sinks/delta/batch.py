@@ -128,7 +128,7 @@ class DeltaMerger:
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
         """Merge a micro-batch into the table, in one commit. ``details``: the table's details if
-        just read.
+        they were just read, else None.
         """
         table, schema, keys, nulls = self.target.table, self.target.schema, self.keys, self.nulls
         if self.corrects:

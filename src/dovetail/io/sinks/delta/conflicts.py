@@ -54,5 +54,5 @@ def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Say whether a commit has failed because another writer was faster."""
+    """Return True if an error means that another writer's commit was faster."""
     return any(sign in str(error) for sign in _CONFLICTS)

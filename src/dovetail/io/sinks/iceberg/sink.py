@@ -54,7 +54,9 @@ class IcebergSink:
         return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""
+        """Return a function that merges or appends a micro-batch's changes, given its number.
+        Raises what ``writer`` raises.
+        """
         return self._prepared(session, changelog_schema(node), node, checkpoint).write
 
     def _prepared(

@@ -66,7 +66,7 @@ class IcebergTarget:
             self.create()
 
     def open(self) -> Table:
-        """Return the table as it is now."""
+        """Return the table as the catalog has it now. It must exist."""
         return self.address.open(self.title)
 
     def create(self) -> None:

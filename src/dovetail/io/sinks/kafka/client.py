@@ -96,7 +96,7 @@ def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
-    """Return a producer with a transactional id. Nothing connects yet."""
+    """Return a producer with the transactional id ``name``. It connects at its first call."""
     return client.Producer({**settings, "transactional.id": name}, logger=SILENT)
 
 

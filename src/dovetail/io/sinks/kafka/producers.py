@@ -95,7 +95,7 @@ class BatchWrite:
 
     @property
     def timeout_ms(self) -> int:
-        """The time limit of a transaction, in milliseconds."""
+        """The milliseconds after which the brokers abort a transaction."""
         return int(self.settings["transaction.timeout.ms"])
 
     def due(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
@@ -160,7 +160,7 @@ def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
-    """Say whether batches are too large for the driver."""
+    """Return True if record batches together are too large for the driver."""
     rows: int = sum(batch.num_rows for batch in batches)
     size: int = sum(batch.nbytes for batch in batches)
     return rows > ROWS_MAX or size > BYTES_MAX
@@ -368,7 +368,7 @@ class _Producer:
         return None
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the producer's connections to the brokers."""
         self._producer.close()
 
 

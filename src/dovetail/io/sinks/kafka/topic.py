@@ -41,7 +41,7 @@ class TopicSink:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The topic as other systems name it."""
+        """The topic under the name by which lineage events know it."""
         return datasets.topic(self.servers, self.topic)
 
     @property
@@ -50,7 +50,9 @@ class TopicSink:
         return f"to_topic({self.topic!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer; raise as ``batches`` does."""
+        """Return Spark's writer of the query's ``changes`` into the topic, configured but not
+        started. Raises what ``batches`` raises.
+        """
         self._refuse_without_connector(changes.sparkSession, node)
         return write_topic(changes, **self._sink(node))
 
@@ -83,7 +85,9 @@ class TopicSink:
         }
 
     def records(self, changes: DataFrame, node: Node, beside: Sequence[str] = ()) -> DataFrame:
-        """Return the records of a changelog of ``node``, with the columns ``beside``."""
+        """Return the records of a changelog of ``node``: key and value as bytes, then the columns
+        ``beside``.
+        """
         return to_records(changes, **self._formats(node), beside=beside)
 
     def refuse_unfit(self, session: SparkSession, node: Node) -> None:

@@ -70,12 +70,12 @@ class TransactionalSink(TopicSink):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of its producers, by the names of librdkafka."""
+        """The settings of a producer, by the names of librdkafka."""
         return client_settings(self.title, self.servers, self.options)
 
     @property
     def connection(self) -> dict[str, str]:
-        """The settings of clients that are no producers."""
+        """The settings of a client that is no producer, by the names of librdkafka."""
         return connection_settings(self.settings)
 
     @property
@@ -84,11 +84,15 @@ class TransactionalSink(TopicSink):
         return _Cluster.of(self).identity
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer; raise as ``joint`` does."""
+        """Return Spark's writer of the query's ``changes`` into the topic, configured but not
+        started. Raises what ``joint`` raises.
+        """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a micro-batch; raise as ``joint`` does."""
+        """Return a function that writes a micro-batch's changes, given its number. Raises what
+        ``joint`` raises.
+        """
         write = self.joint(session, [(self, node)], checkpoint)
         return lambda batch, batch_id: write([batch], batch_id)
 

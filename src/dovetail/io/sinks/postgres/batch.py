@@ -70,7 +70,7 @@ class SinkSettings:
 
     @property
     def wait_s(self) -> float:
-        """The wait in seconds before the first further attempt."""
+        """The seconds to wait before the first further attempt."""
         return _WAIT_S
 
     def persistently(self, action: Callable[[], T]) -> T:
@@ -175,7 +175,7 @@ class _TableRows:
 
     @property
     def _staging(self) -> str:
-        """The SQL name of the staging table that tasks fill."""
+        """The name in SQL of the staging table that tasks fill."""
         return self.table.target.staging(self.query)
 
     def copy_by_tasks(self) -> None:
@@ -260,7 +260,7 @@ class PostgresTable:
         return rows
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
-        """Return the exception for a task's failure."""
+        """Return the exception for a task's failure. ``kind``: the name of its class."""
         if kind == _AGAIN:
             return OSError(problem)
         error_type: type[DovetailError] = getattr(errors, kind)

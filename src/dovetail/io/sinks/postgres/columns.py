@@ -308,7 +308,7 @@ def _hex(column: pa.Array) -> pa.Array:
 
 
 def _shown_type(column: StoreColumn) -> str:
-    """Return a column's type for an error."""
+    """Return a column's type in the words of PostgreSQL, for an error."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     return column.sql

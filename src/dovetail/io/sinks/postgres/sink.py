@@ -51,12 +51,12 @@ class PostgresSink:
 
     @property
     def title(self) -> str:
-        """The call as written: ``to_postgres('table')``."""
+        """The call as written: ``to_postgres('table')``. It has no secrets."""
         return f"to_postgres({self.table!r})"
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The table as other systems name it, without secrets."""
+        """The table under the name by which lineage events know it, without secrets."""
         given = parameters(self.dsn) or {}
         server = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
         table = self.table if "." in self.table else f"public.{self.table}"
@@ -72,7 +72,11 @@ class PostgresSink:
         return self.title, dsn_values.get("dbname"), tuple(server)
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer; raise as ``batches`` does."""
+        """Return Spark's writer of the query's ``changes`` into the table, configured but not
+        started.
+
+        Raises what ``batches`` raises.
+        """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
@@ -130,7 +134,7 @@ class PostgresSink:
         return write
 
     def asked(self, question: str) -> tuple[Any, ...]:
-        """Run a query and return its only row."""
+        """Run the SQL query ``question`` on the sink's server and return its only row."""
         with self.keeper.line.transaction() as cursor:
             answer: tuple[Any, ...] = cursor.execute(question).fetchone()
         return answer
