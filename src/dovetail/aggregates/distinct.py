@@ -74,7 +74,12 @@ class CountDistinct(Listing):
         return pa.array(_numbers(updates, initial, value_spans))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
-        """Return the values after the last updates, and the last numbers."""
+        """Return each group's values after its last update, with the origins of the elements, and
+        the number of values.
+
+        ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
+        update.
+        """
         value_spans = self._spans(updates, initial, values)
         counts = numbers(initial[-1])
         counts[updates.updated] = _numbers(updates, initial, value_spans)[updates.last]

@@ -96,7 +96,8 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
     """Return the stored form of the sum after the last update of each group that has one, in the
     order of groups. There must be an update.
 
-    ``stored``: the sums of all groups before. ``summands``: as in ``sums_after_each``.
+    ``stored``: the sums of all groups before. ``summands``: float64[updates], finite, negative for
+    rows that are retracted.
     """
     parts: list[list[pa.Array]] = []
     carried = None

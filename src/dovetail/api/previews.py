@@ -113,7 +113,12 @@ class Preview:
 def preview_of(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> Preview:
-    """Return the preview of a node; arguments as in ``Table.preview``."""
+    """Return the preview of a node, for the arguments of ``Table.preview``.
+
+    ``limit``: the most rows to show. ``changes``: True for changes, False for current rows.
+    ``input_rows``: the most rows to read of a streaming input. ``timeout_s``: the most seconds to
+    wait.
+    """
     rowed = node if node.windows is None else as_table(node, "on_change")
     first = first_rows(
         rowed, limit=limit, changes=changes, input_rows=input_rows, timeout_s=timeout_s

@@ -90,7 +90,9 @@ def _key(values: pa.Array) -> Ints:
 
 
 def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
-    """Return the values of ``type_`` that ``_key`` turns into these keys, null where ``null``."""
+    """Return the values of ``type_`` that ``_key`` turns into the int64 ``keys``, null where
+    ``null`` is true.
+    """
     if pa.types.is_floating(type_):
         floats = _in_float_order(keys).view(np.float64)
         return pa.array(floats.astype(type_.to_pandas_dtype()), mask=null)

@@ -87,8 +87,9 @@ def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
 
 
 def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> str:
-    """Return the same as HTML: a title, and a table of names, types and membership in the key.
-    ``keys``: the number of key columns, which come first.
+    """Return columns as HTML: a title, and a table of names, types and membership in the key.
+
+    ``columns``: (name, type) each. ``keys``: the number of key columns, which come first.
     """
     rows = (
         (name, type_, "key" if index < keys else "") for index, (name, type_) in enumerate(columns)

@@ -48,9 +48,11 @@ class Idle:
     """The inputs of a stage to which heartbeats come."""
 
     def run(self, now_us: int) -> tuple[int, int | None]:
-        """Return the run that planned a micro-batch: the latest begun at or before ``now_us``.
+        """Return the run of the query that planned a micro-batch, as its start and its span in
+        microseconds.
 
-        It is a start and a span, as in ``runs``. Without such a run, time never goes on.
+        It is the latest one that began at or before ``now_us``. Without such a run, time never goes
+        on.
         """
         begun = (run for run in reversed(self.runs) if run[0] <= now_us)
         return next(begun, (now_us, None))

@@ -103,7 +103,9 @@ def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
 # ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
 def _run_all(share: Share) -> Done:
     """Run several operators of a fragment in turn, on rows that are numbered in the order of
-    arrival. Return as ``run`` does.
+    arrival.
+
+    Return the last operator's changes, and the stores of all under the manifest's names.
     """
     operators = share.fragment.operators
     sources = [share.rows(index) for index in range(len(share.sources))]

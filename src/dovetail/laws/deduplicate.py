@@ -68,9 +68,10 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
 #     after, step 2   7   -   -   -   -    reached: 1, 4, 7
 #     emitted         yes     yes yes
 def _chained(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """Find the emitted records like ``first_of_each``, for records by (group, time): bool[n]. Each
-    group's first record is emitted, then each first one later than ``within_us`` after the last
-    emitted.
+    """Find the emitted records among records by (group, time): bool[n].
+
+    Each group's first record is emitted, then each first one later than ``within_us`` after the
+    last emitted.
     """
     count = len(group)
     reached = np.zeros(count + 1, np.bool_)

@@ -161,8 +161,10 @@ def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
 
 
 def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
-    """Return the same as ``settled`` for the same arguments, computed one event of every key at a
-    time.
+    """Find the events that leave the table's row as it is, and the state of the keys afterwards.
+
+    Events are taken one after the other, those of all keys at once. ``start``: int64[k], the first
+    event of each key. ``steps``: all events, key by key. ``tally``: the state of these keys before.
     """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))
@@ -216,10 +218,10 @@ def _next(steps: Steps, tally: Tally) -> Settled:
 
 
 def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
-    """Return the same as ``settled`` for events without bare ones right behind a delete. The state
-    of a key with no event stays as it is.
+    """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
-    ``group``: int64[n], non-decreasing, the key of each event.
+    No event may be a bare one right behind a delete. The state of a key with no event stays as it
+    is. ``group``: int64[n], non-decreasing, the key of each event.
     """
     count, none = len(group), np.zeros(len(group), np.bool_)
     if not count:

@@ -167,7 +167,9 @@ def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
 
 def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
     """Return True if values of the type ``stored`` may have the declared type; the cast checks each
-    value. ``narrows``: as in ``_cast``.
+    value.
+
+    ``narrows``: True if fractions may have more digits than the declared type.
     """
     types = pa.types
     if types.is_null(stored) or stored == declared:

@@ -215,7 +215,7 @@ class DbapiReader:
 
     def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, null included. ``bound``: as in ``_equal``.
+        constants, null included. ``bound``: adds a parameter and returns its placeholder.
         """
         for column, constants in self._source.filters:
             name, not_null = self._quoted(column), [c for c in constants if c is not None]

@@ -119,7 +119,9 @@ def refuse_types(
 
 def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> None:
     """Raise ``DataError`` for keys of another kind than their column in the store, and for those
-    that are not compared to the letter. ``by``: as in ``too_large``.
+    that are not compared to the letter.
+
+    ``by``: the columns of ``keys``, by their names in ``stored``.
     """
     kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
     for name, column in zip(by, keys.columns, strict=True):

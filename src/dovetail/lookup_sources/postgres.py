@@ -70,7 +70,7 @@ class PostgresReader:
         return persistently(self._source, lambda: self._attempt(keys.rename_columns(list(by))))
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection to the server, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

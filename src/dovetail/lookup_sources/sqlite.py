@@ -71,7 +71,7 @@ class SqliteReader:
         return Found(table, key, _no_numbers(keys))
 
     def close(self) -> None:
-        """Close the file, if it is open."""
+        """Close the SQLite file, if it is open."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

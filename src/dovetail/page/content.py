@@ -71,7 +71,7 @@ def page_html(
 
 
 def _listed(stages: Sequence[str]) -> str:
-    """Return the stages as a list, with a sentence on what is missing."""
+    """Return the stages as text in a list, with a sentence on what is missing."""
     lines = "".join(f"<li>{escape(title)}</li>" for title in stages)
     return (
         f"<ol>{lines}</ol>"

@@ -168,8 +168,9 @@ def serve_checkpoint(
 
     ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
     None for none. ``session``: the session that reads a checkpoint on another file system and
-    evaluates the topology's expressions. ``token``: as in ``page_of``. Raises ``CheckpointError``
-    for another folder, and for results of another query.
+    evaluates the topology's expressions. ``token``: the secret of each request, None for a random
+    one where others reach the page. Raises ``CheckpointError`` for another folder, and for results
+    of another query.
     """
 
     def committed() -> CheckpointStores:

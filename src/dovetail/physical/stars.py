@@ -163,8 +163,11 @@ def _between(
     instruction: tuple[str, ...],
     carries: tuple[str, ...],
 ) -> SourceSpec:
-    """Return an input with rows of another stage of the star. ``columns``: its columns, of which
-    the first ``count`` are the key. Other arguments: as in ``star_messages`` and ``RowArrival``.
+    """Return an input with rows of another stage of the star.
+
+    ``keys``: the input of the first stage. ``columns``: its columns, of which the first ``count``
+    are the key. ``instruction``: the columns that tell what a row does. ``carries``: the arrival
+    columns that rows bring.
     """
     row_fields = [keys.shape.schema.field(name) for name in ROW_COLUMNS]
     return SourceSpec(

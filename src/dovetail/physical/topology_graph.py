@@ -176,9 +176,10 @@ class _GraphBuilder:
         sources: list[str],
         stage: int | None = None,
     ) -> str:
-        """Add a node with an edge from each of ``sources`` (ids), and return its id. ``kind``,
-        ``details``: as in ``GraphNode``. ``stage``: the number of its stage, None outside of
-        stages.
+        """Add a node with an edge from each of ``sources`` (ids), and return its id.
+
+        ``kind``: the kind of step. ``details``: lines on its key, values and stored rows.
+        ``stage``: the number of its stage, None outside of stages.
         """
         node = GraphNode(f"n{len(self.nodes) + 1}", kind, title, details, stage)
         self.nodes.append(node)

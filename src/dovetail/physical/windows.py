@@ -285,8 +285,8 @@ class _Builder:
     ) -> _Made:
         """Return the rows of an input. All operators that read it by the same keys share it.
 
-        ``key``: the columns by which rows are found. ``foreign``: as in ``Input``. ``used``: the
-        columns to read besides, None for all.
+        ``key``: the columns by which rows are found. ``foreign``: the columns or expressions of a
+        foreign key, with their types. ``used``: the columns to read besides, None for all.
         """
         alike = (source, key, foreign, used is None)
         read_keys = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]

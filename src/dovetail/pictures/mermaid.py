@@ -33,7 +33,7 @@ def mermaid(graph: TopologyGraph) -> str:
 
 
 def _nodes(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
-    """Yield a line for each node."""
+    """Yield a line of Mermaid's text for each node, after ``indent``."""
     for node in nodes:
         opening, closing = _SHAPES[node.kind]
         yield f"{indent}{node.id}{opening}{_quoted(chain([node.title], node.details))}{closing}"

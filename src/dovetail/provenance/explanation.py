@@ -191,7 +191,7 @@ def _said(row: RowExplanation) -> str:
 
 
 def columns_in_words(columns: Mapping[str, Any]) -> str:
-    """Return columns and their values in words, as in ``id 7, page 'home'``."""
+    """Return columns and their values in words, such as ``id 7, page 'home'``."""
     return ", ".join(f"{name} {_shown(value)}" for name, value in columns.items())
 
 

@@ -107,8 +107,8 @@ def _height(lane: Lane) -> int:
 
 
 def _at(edges: Sequence[float], column: int) -> float:
-    """Return the horizontal position of a column's marks, in pixels. ``edges``: those of all
-    columns.
+    """Return the horizontal position of a column's marks, in pixels. ``edges``: the left edge of
+    each column, and the end of the last.
     """
     return edges[column] + LABEL
 
@@ -141,7 +141,9 @@ def _header(
 
 def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float]) -> Iterator[str]:
     """Yield a line from each record down to the last of the changes in its column. A column without
-    changes has none. ``edges``: as in ``_header``; ``tops``: of each lane.
+    changes has none.
+
+    ``edges``: the left edge of each column, and the end of the last. ``tops``: of each lane.
     """
     records = {column for lane in layout.lanes if not lane.result for column in lane.stacks}
     for column in sorted(records):
@@ -156,8 +158,9 @@ def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float
 
 
 def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
-    """Yield a lane's name, its line and its marks. ``edges``: as in ``_header``; ``top``: the
-    lane's upper end.
+    """Yield a lane's name, its line and its marks.
+
+    ``edges``: the left edge of each column, and the end of the last. ``top``: the lane's upper end.
     """
     middle = top + GAP / 2 + ROW / 2
     yield _text(MARGIN, middle + 4, lane.name)
@@ -185,7 +188,8 @@ def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
 
 def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
     """Yield a window: solid until its end, light in its grace period, a tick where it is closed.
-    ``edges``: as in ``_header``; ``top``: the bar's upper end.
+
+    ``edges``: the left edge of each column, and the end of the last. ``top``: the bar's upper end.
     """
     places = [_at(edges, column) for column in range(len(edges) - 1)] + [edges[-1]]
     first, closed = places[bar.first], places[bar.closed]

@@ -123,7 +123,9 @@ class Values:
 
     def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
         """Return a boolean column: a raw value, or a part of it at any depth, does not fit the
-        type. Nulls fit. ``path``: as in ``encodings``, empty for the whole object.
+        type. Nulls fit.
+
+        ``path``: the dotted name of the value's column, empty for the whole object.
         """
         if not _has_coded(type_):
             return F.lit(False)

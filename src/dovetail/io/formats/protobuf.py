@@ -336,7 +336,9 @@ def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
 
 def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """Return a function that encodes an array of structs to one of messages in bytes, of the same
-    length. Spark calls it in its workers. ``files``, ``message``: as in ``_decoder``.
+    length. Spark calls it in its workers.
+
+    ``files``: a serialized ``FileDescriptorSet``. ``message``: the full name of the message.
     """
 
     def encoded(rows: pa.Array) -> pa.Array:

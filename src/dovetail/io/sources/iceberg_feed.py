@@ -124,8 +124,11 @@ class IcebergChanges:
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for plans,
-        None for None.
+        """Return the changes with key, event time, deletes and values, and ``timestamp`` as text
+        for plans, None for None.
+
+        ``keys``: the key columns. ``timestamp``: the column of event time, None for the commit's
+        time. ``columns``: the value columns, None for all.
         """
         rows = self._rows(keys, timestamp, columns)
         changes = changes_of(

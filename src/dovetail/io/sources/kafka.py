@@ -219,9 +219,11 @@ def topic_records(
     streaming: bool,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Return a topic's records in the columns of Spark's source; arguments as in ``read_topic``.
-    Raises ``PlanError`` for ``max_per_trigger`` without a stream, ``ConfigurationError`` if the
-    topic cannot be read.
+    """Return a topic's records in the columns of Spark's source, for the arguments of
+    ``read_topic``.
+
+    ``streaming``: True for a streaming frame. Raises ``PlanError`` for ``max_per_trigger`` without
+    a stream, ``ConfigurationError`` if the topic cannot be read.
     """
     if max_per_trigger is not None and not streaming:
         raise PlanError(

@@ -272,7 +272,10 @@ class _PairResults:
         self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
     ) -> pa.Table:
         """Return all results as one table, ordered by arrival and keys. The first change has the
-        position ``position``. ``caused``: the causes by arrival; ``roles``: as in ``tables``.
+        position ``position``.
+
+        ``sides``: left and right. ``caused``: the causes by arrival. ``roles``: 2 in a self-join,
+        else 1.
         """
         arrival, *keys, left, right, time, withdrawn = self._whole()
         order = np.lexsort((*reversed(keys), arrival))

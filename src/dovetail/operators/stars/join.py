@@ -326,7 +326,7 @@ class _Star:
         return changes.where(~same)
 
     def shown(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
-        """Return the changes as ``emitted`` takes them, and their value columns. ``changes``: each
+        """Return the changes with references to rows, and their value columns. ``changes``: each
         refers to its moment.
 
         The returned changes refer to the rows of the fact and of the last dimension, ABSENT for a

@@ -99,7 +99,11 @@ def spark_of(argument: str, type_: Type) -> DataType:
 
 
 def arrow_of(argument: str, type_: Type) -> pa.DataType:
-    """Return a type that a user has given as an Arrow type; see ``spark_of``."""
+    """Return the Arrow type of a type that a user has given: a Spark type, an Arrow type, or a
+    text.
+
+    ``argument``: its name in errors. Raises ``PlanError`` for anything else.
+    """
     return type_ if isinstance(type_, pa.DataType) else arrow_type(spark_of(argument, type_))
 
 

@@ -256,7 +256,9 @@ def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
 
 
 def _key(family: int, label: int, name: str) -> bytes:
-    """Return the key of a blob in Spark's state store (see ``changelog_files``)."""
+    """Return the bytes under which RocksDB has a blob of the bucket ``label``. ``family``: the
+    number of the state variable.
+    """
     row = _row(struct.pack("<qi4x", 0, label))
     return (
         struct.pack("<hi", family, len(row) + 1) + b"\0" + row + b"\0" + _row(_row(name.encode()))

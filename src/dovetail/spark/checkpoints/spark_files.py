@@ -47,7 +47,7 @@ class SparkFiles:
         return str(row[0])
 
     def has(self, name: str) -> bool:
-        """Say whether there is such a file."""
+        """Return True if the checkpoint has a file of this name."""
         return self._files.has(name)
 
     def read(self, name: str) -> bytes | None:

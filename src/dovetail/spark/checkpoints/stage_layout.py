@@ -91,7 +91,7 @@ def described(
 
 
 def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
-    """Yield the stages that ``described`` has written."""
+    """Yield the layout of each stage from the JSON data that ``described`` returned, in order."""
     for stage_number, stage in enumerate(described, start=1):
         stores = {name: _read(store) for name, store in stage["stores"].items()}
         inputs = stage.get("inputs", {})

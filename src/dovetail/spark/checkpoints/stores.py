@@ -91,9 +91,11 @@ class CheckpointStores:
 
     @classmethod
     def read(cls, caller: str, files: StateFiles, batch: int | None) -> CheckpointStores:
-        """Return the stores after the micro-batch ``batch``, None for the last one, as ``of`` does,
-        from ``files``. If nothing is stored yet, they have no operators. Raises ``CheckpointError``
-        as ``of`` does.
+        """Return the stores after the micro-batch ``batch``, None for the last one, read from
+        ``files``.
+
+        If nothing is stored yet, they have no operators. ``caller``: the call in errors. Raises
+        ``CheckpointError`` if the folder is no checkpoint, or does not have the micro-batch.
         """
         bound = _bound(caller, files)
         operators, after = _operators(caller, files, batch)

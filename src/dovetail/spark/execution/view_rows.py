@@ -136,10 +136,10 @@ def checked(
     reports: bool = False,
     observations: Observations | None = None,
 ) -> InputRows:
-    """Return the rows of an expectation from those of its node, as ``viewed`` does. Whether rows
-    that do not meet the condition stay, is the expectation's ``on_fail``.
+    """Return the rows of the expectation ``view`` from those of its node, which are in ``read``.
 
-    If it ``reports``, rows that do not meet the condition are counted in ``observations``.
+    Rows that do not meet the condition stay unless the expectation drops them. If it ``reports``,
+    they are counted in ``observations``.
     """
     frame, position_names, beside = _plain(read, view.row.names)
     carried = [*read.carried, *beside]

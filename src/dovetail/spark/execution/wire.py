@@ -259,8 +259,9 @@ def read_of(
     """Return the rows of an input: of a source's frame, or of another stage's changelog
     ``upstream``, after the input's views.
 
-    ``unread``: add the records that cannot be read, beside the rows (``Source.with_unread``).
-    ``reported``: as in ``InputEdge``. ``observations``: takes the counts of views, if given.
+    ``unread``: True to add the records that cannot be read, beside the rows. ``reported``: the
+    number of innermost views whose rows another reading counts and reports. ``observations``: takes
+    the counts of the other views, if given.
     """
     base = source.base
     if isinstance(base, Source):

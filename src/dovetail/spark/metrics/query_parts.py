@@ -104,7 +104,9 @@ def _sources_of(frame: DataFrame) -> int:
 
 
 def _downstream_first(step: RouteStep) -> Iterator[RouteStep]:
-    """Yield a step, then those that send to it, each followed by its own senders."""
+    """Yield a step, then each step that sends to it, followed by the senders of that one in
+    turn.
+    """
     yield step
     for earlier in step.before:
         yield from _downstream_first(earlier)

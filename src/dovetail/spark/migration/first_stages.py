@@ -39,7 +39,9 @@ class FirstStages(Streaming):
     """The rows that carried stages have made, for the stages that read them."""
 
     def read(self, step: RouteStep) -> DataFrame:
-        """Return rows of ``PACKED`` as ``Streaming`` does, without those for carried stages."""
+        """Return rows of ``PACKED`` from the sources of a step, without those for stages whose
+        state is taken over.
+        """
         packed = super().read(step)
         begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed

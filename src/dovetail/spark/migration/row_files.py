@@ -122,7 +122,7 @@ def _nothing_unread(frame: DataFrame, column: StructField) -> DataFrame:
 
 
 def empty(session: SparkSession, entry: Entry) -> DataFrame:
-    """Return an empty frame with an entry's columns, as ``write`` takes them."""
+    """Return a frame without rows that has an entry's columns and ``_timestamp``."""
     fields = [*entry.row.fields, StructField(TIMESTAMP, TimestampType())]
     return session.createDataFrame([], StructType(fields))
 

@@ -162,9 +162,10 @@ def prepared(
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
     """Return the way in which each stage would begin with the state of another query, which may be
-    running. Nothing is written. ``emits``: as in ``prepared``.
+    running. Nothing is written.
 
-    Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used.
+    ``checkpoint``: that of the other query. ``emits``: True if the sinks would get the results of
+    the initial rows. Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used.
     """
     stored = _stored(run, checkpoint, CheckpointFile(run.session, checkpoint).begun(run.operator))
     buckets, _ = run.numbers(stored.buckets)

@@ -101,7 +101,11 @@ class DeltaSink:
             return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that merges or appends a micro-batch; raise as ``writer`` does."""
+        """Return a function that merges or appends a micro-batch's changes, given its number.
+
+        The table is created if it is missing. Raises ``TargetError`` if it has other columns or
+        other rows than this query's.
+        """
         with refused(self.title, *_UNUSABLE):
             return self._prepared(session, changelog_schema(node), node, checkpoint).write
 

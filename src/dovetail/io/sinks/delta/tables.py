@@ -92,11 +92,11 @@ class DeltaTarget:
         delta_tables.create(empty, self.table, self.properties, replace=False, partition_by=parts)
 
     def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
-        """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or
-        ``"adopted"``.
+        """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
 
-        Raises ``TargetError`` for other columns, and for rows that may be neither replaced nor
-        adopted. ``query``, ``begun``: as in ``prepare``.
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
+        it has completed a micro-batch. Raises ``TargetError`` for other columns, and for rows that
+        may be neither replaced nor adopted.
         """
         owner = delta_tables.property_of(session, self.table, QUERY)
         relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
@@ -137,7 +137,9 @@ class DeltaTarget:
             session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({added})")
 
     def _missing_columns(self, session: SparkSession) -> list[StructField]:
-        """Return the columns that the table lacks; raise as ``add_columns`` does."""
+        """Return the columns that the table lacks. Raises ``TargetError`` if the columns differ in
+        another way than ``evolve`` allows.
+        """
         present = session.table(self.table).schema
         return refuse_columns(self.title, present, self.schema, evolve=self.evolve)
 

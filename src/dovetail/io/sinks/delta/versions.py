@@ -217,7 +217,9 @@ def placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
 
 
 def placed_versions(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return a table's versions under the internal names ``places``."""
+    """Return a table's versions with their columns renamed. ``places``: the internal name of each
+    column.
+    """
     return versions.select(*(F.col(quoted(name)).alias(at) for name, at in places.items()))
 
 

@@ -94,8 +94,9 @@ class IcebergTarget:
     def relation(self, table: Table, query: str | None, *, begun: bool) -> Standing:
         """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
 
-        Raises ``TargetError`` for rows that may be neither replaced nor adopted. ``query``,
-        ``begun``: as in ``prepare``.
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
+        it has completed a micro-batch. Raises ``TargetError`` for rows that may be neither replaced
+        nor adopted.
         """
         from dovetail.iceberg.replacement import QUERY, all_files
 

@@ -227,8 +227,11 @@ def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -
 
 
 def _committed(client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write as ``committed`` does, with this process's producer for the task, or a new one if there
-    is none or it fails. Raises the client's errors, too.
+    """Write the records ``batches`` of a task in one transaction, unless the topics have them.
+    Return the number of records written.
+
+    It uses this process's producer for the task, or a new one if there is none or it fails. Raises
+    ``LastingError``, ``TargetError`` and the client's errors.
     """
     name = order.name(task)
     place = (name, tuple(sorted(order.settings.items())))
