@@ -199,13 +199,13 @@ def _rows(state: Columns, row: Ints) -> list[pa.Array]:
     return [column.take(index) for column in state]
 
 
-def replaced(state: Columns, at: Ints, others: Columns) -> Columns:
-    """Return the accumulators ``state`` with those in the rows ``at`` replaced by the rows of
-    ``others``, one for each. Rows in ``at`` are distinct.
+def replaced(state: Columns, row: Ints, replacements: Columns) -> Columns:
+    """Return the accumulators ``state`` with those in the rows ``row`` replaced by the rows of
+    ``replacements``, one for each. Rows in ``row`` are distinct.
     """
-    if len(at) == 0:
+    if len(row) == 0:
         return state
     index = np.arange(len(state[0]))
-    index[at] = len(index) + np.arange(len(at))
-    pairs = zip(state, others, strict=True)
+    index[row] = len(index) + np.arange(len(row))
+    pairs = zip(state, replacements, strict=True)
     return _rows([pa.concat_arrays(columns) for columns in pairs], index)

@@ -130,13 +130,13 @@ def preview_of(
     return Preview(rows, tuple(map(printable, _notes(first, noun, node.name))))
 
 
-def _counted(shown: int, noun: str, of: str, *, more: bool) -> str:
-    """Return the note on the number of rows shown. ``noun``: the word for rows. ``of``: their
+def _counted(shown: int, noun: str, origin: str, *, more: bool) -> str:
+    """Return the note on the number of rows shown. ``noun``: the word for rows. ``origin``: their
     origin, or an empty text. ``more``: True if there are more rows.
     """
     if not shown:
-        return f"no {noun}{of}"
-    counted = f"{shown:,} {noun if shown > 1 else noun.removesuffix('s')}{of}"
+        return f"no {noun}{origin}"
+    counted = f"{shown:,} {noun if shown > 1 else noun.removesuffix('s')}{origin}"
     return f"the first {counted}; there are more" if more else counted
 
 

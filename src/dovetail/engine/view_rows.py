@@ -100,10 +100,10 @@ def plain(rows: pa.Table, view: View) -> pa.Table:
     return beside(view_rows, rows.drop_columns(view.node.row.names))
 
 
-def beside(rows: pa.Table, more: pa.Table) -> pa.Table:
-    """Return a table with the columns of ``rows``, then those of ``more``. Both have the same
+def beside(rows: pa.Table, added: pa.Table) -> pa.Table:
+    """Return a table with the columns of ``rows``, then those of ``added``. Both have the same
     number of rows.
     """
-    for name in more.schema.names:
-        rows = rows.append_column(name, more.column(name))
+    for name in added.schema.names:
+        rows = rows.append_column(name, added.column(name))
     return rows

@@ -76,13 +76,13 @@ class TableAddress:
                 "Give its properties in catalog=, or name one of pyiceberg's configuration",
             ) from error
 
-    def open(self, operator: str, known: Table | None = None) -> Table:
+    def open(self, operator: str, opened: Table | None = None) -> Table:
         """Return the table as it is now. Raises ``ConfigurationError`` if it cannot be read.
 
-        ``known``: the table as it was, whose catalog is asked again.
+        ``opened``: the table as it was, whose catalog is asked again.
         """
-        if known is not None:
-            load = known.refresh
+        if opened is not None:
+            load = opened.refresh
         else:
             load = partial(self.open_catalog(operator).load_table, self.table)
         try:

@@ -26,24 +26,24 @@ from dovetail.arrays.grouping import Ints, Mask, by_key
 from dovetail.arrays.hashing import stable_hash
 
 
-def net(keys: Sequence[pa.Array], commit: Ints, gone: Mask, row: Sequence[pa.Array]) -> Mask:
+def net(keys: Sequence[pa.Array], commit: Ints, removes: Mask, row: Sequence[pa.Array]) -> Mask:
     """Find the changes that stay, of n: bool[n].
 
-    ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``gone``: bool[n],
-    the change removes its row. ``row``: the columns that decide whether rows are equal.
+    ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``removes``:
+    bool[n], the change removes its row. ``row``: the columns that decide whether rows are equal.
 
     A removal stays if its commit brings no row of the key. A row that comes stays, unless it equals
     the only row that its commit removes. If a commit names a key more than twice, all rows that
     come stay.
     """
     stays = np.ones(len(commit), np.bool_)
-    at = np.flatnonzero(np.isin(commit, np.unique(commit[gone])))
+    at = np.flatnonzero(np.isin(commit, np.unique(commit[removes])))
     if len(at) == 0:
         return stays
     named = [*(key.take(pa.array(at)) for key in keys), pa.array(commit[at])]
     order, new, _ = by_key(stable_hash(named), named, np.arange(len(at)))
     at, group = at[order], np.cumsum(new) - 1
-    goes = gone[at]
+    goes = removes[at]
     going, coming = (
         np.bincount(group[selected], minlength=group[-1] + 1) for selected in (goes, ~goes)
     )

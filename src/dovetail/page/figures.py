@@ -19,12 +19,12 @@ _BATCHES_MAX = 500
 class Figures(Protocol):
     """The figures of a query's micro-batches, shared by all who look at the page."""
 
-    def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and the figures of later ones than
-        ``number`` as JSON texts.
+    def after(self, batch_number: int) -> tuple[int, list[str]]:
+        """Return the number of the latest micro-batch, and the figures of those after
+        ``batch_number`` as JSON texts.
 
-        ``number``: exclusive; a number that a former call has returned, 0 for all. The texts are in
-        order, empty without new micro-batches.
+        ``batch_number``: exclusive; a number that a former call has returned, 0 for all. The texts
+        are in order, empty without new micro-batches.
         """
 
     def state(self) -> str:
@@ -43,17 +43,18 @@ class LiveFigures:
         self._batches: deque[tuple[int, str]] = deque(maxlen=_BATCHES_MAX)
         self._count = 0
 
-    def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and the figures of later ones than
-        ``number`` as JSON texts.
+    def after(self, batch_number: int) -> tuple[int, list[str]]:
+        """Return the number of the latest micro-batch, and the figures of those after
+        ``batch_number`` as JSON texts.
 
-        ``number``: exclusive; 0 for all. The texts are in order, at most 500, the latest ones.
+        ``batch_number``: exclusive; 0 for all. The texts are in order, at most 500, the latest
+        ones.
         """
         with self._lock:
             for progress in self._follower.new():
                 self._count += 1
                 self._batches.append((self._count, json.dumps(as_json(progress))))
-            return self._count, [text for at, text in self._batches if at > number]
+            return self._count, [text for at, text in self._batches if at > batch_number]
 
     def state(self) -> str:
         """Return JSON with ``words`` (running, ended or failed), ``active`` and ``failure``, the
@@ -75,16 +76,16 @@ class RecordedFigures:
     def __init__(self, path: str | None, last_batch: Callable[[], int | None]) -> None:
         self._path, self._last_batch = path, last_batch
 
-    def after(self, number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and the figures of later ones than
-        ``number`` as JSON texts.
+    def after(self, batch_number: int) -> tuple[int, list[str]]:
+        """Return the number of the latest micro-batch, and the figures of those after
+        ``batch_number`` as JSON texts.
 
-        Without new micro-batches, or without a file, return ``number`` and an empty list.
+        Without new micro-batches, or without a file, return ``batch_number`` and an empty list.
         """
         if self._path is None:
-            return number, []
-        batches = recorded_after(self._path, number, _BATCHES_MAX)
-        return batches[-1][0] if batches else number, [text for _, text in batches]
+            return batch_number, []
+        batches = recorded_after(self._path, batch_number, _BATCHES_MAX)
+        return batches[-1][0] if batches else batch_number, [text for _, text in batches]
 
     def state(self) -> str:
         """Return JSON with ``words``: the last micro-batch that the checkpoint has committed, or

@@ -117,9 +117,11 @@ class Files(ABC):
         """Delete all files in a folder, at any depth."""
 
     @abstractmethod
-    def copy(self, path: str, to: str) -> None:
-        """Copy a file, or a folder with its content, to the path ``to``, which is created. Do
-        nothing if there is no such file or folder. Raises ``ConfigurationError`` on Spark Connect.
+    def copy(self, path: str, new_path: str) -> None:
+        """Copy a file, or a folder with its content, to ``new_path``, which is created.
+
+        Do nothing if there is no such file or folder. Raises ``ConfigurationError`` on Spark
+        Connect.
         """
 
     @abstractmethod
@@ -252,12 +254,12 @@ class _OfHadoop(Files):
         path, files = self._hadoop.located(folder)
         files.delete(path, True)
 
-    def copy(self, path: str, to: str) -> None:
-        """Copy a file or folder to ``to``, perhaps on another file system. Do nothing if it is
-        missing.
+    def copy(self, path: str, new_path: str) -> None:
+        """Copy a file or folder to ``new_path``, perhaps on another file system. Do nothing if it
+        is missing.
         """
         source, files = self._hadoop.located(path)
-        target, there = self._hadoop.located(to)
+        target, there = self._hadoop.located(new_path)
         if files.exists(source):
             there.mkdirs(target.getParent())
             self._hadoop.copy(files, source, there, target)
@@ -365,7 +367,7 @@ class _OfServer(Files):
         """Raise ``ConfigurationError``: Spark Connect does not delete a file."""
         raise _lacking("deletes a file")
 
-    def copy(self, path: str, to: str) -> None:
+    def copy(self, path: str, new_path: str) -> None:
         """Raise ``ConfigurationError``: Spark Connect does not copy a folder."""
         raise _lacking("copies a folder")
 

@@ -82,10 +82,12 @@ class Stock:
         table = ordering_of(self.pieces[piece])
         return table.append_column(AT, pa.array(np.arange(*self._first[piece : piece + 2])))
 
-    def row_bytes(self, at: Ints) -> npt.NDArray[np.float64]:
-        """Estimate the size of each of the rows ``at``, as the mean of its piece: float64[at]."""
+    def row_bytes(self, row: Ints) -> npt.NDArray[np.float64]:
+        """Estimate the bytes of each of the rows with the numbers ``row``, as the mean of its
+        piece: float64[row].
+        """
         mean = np.array([rows.nbytes / max(rows.num_rows, 1) for rows in self.pieces])
-        return np.asarray(mean[self._piece(at)], np.float64)
+        return np.asarray(mean[self._piece(row)], np.float64)
 
     # An example: rows 7, 2 and 5 are asked for, and the pieces begin at rows 0 and 4:
     #
@@ -117,8 +119,8 @@ class Stock:
             rows = rows.take(pa.array(rank))
         return rows
 
-    def _piece(self, at: Ints) -> Ints:
-        """Return the index of the piece that has each of the rows with the numbers ``at``:
+    def _piece(self, row: Ints) -> Ints:
+        """Return the index of the piece that has each of the rows with the numbers ``row``:
         int64[at].
         """
-        return np.searchsorted(self._first, at, side="right") - 1
+        return np.searchsorted(self._first, row, side="right") - 1

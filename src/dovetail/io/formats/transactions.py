@@ -52,16 +52,16 @@ _ROWS_MAX: Final = 1 << 24
 """The most rows of an event in MySQL's log."""
 
 
-def transaction_of(op: Column, at: Callable[[str], Column]) -> Column:
+def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
     """Return an event's part of its transaction: a struct of ``TRANSACTION_TYPE``, whose parts are
     null where the envelope has none.
 
-    ``op``: the event's operation. ``at``: returns the part of the envelope at a path.
+    ``op``: the event's operation. ``part_at``: returns the part of the envelope at a path.
     """
-    id_ = F.regexp_replace(at("transaction.id"), r"^(\d+):\d+$", "$1")
-    row = F.coalesce(at("source.row"), F.lit(0))
-    place = F.coalesce(at("source.lsn"), at("source.pos") * _ROWS_MAX + row)
-    parts = (op, id_, at("transaction.total_order"), place)
+    id_ = F.regexp_replace(part_at("transaction.id"), r"^(\d+):\d+$", "$1")
+    row = F.coalesce(part_at("source.row"), F.lit(0))
+    place = F.coalesce(part_at("source.lsn"), part_at("source.pos") * _ROWS_MAX + row)
+    parts = (op, id_, part_at("transaction.total_order"), place)
     return F.struct(
         *(part.alias(name) for part, name in zip(parts, TRANSACTION_TYPE.names, strict=True))
     )

@@ -342,15 +342,15 @@ class _ChangePlanner:
         snapshot = self._table.current_snapshot()
         return start if snapshot is None else {"snapshot": snapshot.snapshot_id, "content": False}
 
-    def limited(self, start: Offset, end: Offset, most: int | None) -> Offset:
-        """Return the offset ``end``, or the one ``most`` snapshots after ``start`` if that comes
-        first.
+    def limited(self, start: Offset, end: Offset, snapshots_max: int | None) -> Offset:
+        """Return the offset ``end``, or the one ``snapshots_max`` snapshots after ``start`` if that
+        comes first.
 
-        The whole content counts as one. ``most``: None for no limit.
+        The whole content counts as one. ``snapshots_max``: None for no limit.
         """
-        if most is None or start["content"] or start == end:
+        if snapshots_max is None or start["content"] or start == end:
             return end
-        line = self._line(start, end)[:most]
+        line = self._line(start, end)[:snapshots_max]
         return {"snapshot": line[-1].snapshot_id, "content": False} if line else start
 
     def tasks(self, start: Offset, end: Offset) -> list[FileTask]:

@@ -239,13 +239,13 @@ def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
     )
 
 
-def _marked(groups: int, of: Ints) -> Mask:
-    """Return for each of ``groups`` groups whether ``of`` contains its number: bool[groups].
+def _marked(groups: int, members: Ints) -> Mask:
+    """Return for each of ``groups`` groups whether ``members`` contains its number: bool[groups].
 
-    ``of``: numbers of groups; negative ones are of rows without a group.
+    ``members``: numbers of groups; negative ones are of rows without a group.
     """
     marked = np.zeros(groups, dtype=np.bool_)
-    marked[of[of != NO_GROUP]] = True
+    marked[members[members != NO_GROUP]] = True
     return marked
 
 

@@ -73,12 +73,12 @@ def pairs_of(
             )
         pairs = [*zip(items, key, strict=True)]
     for a, b in pairs:
-        right_type = known_field(name, "on=", b, _row(right), of=right.name).dataType
+        right_type = known_field(name, "on=", b, _row(right), input_name=right.name).dataType
         if isinstance(a, Column):
             left_type, shown = expression_type(name, "on=", left, a), "an expression in on="
         else:
             left_type, shown = (
-                known_field(name, "on=", a, _row(left), of=left.name).dataType,
+                known_field(name, "on=", a, _row(left), input_name=left.name).dataType,
                 f"{left.name}.{a}",
             )
             refuse_key_type(name, StructField(a, left_type))

@@ -224,6 +224,6 @@ def _refuse_no_window(
     if isinstance(window_of, Column):
         type_ = expression_type(name, "window_of=", left, window_of)
     else:
-        type_ = known_field(name, "window_of=", window_of, left.row, of=left.name).dataType
+        type_ = known_field(name, "window_of=", window_of, left.row, input_name=left.name).dataType
     if not isinstance(type_, TimestampType):
         raise PlanError(name, f"window_of= is of type {type_.simpleString()}", remedy)

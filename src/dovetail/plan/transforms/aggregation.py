@@ -119,7 +119,9 @@ def aggregation(
         raise PlanError(name, "group_by() names no column", _ONE_GROUP)
     refuse_duplicates(name, by, "Name it once in group_by()")
     for column in by:
-        refuse_key_type(name, known_field(name, "group_by()", column, node.row, of=node.name))
+        refuse_key_type(
+            name, known_field(name, "group_by()", column, node.row, input_name=node.name)
+        )
     if not calls:
         raise PlanError(name, "agg() has no aggregate", "Give one, for instance n=dt.count()")
     refuse_names(name, list(calls), "Use another")

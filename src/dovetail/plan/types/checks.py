@@ -84,20 +84,20 @@ def known_field(
     name: object,
     schema: StructType,
     *,
-    of: str | None = None,
+    input_name: str | None = None,
     hint: str = "",
 ) -> StructField:
     """Return the column ``name`` of ``schema``.
 
     Raises ``PlanError`` for an unknown name. The error says ``where`` the name was given, lists the
-    known columns, ``of`` which input they are, and the nearest name. ``hint`` is added to the
+    known columns of the input ``input_name``, and names the nearest one. ``hint`` is added to the
     advice.
     """
     if not isinstance(name, str) or name not in schema.names:
         raise PlanError(
             operator,
             f"{where} names an unknown column {name!r}",
-            f"Known{f' in {of}' if of else ''} are {', '.join(schema.names)}{hint}"
+            f"Known{f' in {input_name}' if input_name else ''} are {', '.join(schema.names)}{hint}"
             f"{meant(where, name, schema.names)}",
         )
     return schema[name]

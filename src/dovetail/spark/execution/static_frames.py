@@ -90,12 +90,14 @@ def _origins(port: Port) -> Iterator[Source]:
             yield from _origins(before)
 
 
-def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Sequence[int]) -> Any:
+def _bucket(
+    fragment: Fragment, emission: Emission, stage_number: int, later_inputs: Sequence[int]
+) -> Any:
     """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
-    It returns the changes in the form of ``emission``, or an empty frame. Rows for other stages
-    than ``stage_number`` come out unchanged.
 
-    ``held``: the inputs whose rows come after those of all others, as in a next micro-batch.
+    It returns the changes in the form of ``emission``, or an empty frame. Rows for other stages
+    than ``stage_number`` come out unchanged. ``later_inputs``: the inputs whose rows come after
+    those of all others, as in a next micro-batch.
     """
 
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
@@ -103,8 +105,8 @@ def _bucket(fragment: Fragment, emission: Emission, stage_number: int, held: Seq
 
         stage_rows, others = parted(rows, stage_number)
         pieces = [*map(unpack_piece, stage_rows)]
-        first = [piece for piece in pieces if held and piece.source not in held]
-        rest = [piece for piece in pieces if not held or piece.source in held]
+        first = [piece for piece in pieces if later_inputs and piece.source not in later_inputs]
+        rest = [piece for piece in pieces if not later_inputs or piece.source in later_inputs]
         # The end of the input, which ends all waiting.
         rest += Piece.ends(len(fragment.sources))
         blobs, cache, tables = MemoryBlobs(), SegmentCache(), list[pa.Table]()

@@ -117,16 +117,16 @@ def viewed(
     return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
-def _without(frame: DataFrame, out: Column) -> DataFrame:
-    """Return the frame without the rows ``out``.
+def _without(frame: DataFrame, left_out_rows: Column) -> DataFrame:
+    """Return the frame without the rows ``left_out_rows``.
 
     If the rows are shared with other views, they stay, marked as left out, and as deleted so that
     nothing is computed for them.
     """
     if LEFT_OUT not in frame.columns:
-        return frame.filter(~out)
-    left_out = F.when(F.col(LEFT_OUT) | out, F.lit(True))
-    return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | out})
+        return frame.filter(~left_out_rows)
+    left_out = F.when(F.col(LEFT_OUT) | left_out_rows, F.lit(True))
+    return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | left_out_rows})
 
 
 def checked(

@@ -72,24 +72,26 @@ class RunOfQuery:
         )
 
 
-def _input(of: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
+def _input(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
     """Yield the datasets of an input. The rows are those of all its datasets together, so only an
     input of one dataset has them.
     """
     from openlineage.client.event_v2 import InputDataset
     from openlineage.client.facet_v2 import InputDatasetFacet, input_statistics_input_dataset
 
-    for dataset in of.datasets:
+    for dataset in input_.datasets:
         facets: dict[str, InputDatasetFacet] = {}
-        if len(of.datasets) == 1 and of.name in rows:
-            count = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rows[of.name])
+        if len(input_.datasets) == 1 and input_.name in rows:
+            count = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+                rows[input_.name]
+            )
             facets["inputStatistics"] = count
         yield InputDataset(
-            dataset.namespace, dataset.name, facets, facets={"schema": _schema(of.columns)}
+            dataset.namespace, dataset.name, facets, facets={"schema": _schema(input_.columns)}
         )
 
 
-def _output(of: OutputDataset) -> OutputEvent:
+def _output(output: OutputDataset) -> OutputEvent:
     """Return the dataset of a sink, with its schema and the lineage of its columns. A column
     without origins has an empty list.
     """
@@ -98,12 +100,12 @@ def _output(of: OutputDataset) -> OutputEvent:
 
     fields = {
         name: column_lineage_dataset.Fields([_field(use, "DIRECT", _DIRECT) for use in uses])
-        for name, uses in of.made_of.items()
+        for name, uses in output.made_of.items()
     }
-    decided = [_field(use, "INDIRECT", _INDIRECT) for use in of.decided_by]
+    decided = [_field(use, "INDIRECT", _INDIRECT) for use in output.decided_by]
     lineage = column_lineage_dataset.ColumnLineageDatasetFacet(fields, decided)
-    facets = {"schema": _schema(of.columns), "columnLineage": lineage}
-    return OutputDataset(of.dataset.namespace, of.dataset.name, facets=facets)
+    facets = {"schema": _schema(output.columns), "columnLineage": lineage}
+    return OutputDataset(output.dataset.namespace, output.dataset.name, facets=facets)
 
 
 def _field(

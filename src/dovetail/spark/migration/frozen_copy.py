@@ -30,7 +30,7 @@ from dovetail.spark.migration.state_versions import WHOLE, operators, partitions
 TRIES = 5
 
 
-def freeze(operator: str, session: SparkSession, checkpoint: str, to: str) -> None:
+def freeze(operator: str, session: SparkSession, checkpoint: str, folder: str) -> None:
     """Copy the checkpoint of a running query, as it is after its last micro-batch, to a folder.
 
     ``operator``: the call, for errors. Raises ``CheckpointError`` if the query removes
@@ -38,13 +38,13 @@ def freeze(operator: str, session: SparkSession, checkpoint: str, to: str) -> No
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     for _ in range(TRIES):
-        files.clear(to)
+        files.clear(folder)
         batch = max(files.numbers(f"{root}/commits"))
         for path in _paths(files, root, batch):
-            _copy(files, f"{root}/{path}", f"{to}/{path}")
+            _copy(files, f"{root}/{path}", f"{folder}/{path}")
         if files.exists(f"{root}/commits/{batch}"):
             # Another id, so the copy is not taken for the query that runs.
-            files.put(f"{to}/metadata", json.dumps({"id": str(uuid4())}))
+            files.put(f"{folder}/metadata", json.dumps({"id": str(uuid4())}))
             return
     raise CheckpointError(
         operator,
@@ -57,16 +57,16 @@ def copy_sources(
     operator: str,
     session: SparkSession,
     checkpoint: str,
-    to: str,
+    new_checkpoint: str,
     pairs: Sequence[tuple[int, int]],
 ) -> None:
-    """Copy what a running query has noted of its sources to the checkpoint ``to``, in place of what
-    is there.
+    """Copy what a running query has noted of its sources to another checkpoint, in place of what is
+    there.
 
-    ``pairs``: the numbers of a source's folder in both. Raises ``CheckpointError`` if the query
-    removes files before they are copied.
+    ``new_checkpoint``: the folder of the other checkpoint. ``pairs``: the numbers of a source's
+    folder in both. Raises ``CheckpointError`` if the query removes files before they are copied.
     """
-    files, root, target = files_of(session), checkpoint.rstrip("/"), to.rstrip("/")
+    files, root, target = files_of(session), checkpoint.rstrip("/"), new_checkpoint.rstrip("/")
     for _ in range(TRIES):
         files.clear(f"{target}/sources")
         copied = list[str]()
@@ -118,12 +118,12 @@ def _below(files: Files, root: str, folder: str) -> Iterator[str]:
             yield path
 
 
-def _copy(files: Files, path: str, to: str) -> None:
-    """Copy the file ``path`` to ``to``. Do nothing if it is gone. Raises Spark's error if it is
-    there and cannot be copied.
+def _copy(files: Files, path: str, new_path: str) -> None:
+    """Copy the file ``path`` to ``new_path``; do nothing if it is gone. Raises Spark's error if it
+    is there and cannot be copied.
     """
     try:
-        files.copy(path, to)
+        files.copy(path, new_path)
     except (Py4JError, PySparkException):
         if files.exists(path):
             raise

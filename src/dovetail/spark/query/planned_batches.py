@@ -28,13 +28,13 @@ def is_planned(session: SparkSession, checkpoint: str) -> bool:
 
 
 def plan_batch(
-    session: SparkSession, checkpoint: str, *marks: str, to: Sequence[str | None] | None = None
+    session: SparkSession, checkpoint: str, *marks: str, until: Sequence[str | None] | None = None
 ) -> bool:
     """Plan the next micro-batch of ``checkpoint``, with ``marks`` in its settings, and return True.
     Return False and do nothing if no micro-batch was begun, or if the last one is not complete, or
-    if it ends at ``to``.
+    if it ends at ``until``.
 
-    ``to``: the offset of each of Spark's sources up to which the micro-batch reads, None for a
+    ``until``: the offset of each of Spark's sources up to which the micro-batch reads, None for a
     source that has brought nothing; without it, it reads nothing new.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
@@ -44,8 +44,8 @@ def plan_batch(
     text = files.text(f"{root}/offsets/{last}")
     assert text is not None
     version, metadata_text, *offsets = text.splitlines()
-    if to is not None:
-        before, offsets = offsets, [offset or "-" for offset in to]
+    if until is not None:
+        before, offsets = offsets, [offset or "-" for offset in until]
         if offsets == before:
             return False
     metadata = json.loads(metadata_text)

@@ -278,7 +278,7 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
     stored = CheckpointStores.bare(run.operator, SparkFiles(session, root), other, batch)
     offsets, pairs = positions(stored, plan, run.nodes)
     copy_sources(run.operator, session, root, run.checkpoint, pairs)
-    if plan_batch(session, run.checkpoint, to=offsets):
+    if plan_batch(session, run.checkpoint, until=offsets):
         _run_planned(run, bound, plan)
     return batch
 
