@@ -54,7 +54,7 @@ class Limbs:
 
     @property
     def highest(self) -> int:
-        """The number after that of the last row."""
+        """The exclusive end of the limb numbers: one more than the number of the last row."""
         return self.lowest + len(self.rows)
 
     def within(self, lowest: int, highest: int) -> Ints:

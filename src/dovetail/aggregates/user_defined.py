@@ -44,7 +44,9 @@ State: TypeAlias = Mapping[str, pa.Array]
 
 @dataclass(frozen=True)
 class Functions:
-    """The user's functions and types."""
+    """The functions and types by which a user defines an aggregate, as the module's docstring lists
+    them.
+    """
 
     init: Callable[[int], State]
     """Returns accumulators of no rows, as many as its argument says."""

@@ -361,7 +361,9 @@ def _misfits(value: Any, kind: Any) -> Iterator[str]:
 
 
 def _options(kind: Any) -> Iterator[Any]:
-    """Yield the alternatives of an annotation."""
+    """Yield the alternatives of an annotation, such as the types of a union; a plain one yields
+    itself.
+    """
     if get_origin(kind) is Annotated:
         yield from _options(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OutputFormat(str, Enum):
-    """The form in which rows are written."""
+    """The form in which the command ``state`` writes rows."""
 
     table = "table"
     json = "json"

@@ -24,7 +24,7 @@ P = TypeVar("P", bound=Planned)
 
 
 class Explained(str, Enum):
-    """The form in which a topology is described."""
+    """The form in which the command ``explain`` describes a topology."""
 
     text = "text"
     mermaid = "mermaid"

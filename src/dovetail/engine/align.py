@@ -33,7 +33,9 @@ from dovetail.state.segment import SegmentCache
 
 @dataclass(frozen=True)
 class Aligned:
-    """The result of an alignment."""
+    """The rows that a bucket works on after inputs have waited for each other, and those that still
+    wait.
+    """
 
     batches: Sequence[Batch]
     """For each source the rows that were let through."""

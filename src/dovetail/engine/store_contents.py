@@ -141,7 +141,7 @@ def found(
 
 @dataclass(frozen=True)
 class Asked:
-    """Distinct keys to look up."""
+    """Distinct keys to look up in a store, with their hashes."""
 
     hash: Ints
     """The hash of each key, by which stored rows are ordered: int64[n]."""

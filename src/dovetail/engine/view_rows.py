@@ -17,7 +17,7 @@ from dovetail.plan.views import View
 
 
 class Conditions(Protocol):
-    """An evaluator of Spark's expressions."""
+    """An evaluator of the conditions of expectations that are Spark expressions."""
 
     def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
         """Return one text per row: the row as JSON if it does not meet the expectation ``view``,

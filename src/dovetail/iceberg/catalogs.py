@@ -27,7 +27,7 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class TableAddress:
-    """A table of a catalog."""
+    """The name of an Iceberg table with its namespace, and the catalog that has it."""
 
     table: str
     """The name with its namespace, such as ``sales.orders``."""

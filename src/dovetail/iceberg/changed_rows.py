@@ -88,7 +88,9 @@ class _LiveRows:
 
 @dataclass(frozen=True)
 class RowReader:
-    """A reader of the files of a table."""
+    """A reader of the data files of an Iceberg table, which returns the rows that a snapshot
+    changes.
+    """
 
     metadata: TableMetadata
     io: FileIO

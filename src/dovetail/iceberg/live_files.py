@@ -39,7 +39,7 @@ Partition = tuple[int, Record]
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A data file of a snapshot."""
+    """A data file of a snapshot, with the delete files that apply to it."""
 
     file: DataFile
     deletes: tuple[DataFile, ...]

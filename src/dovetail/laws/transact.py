@@ -36,7 +36,7 @@ BARE: Final = 3
 
 @dataclass(frozen=True)
 class Steps:
-    """n events, ordered by (key, arrival)."""
+    """The n events of a micro-batch, ordered by (key, arrival)."""
 
     kind: Ints
     """int64[n]: ``COMES``, ``CHANGES``, ``GOES`` or ``BARE``."""
@@ -112,7 +112,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Settled:
-    """The outcome of n events."""
+    """The outcome of n events: those without effect, and the state of the keys afterwards."""
 
     left_out: Mask
     """bool[n]: the event leaves the table as it is."""

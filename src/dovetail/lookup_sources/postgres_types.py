@@ -47,7 +47,7 @@ _HEADER = 4
 
 @dataclass(frozen=True)
 class StoreColumn:
-    """A column of the store."""
+    """A column of a PostgreSQL table, as its catalog describes it."""
 
     name: str
     type: str

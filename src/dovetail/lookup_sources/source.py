@@ -387,7 +387,7 @@ def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
 
 
 def summary(source: LookupSource) -> str:
-    """Return a source in words: its key, its indexes, its filters."""
+    """Return a lookup source in words for ``explain``: its key, its indexes, its filters."""
     parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
     parts += [item.summary for item in source.indexes]
     parts += [f"WHERE {column} IN {list(values)!r}" for column, values in source.filters]

@@ -18,7 +18,9 @@ _SHOWN_MAX = 80
 
 @dataclass
 class Counts:
-    """Counts and examples of unused rows."""
+    """The numbers of rows without use by metric, each with an example, and of records with a
+    match.
+    """
 
     number: Counter[str] = field(default_factory=Counter)
     """The number of unused rows, by metric."""

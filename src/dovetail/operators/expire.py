@@ -118,7 +118,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
 
 @dataclass(frozen=True)
 class _Changes:
-    """Some changes, in order."""
+    """Some changes that records or the passing of time make, in order."""
 
     version: Ints
     """The version that each change is about."""

@@ -82,7 +82,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketBatch:
-    """A bucket's rows of a micro-batch."""
+    """The rows that a micro-batch brings to one bucket, and the bucket's state before it."""
 
     sources: Sequence[SourceSpec]
     batches: Sequence[Batch]
@@ -333,7 +333,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Done:
-    """The outcome of an operator."""
+    """The outcome of an operator on one bucket: its changes, and its stores after the batch."""
 
     output: pa.Table | None
     """The changes (``Operator.output_schema``), None for none."""

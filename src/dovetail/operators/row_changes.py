@@ -28,7 +28,7 @@ from dovetail.operators.tables import (
 
 @dataclass(frozen=True)
 class RowChanges:
-    """The changes of the only source's rows."""
+    """The changes that records make to the rows of an operator's only source."""
 
     events: Timeline
     event: Ints

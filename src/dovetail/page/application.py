@@ -86,7 +86,7 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
 def _guarded(
     endpoint: Callable[[Request], Awaitable[Response]], token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint; with a token, it refuses requests without it."""
+    """Return the endpoint; with a token, it answers requests without the token with an error."""
 
     async def guarded(request: Request) -> Response:
         token_given = request.query_params.get("token", "")

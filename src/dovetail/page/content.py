@@ -17,7 +17,7 @@ from dovetail.plan.nodes import Node
 
 
 class Shown(NamedTuple):
-    """All that the page shows."""
+    """All that the page of a query shows: its topology, its figures and its searches."""
 
     html: str
     figures: Figures

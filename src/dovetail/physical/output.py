@@ -35,7 +35,9 @@ from dovetail.plan.types.arrow import arrow_schema
 
 @dataclass(frozen=True)
 class Output:
-    """The rows that a stage emits."""
+    """The form of the rows that a stage emits: their columns, and the stage's columns behind
+    them.
+    """
 
     columns: StructType
     held: Mapping[str, str] | None
@@ -125,9 +127,9 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
-    """Map each key column of a join to its stage column.
+    """Return the stage column behind each key column of a join's result, by name.
 
-    ``left``: those of its left side's columns.
+    ``left``: the stage column behind each column of the left side.
     """
     if node.has_own_key:
         return {name: key_name(key_index) for key_index, name in enumerate(node.key.names)}

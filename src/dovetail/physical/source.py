@@ -42,7 +42,7 @@ OrderedBy: TypeAlias = Literal["shared log", "own logs", "file"]
 
 @dataclass(frozen=True)
 class RowShape:
-    """The columns of an input's rows."""
+    """The columns of an input's rows, as an operator sees them."""
 
     schema: pa.Schema
     """First ``ROW_COLUMNS``, then the key, a foreign key if there is one, and the values."""

@@ -30,7 +30,7 @@ GraphKind: TypeAlias = Literal["input", "view", "operator", "result", "sink"]
 
 @dataclass(frozen=True)
 class GraphNode:
-    """One step of a topology."""
+    """One step of a topology in its graph: an input, an operator, a view or a sink."""
 
     id: str
     """A name that is unique in the graph: ``n1``, ``n2`` and so on, inputs before readers."""
@@ -141,7 +141,7 @@ def columns_of(node: Node) -> tuple[str, str]:
 
 @dataclass
 class _GraphBuilder:
-    """The graph so far."""
+    """The graph of a topology while steps are added to it."""
 
     nodes: list[GraphNode] = field(default_factory=list)
     edges: dict[tuple[str, str], EdgeFigure | None] = field(default_factory=dict)

@@ -61,7 +61,7 @@ _IN_SEQUENCE = RowArrival(ordered_by="shared log")
 
 @dataclass(frozen=True)
 class WindowedFragment:
-    """The fragment of a windowed node."""
+    """The fragment that computes or joins windowed tables, and its inputs."""
 
     inputs: tuple[Input, ...]
     """The inputs of the fragment."""
@@ -205,7 +205,7 @@ class _Made:
 
 @dataclass
 class _Read:
-    """An input, while the fragment is planned."""
+    """An input of a fragment while the fragment is planned."""
 
     source: Entry
     key: tuple[str, ...]

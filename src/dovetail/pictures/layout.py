@@ -33,7 +33,7 @@ _LANE: Final = 14.0
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of a picture."""
+    """A rectangle of a picture by its upper left corner and its size, in pixels."""
 
     x: float
     """The left border."""

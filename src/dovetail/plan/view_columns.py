@@ -15,7 +15,7 @@ from dovetail.base.columns import quoted
 
 @dataclass(frozen=True)
 class Constant:
-    """A text, the same in each row."""
+    """The origin of a view's column that has one text in each row."""
 
     value: str
 
@@ -30,7 +30,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class FieldOf:
-    """A field of a struct column."""
+    """The origin of a view's column that is a field of a struct column."""
 
     struct: str
     field: str

@@ -48,7 +48,7 @@ class ChangeSize:
 
 @dataclass(frozen=True)
 class DeltaLog:
-    """The log at the table's present version."""
+    """The log of a Delta table at one version, the present one when it was read."""
 
     version: int
     """The number of the table's present version, 0 for the first one."""

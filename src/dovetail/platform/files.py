@@ -307,7 +307,7 @@ class _OfHadoop(Files):
 
 
 class _OfServer(Files):
-    """Files by Spark's readers and writers."""
+    """Files by Spark's readers and writers, for Spark Connect."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session

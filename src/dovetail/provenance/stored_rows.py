@@ -21,7 +21,7 @@ _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A row of a store."""
+    """A row of a stage's store, as the explanation of rows reads it."""
 
     values: Mapping[str, Any]
     """The columns that the store has of it, the key's included."""

@@ -34,7 +34,7 @@ class Order:
 
 @dataclass(frozen=True)
 class MergeInput:
-    """A run that is being merged."""
+    """A sorted run that is being merged, read by row number."""
 
     run: SortedRun
     open: Callable[[Segment], pa.Table]

@@ -25,7 +25,7 @@ FANOUT = 8
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Segments of one tier, in order."""
+    """A sorted run of a store: segments of one tier, in ascending and disjoint ranges."""
 
     tier: int
     segments: tuple[Segment, ...]

@@ -48,7 +48,7 @@ _ID = b"segment"
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment's entry in the manifest."""
+    """The manifest's description of a segment, an immutable piece of a store."""
 
     id: str
     rows: int

@@ -27,7 +27,7 @@ from dovetail.state.segment import SegmentCache, numbers
 
 @dataclass(frozen=True)
 class Scan:
-    """The rows that a scan finds."""
+    """The rows of a table's store that answer some queries, perhaps several each."""
 
     query: Ints
     """The query that each row answers: int64[rows]."""

@@ -29,7 +29,7 @@ from dovetail.testing.inputs import hashable
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch that a driver has run."""
+    """A micro-batch that a test driver has run."""
 
     fed: list[tuple[Source, pa.Table]]
     """The rows of inputs, in the order in which they were piped in."""

@@ -23,7 +23,7 @@ class TimelineColumn:
 
 @dataclass(frozen=True)
 class Mark:
-    """A record or a change."""
+    """A record or a change, as a mark in a lane of a timeline."""
 
     column: int
     label: str
@@ -61,7 +61,7 @@ class WindowBar:
 
 @dataclass(frozen=True)
 class TimelineLayout:
-    """A timeline without its look."""
+    """The lanes, columns and marks of a timeline, whatever it looks like."""
 
     columns: list[TimelineColumn]
     lanes: list[Lane]

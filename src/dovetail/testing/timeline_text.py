@@ -92,7 +92,9 @@ def _line(
 
 
 def _batch(columns: Sequence[TimelineColumn], column: int) -> str:
-    """Return the number of a micro-batch in its first column, else nothing."""
+    """Return the number of a micro-batch as text in its first column, an empty text in its
+    others.
+    """
     batch = columns[column].batch
     return "" if column and columns[column - 1].batch == batch else str(batch)
 

@@ -37,7 +37,7 @@ from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of a batch."""
+    """The slices of a bucket's micro-batch that is too large to be worked on at once."""
 
     share: Share
     """The columns that order the batch's rows."""

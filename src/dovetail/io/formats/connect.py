@@ -275,7 +275,7 @@ def coded_within(type_: DataType) -> DataType | None:
 
 @dataclass(frozen=True)
 class Raw:
-    """A value as it is encoded."""
+    """The conversion of values as Kafka Connect encodes them to Spark's types."""
 
     column: Column
     encoding: ColumnEncoding

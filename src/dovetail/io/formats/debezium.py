@@ -495,7 +495,7 @@ class ConnectJson(Format):
         )
 
     def writing(self, context: Place, columns: StructType) -> Column:
-        """Return the columns as plain JSON."""
+        """Return the column of bytes: the columns as one plain JSON object per row."""
         return JsonFormat(None).writing(context, columns)
 
 

@@ -64,7 +64,7 @@ unknown."""
 
 @dataclass(frozen=True)
 class Wanted:
-    """The parts of an envelope that are read."""
+    """The parts of a change event's envelope that a query reads."""
 
     columns: StructType
     """The columns of a row."""

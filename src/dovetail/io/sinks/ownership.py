@@ -17,7 +17,7 @@ Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
 
 @dataclass
 class Owner:
-    """The query that writes its micro-batches."""
+    """The query that a sink writes for, known by its checkpoint."""
 
     checkpoint: str
     """The folder of the checkpoint, which is read once."""

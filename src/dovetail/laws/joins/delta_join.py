@@ -43,7 +43,7 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class SideRows:
-    """The n rows of one side."""
+    """The n rows of one side of a delta join that a micro-batch concerns."""
 
     group: Ints
     """int64[n]: the number of the row's join key, or ``NO_GROUP``."""

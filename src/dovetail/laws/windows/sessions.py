@@ -45,7 +45,7 @@ _BLOCK = 1 << 10
 
 @dataclass(frozen=True)
 class Sessions:
-    """The m sessions by (group, end): int64[m] each."""
+    """The m sessions of some groups, ordered by (group, end): int64[m] each."""
 
     group: Ints
     start_us: Ints

@@ -68,7 +68,7 @@ def run(job: Job, law: AggregationLaw) -> Done:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The stored sessions of the batch's keys."""
+    """The stored sessions of the keys in the batch."""
 
     sessions: Sessions
     """The sessions; ``ref`` is the session's own number."""

@@ -46,7 +46,7 @@ _BATCH_SHIFT = 32
 
 @dataclass(frozen=True)
 class Joined:
-    """The outcome of a micro-batch."""
+    """The changes of a delta join in one micro-batch, and the caches that it leaves."""
 
     changes: Iterator[pa.Table]
     """The changes (``Operator.output_schema``), at most one per key."""

@@ -92,7 +92,7 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
 
 @dataclass(frozen=True)
 class ForeignResults:
-    """The m results of a batch."""
+    """The m results of a micro-batch of a join by foreign key, as references to rows."""
 
     event: Ints
     """The event that causes each result."""

@@ -39,7 +39,7 @@ _SINCE = "_since"
 
 @dataclass
 class Answering:
-    """The lookups of one task."""
+    """The lookups of one task in a store, with the answers that it keeps and its counts."""
 
     law: StoreLookup
     caches: Caches

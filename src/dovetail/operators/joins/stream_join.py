@@ -301,7 +301,7 @@ class _PairResults:
 
 @dataclass(frozen=True)
 class _Caused:
-    """The records that cause the results."""
+    """The records that cause the results of a join of streams."""
 
     job: Job
     sides: Sequence[Side]

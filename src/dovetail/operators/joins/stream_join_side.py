@@ -37,7 +37,7 @@ _MARK = pa.schema(
 
 @dataclass(frozen=True)
 class SideStores:
-    """The stores of a bucket."""
+    """The stores of a bucket for a join of streams: records, those that wait, and marks."""
 
     histories: Sequence[HistoryState]
     """One per source."""

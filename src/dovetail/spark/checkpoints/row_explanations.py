@@ -215,5 +215,5 @@ class CheckpointState:
 
 
 def _type_of(stage_store: Kept, name: str) -> pa.DataType:
-    """Return the type of a column of a store."""
+    """Return the Arrow type of the column ``name`` of a store."""
     return next(field.type for field in stage_store.store.fields if field.name == name)

@@ -27,7 +27,7 @@ _QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
 
 
 class SparkFiles:
-    """The files as Spark reads them."""
+    """The files of a checkpoint as Spark reads them."""
 
     has_frames = True
     reads_pieces = False

@@ -38,7 +38,7 @@ _PASSING_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class StageWork:
-    """The work of a stage in a worker."""
+    """The work of one stage with state in a Python worker."""
 
     fragment: Fragment
     emission: Emission

@@ -19,7 +19,7 @@ from dovetail.spark.query.results import Outcome
 
 @dataclass(frozen=True)
 class StagePart:
-    """A stage with state."""
+    """A stage with state, as Spark's progress reports it."""
 
     number: int
     """Its number as ``explain`` shows it, from 1."""

@@ -17,7 +17,7 @@ BYTES_PER_CORE_S: Final = 50_000_000
 
 
 class Step(NamedTuple):
-    """The beginning of one stage."""
+    """The way in which one stage of an upgraded query begins."""
 
     stage: int
     """The number in ``explain``."""

@@ -67,7 +67,7 @@ def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
 
 
 def _of_view(view: View) -> DataFrame:
-    """Return the rows that a view leaves out, as dead letters."""
+    """Return the rows that a view leaves out, as dead letters, one row each."""
     read = read_of(view, _upstream(view), reported=len(views_of(view)) - 1)
     return _unread(read.frame, FAILED)
 

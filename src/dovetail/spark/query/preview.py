@@ -138,7 +138,7 @@ def _records(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
 
 @dataclass
 class _Input:
-    """A streaming input whose first rows are read."""
+    """A streaming input of a preview, whose first rows a query reads."""
 
     source: Source
     """The source whose rows are read."""

@@ -361,7 +361,7 @@ def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint:
 
 @dataclass(frozen=True)
 class _Write:
-    """Sinks that are written together."""
+    """Some sinks of a query that are written together, and the function that writes them."""
 
     ends: Sequence[_End]
     """The results of the sinks."""

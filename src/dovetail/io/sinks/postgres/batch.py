@@ -162,7 +162,7 @@ class PostgresTables:
 
 @dataclass
 class _TableRows:
-    """A micro-batch's rows of one table."""
+    """The rows of a micro-batch for one PostgreSQL table, on their way into it."""
 
     table: PostgresTable
     kept: DataFrame
@@ -214,7 +214,7 @@ class _TableRows:
         return StagedChanges(target, self._staging, tasks, clears)
 
     def drop(self, cursor: Any) -> None:
-        """Drop the staging table that tasks have filled, if any."""
+        """Drop the staging table that tasks have filled, if there is one."""
         if self.texts is None:
             self.table.target.drop(cursor, self._staging)
 

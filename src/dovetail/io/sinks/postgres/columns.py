@@ -326,6 +326,6 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def _refuse(title: str, column: StructField, problem: str, remedy: str) -> NoReturn:
-    """Raise ``PlanError`` for a column that cannot be written."""
+    """Raise ``PlanError`` for a column that cannot be written. ``problem``: the reason in words."""
     shown = f"column {column.name!r} of type {column.dataType.simpleString()}"
     raise PlanError(title, f"{shown} cannot be written, {problem}", remedy)
