@@ -194,10 +194,11 @@ class Arrival:
         return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
 
     def first_feeds(self, source: Entry) -> tuple[str, ...]:
-        """Return the names of the columns by which the second of two stages of one node knows the
-        record that caused a row of the first.
+        """Return the names of the columns that the first of two stages of one node gives to the
+        second.
 
-        ``source``: the input of the first stage.
+        By them the second knows the record that caused a row. ``source``: the input of the first
+        stage.
         """
         position = (SEQUENCE,) if self.shared_log(source) else ()
         return (*position, *self._order(source), TIE, *self._time)
