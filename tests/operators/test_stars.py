@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.feeds import pipe_all
 from bench.parameters import slow_after
 
 import dovetail as dt
@@ -123,9 +124,13 @@ class Pair:
         self.time = max(self.time, *times)
         for driver in (self.star, self.chain):
             with driver.batch() as changes:
-                for (name, row, deleted), time in zip(records, times, strict=True):
-                    if name in {source.name for source in driver._sources}:
-                        driver.pipe(self.inputs[name], row, timestamp=100 + time, deleted=deleted)
+                names = {source.name for source in driver._sources}
+                feeds = [
+                    (name, row, 100 + time, deleted)
+                    for (name, row, deleted), time in zip(records, times, strict=True)
+                    if name in names
+                ]
+                pipe_all(driver, self.inputs, feeds)
             outcomes.append(changes)
         return outcomes[0], outcomes[1]
 

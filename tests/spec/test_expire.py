@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from bench import runners
 from bench.families import views
+from bench.feeds import pipe_all
 from bench.forced import HASHES, forced
 from bench.models.views import Pipeline
 from bench.parameters import slow_after
@@ -198,16 +199,14 @@ def test_whoever_reads_it_does_as_with_a_table_of_its_changelog(reader: str, see
             changelog.append(("T", made, change.timestamp_us, gone))
     plain = testing.Driver(READERS[reader](t, u, s))
     with plain.batch() as wanted:
-        for name, row, time, gone in changelog:
-            plain.pipe(inputs[name], row, timestamp=time, deleted=gone)
+        pipe_all(plain, inputs, changelog)
     expiring = READERS[reader](t.expire(after=timedelta(microseconds=after)), u, s)
     for size, buckets in CUTS if seed else CUTS[:3]:
         driver = testing.Driver(expiring, buckets=buckets)
         found = []
         for batch in cut(ops, size):
             with driver.batch() as changes:
-                for name, row, time, deleted in batch:
-                    driver.pipe(inputs[name], row, timestamp=time, deleted=deleted)
+                pipe_all(driver, inputs, batch)
             found += changes
         assert shown(found) == shown(wanted), (size, buckets)
 
@@ -246,8 +245,7 @@ def test_a_result_expires_by_the_time_of_what_it_is_made_of(how: str, seed: int)
         driver = testing.Driver(expiring, buckets=buckets)
         for batch in cut(ops, size):
             with driver.batch():
-                for name, row, time, deleted in batch:
-                    driver.pipe(t if name == "T" else u, row, timestamp=time, deleted=deleted)
+                pipe_all(driver, {"T": t, "U": u}, batch)
         answers.append(shown(driver.read()))
     left = [key for key, said in answers[0].items() if said[-1][0] is not None]
     assert left == [("w" if how == "groups" else "e",)]

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
+from small_session import SMALL_TABLES, applied
 
 from dovetail.aggregates.aggregate import AggregateOverflowError, GroupUpdates, nulls
 from dovetail.api.tables import Table
@@ -108,6 +109,11 @@ def value_of(name: str, value: Any) -> Any:
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], StructType]]:
     """Per column the rows in Arrow, and Spark's own aggregates of its groups."""
+    with applied(spark, SMALL_TABLES):
+        return _answers(spark)
+
+
+def _answers(spark: SparkSession) -> dict[str, tuple[pa.Table, dict[str, Any], StructType]]:
     found = {}
     for name, (type_, groups) in COLUMNS.items():
         schema = StructType([StructField("group", LongType()), StructField(name, type_)])

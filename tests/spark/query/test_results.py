@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.feeds import pipe_all
 from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -152,10 +153,12 @@ def test_each_result_is_what_its_own_query_gives(results: Results, buckets: int)
             emitted = []
             for driver in (together, *alone.values()):
                 with driver.batch() as changes:
-                    for n, (table, row, gone) in enumerate(records):
-                        if tables[table].plan in driver._nodes:
-                            time = 40 * batch + n
-                            driver.pipe(tables[table], row, timestamp=time, deleted=gone)
+                    read = [
+                        (table, row, 40 * batch + n, gone)
+                        for n, (table, row, gone) in enumerate(records)
+                        if tables[table].plan in driver._nodes
+                    ]
+                    pipe_all(driver, tables, read)
                 emitted.append(changes)
             expected = {name: driver.read() for name, driver in alone.items()}
             for name, result in topology.items():
@@ -371,8 +374,8 @@ def test_on_spark_each_result_is_exact_though_sinks_fail(
         records = drawn_for(batch)
         write(tmp_path, batch, records)
         with driver.batch():
-            for table, row, gone, place in records:
-                driver.pipe(hand[table], row, timestamp=1_000_000 * place, deleted=gone)
+            feeds = [(table, row, 1_000_000 * at, gone) for table, row, gone, at in records]
+            pipe_all(driver, hand, feeds)
     expected = {name: by_key(driver.read(r)) for name, r in shared_of(driver).items()}
     letters = sorted((c.values["row"], c.timestamp_us) for c in driver.read(dt.dead_letters))
     emitted: dict[str, list[Row]] = defaultdict(list)

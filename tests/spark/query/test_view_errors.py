@@ -6,13 +6,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from bench.feeds import pipe_all
 from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -114,10 +113,8 @@ def fails(topology: Callable[..., Any], feed: Feed) -> bool:
 def fed(driver: testing.Driver, inputs: Inputs, feeds: list[Feed]) -> list[str]:
     """What a micro-batch of these says."""
     with driver.batch() as changes:
-        read = (feed for feed in feeds if inputs[feed[0]].plan in driver._nodes)
-        for (name, deleted), run in groupby(read, itemgetter(0, 3)):
-            _, rows, times, _ = zip(*run, strict=True)
-            driver.pipe(inputs[name], list(rows), timestamp=list(times), deleted=deleted)
+        read = [feed for feed in feeds if inputs[feed[0]].plan in driver._nodes]
+        pipe_all(driver, inputs, read)
     return list(map(str, changes))
 
 

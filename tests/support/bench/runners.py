@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 
 import dovetail as dt
 from bench.family import Family, Join, Source
+from bench.feeds import pipe_all
 from bench.models.tables import names
 from bench.records import Answers, Batches, Hash, Record, Result
 from dovetail import testing
@@ -76,13 +75,13 @@ def driver(
         if restart:
             running = testing.Driver.restore(topology, running.snapshot(), **options)
         with running.batch() as changes:
-            read = (record for record in batch if record.table in inputs)
-            for (name, deleted), some in groupby(read, attrgetter("table", "deleted")):
-                records = list(some)
-                rows = [family.row(join, record, number + i) for i, record in enumerate(records)]
-                times = [record.time * unit for record in records]
-                running.pipe(inputs[name], rows, timestamp=times, deleted=deleted)
-                number += len(records)
+            records = [record for record in batch if record.table in inputs]
+            feeds = [
+                (r.table, family.row(join, r, place), r.time * unit, r.deleted)
+                for place, r in enumerate(records, number)
+            ]
+            pipe_all(running, inputs, feeds)
+            number += len(records)
         assert changes == running.read()
         answers.append(
             [
