@@ -10,37 +10,61 @@ from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.platform.delta_log import ChangeSize, DeltaLog
-from dovetail.snapshots.costs import READ, ROW, RefreshStep, Took, Way, choose
+from dovetail.snapshots.costs import JOBS_S, RefreshStep, Took, Way, Work, choose, estimated_s
 
-EVEN = (1 - READ) / ROW
-"""The share of changed rows at which both ways cost the same, before there are steps."""
+MB = 1 << 20
 
 
-def took(way: Way, seconds: float, share: float = 0.0, size: int = 1000) -> Took:
-    return Took(RefreshStep(way, share, size, 0), seconds)
+def work(megabytes: float, changed: float, *, few: bool = True, cores: int = 2) -> Work:
+    return Work(int(megabytes * MB), int(changed * MB), few, cores)
+
+
+def took(way: Way, seconds: float, estimated_s: float = 1.0) -> Took:
+    return Took(RefreshStep(way, estimated_s, 0), seconds)
 
 
 @pytest.mark.parametrize(
-    ("share", "earlier", "way"),
+    ("step", "earlier", "way"),
     [
-        (0.9 * EVEN, [], "changes"),
-        (1.1 * EVEN, [], "all"),
-        (1.1 * EVEN, [took("all", 1)] * 9, "all"),
-        (1.1 * EVEN, [took("changes", 1)] * 9, "all"),
-        # steps took longer, or half as long, as the estimate says
-        (0.0, [took("changes", 0.9), took("all", 1)], "changes"),
-        (EVEN / 2, [took("changes", 0.9), took("all", 1)], "all"),
-        (EVEN, [took("all", 1), took("changes", READ / 2)], "changes"),
-        # a step that changed many rows, and one when the tables were smaller
-        (EVEN, [took("changes", 1.1, EVEN), took("all", 1)], "all"),
-        (EVEN, [took("changes", 0.9, EVEN), took("all", 0.1, size=100)], "changes"),
-        # the median of the last three steps of a way
-        (EVEN, [*(took("changes", s * READ) for s in (0.9, 9, 0.9, 9, 9)), took("all", 1)],
+        # small tables are overwritten, however little has changed: that has fewer jobs
+        (work(0, 0), [], "all"),
+        (work(17, 0), [], "all"),
+        (work(19, 0), [], "changes"),
+        # the more cores, the larger the tables for which that is so
+        (work(34, 0, cores=4), [], "all"),
+        (work(37, 0, cores=4), [], "changes"),
+        # much has changed: bytes, or rows that do not go through this process
+        (work(70, 2.9), [], "changes"),
+        (work(70, 3.1), [], "all"),
+        (work(55, 0, few=False), [], "all"),
+        (work(62, 0, few=False), [], "changes"),
+        (work(1000, 1000, few=False), [], "all"),
+        # steps took longer, or shorter, than estimated
+        (work(70, 0), [took("all", 1), took("changes", 2)], "all"),
+        (work(17, 0), [took("all", 1), took("changes", 0.9)], "changes"),
+        (work(17, 0), [took("changes", 9, estimated_s=10), took("all", 2, estimated_s=2)],
          "changes"),
+        # those of one way alone say how fast the machine is, which is so for both
+        (work(19, 0), [took("changes", 9)] * 9, "changes"),
+        (work(17, 0), [took("all", 0.1)] * 9, "all"),
+        # an estimate that was not known says nothing
+        (work(19, 0), [took("changes", 9, estimated_s=0), took("all", 1)], "changes"),
+        # the median of the last three steps of a way
+        (work(19, 0), [*(took("changes", s) for s in (1, 9, 1, 9, 9)), took("all", 1)], "changes"),
     ],
 )  # fmt: skip
-def test_the_cheaper_way_is_taken(share: float, earlier: list[Took], way: Way) -> None:
-    assert choose(share, earlier).way == way
+def test_the_cheaper_way_is_taken(step: Work, earlier: list[Took], way: Way) -> None:
+    assert choose(step, earlier).way == way
+
+
+def test_a_choice_says_both_estimates() -> None:
+    step = work(64, 0.64)
+    assert estimated_s(step, "all") == pytest.approx(2.4 + 64 * MB / 7.4e6)
+    assert estimated_s(step, "changes") == pytest.approx(4.4 + (0.2 * 64 + 14 * 0.64) * MB / 7.4e6)
+    assert choose(step, [took("all", 2)]).reason == (
+        "about 1.00% of the rows change, which takes an estimated 15.0 s to merge, and 22.9 s to "
+        "compute and overwrite all"
+    )
 
 
 class Shop:
@@ -86,7 +110,14 @@ def shop(delta_spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(delta_spark, tmp_path)
 
 
-def test_few_changes_are_merged_and_many_overwrite(shop: Shop) -> None:
+def test_few_changes_are_merged_and_many_overwrite(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is where the number of jobs does not matter; else such small tables are overwritten."""
+    shop.sql("UPDATE {o} SET v = 'first' WHERE id = 1")
+    assert shop.refresh() == [("all", None)]
+    for kind in JOBS_S:
+        monkeypatch.setitem(JOBS_S, kind, 0.0)
     shop.sql("UPDATE {o} SET v = 'few' WHERE id = 1")
     (commit,) = shop.joined.refresh(shop.target)
     assert (commit.way, commit.changed) == ("changes", 1)
@@ -98,7 +129,7 @@ def test_few_changes_are_merged_and_many_overwrite(shop: Shop) -> None:
     shop.sql("ALTER TABLE {o} SET TBLPROPERTIES (team = 'me')")
     assert shop.refresh() == [(None, 0)]
     assert [commit.way for commit in shop.joined.commits(shop.target)] == [
-        None, "all", "all", "changes", "all",
+        None, "all", "all", "changes", "all", "all",
     ]  # fmt: skip
 
 

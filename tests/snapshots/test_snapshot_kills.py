@@ -1,4 +1,4 @@
-"""A step of a join over snapshots whose driver is killed at any moment of its merge: from what is
+"""A step of a join over snapshots whose driver is killed at any moment of its commit: from what is
 left the next run goes on, and is exact.
 
 Run as a script, this module is the driver. What a kill leaves is what is on disk, so the driver is
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import drivers
 import pytest
@@ -27,26 +27,30 @@ from test_snapshot_delta import Lake, rows_at
 
 import dovetail as dt
 from dovetail.platform import delta_tables
+from dovetail.snapshots.commit_records import Commit
+from dovetail.snapshots.costs import Way
 from dovetail.snapshots.plan import tables
+from dovetail.snapshots.target import SnapshotTarget
 
-MERGES = 3
+STEPS, IMAGES_EACH = 3, 4
 ORDERS, CUSTOMERS = 300, 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("images_each", [2, 4])
-def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
-    delta_spark: SparkSession, tmp_path: Path, images_each: int
+@pytest.mark.parametrize("way", ["changes", "all"])
+def test_what_a_kill_within_a_commit_leaves_is_gone_on_with(
+    delta_spark: SparkSession, tmp_path: Path, way: Way
 ) -> None:
+    """A merge, or an overwrite of the whole target."""
     rng = random.Random()
     folder, images = tmp_path / "tables", []
     prepare(Lake(delta_spark, folder))
-    (folder / "merges").mkdir()
+    (folder / "steps").mkdir()
     jars = delta_spark.conf.get("spark.jars") or ""
-    with drivers.running(__file__, str(folder), jars, folder=tmp_path) as driver:
-        for merge in range(1, MERGES + 1):
-            length_s = begun(folder, merge, driver)
-            moments = sorted(rng.uniform(0, length_s) for _ in range(images_each))
+    with drivers.running(__file__, str(folder), jars, way, folder=tmp_path) as driver:
+        for step in range(1, STEPS + 1):
+            length_s = begun(folder, step, driver)
+            moments = sorted(rng.uniform(0, length_s) for _ in range(IMAGES_EACH))
             for before, moment in zip([0, *moments], moments, strict=False):
                 time.sleep(moment - before)
                 images.append(tmp_path / f"image {len(images)}")
@@ -55,7 +59,7 @@ def test_what_a_kill_within_a_merge_leaves_is_gone_on_with(
     images.append(folder)
 
     again = [goes_on(delta_spark, image) for image in images]
-    assert any(again), "no merge was interrupted"
+    assert any(again), "no step was interrupted"
 
 
 def goes_on(spark: SparkSession, folder: Path) -> bool:
@@ -74,11 +78,11 @@ def goes_on(spark: SparkSession, folder: Path) -> bool:
     return bool(commits)
 
 
-def begun(folder: Path, merge: int, driver: drivers.Driver) -> float:
-    """Wait for a merge to begin; how long the one before it took, in seconds."""
-    begun = folder / "merges" / f"{merge} begun"
-    drivers.wait_until(begun.exists, driver, f"merge {merge}", within_s=240)
-    ends = [folder / "merges" / f"{merge - 1} {end}" for end in ("begun", "done")]
+def begun(folder: Path, step: int, driver: drivers.Driver) -> float:
+    """Wait for a step's commit to begin. Return how long the one before it took, in seconds."""
+    begun = folder / "steps" / f"{step} begun"
+    drivers.wait_until(begun.exists, driver, f"step {step}", within_s=240)
+    ends = [folder / "steps" / f"{step - 1} {end}" for end in ("begun", "done")]
     return ends[1].stat().st_mtime - ends[0].stat().st_mtime
 
 
@@ -101,8 +105,8 @@ def located(spark: SparkSession, folder: Path) -> dt.SnapshotTable:
     return Lake(spark, folder).located("outer")
 
 
-def main(folder: Path, jars: str) -> None:
-    """Merge after merge, each of which says when it begins and when it is done."""
+def main(folder: Path, jars: str, way: Way) -> None:
+    """Make step after step. Each one writes files as its commit begins and is done."""
     builder = small_session.builder().config("spark.jars", jars)
     for name, value in small_session.RECORDING_CHANGES.items():
         builder = builder.config(name, value)
@@ -113,19 +117,21 @@ def main(folder: Path, jars: str) -> None:
     )
     own, joined = Lake(spark, folder), located(spark, folder)
     joined.refresh(str(folder / "target"))
-    merge, step = delta_tables.merge, 0
+    name = {"changes": "merge", "all": "replace"}[way]
+    commit, step = getattr(SnapshotTarget, name), 0
 
-    def merging(*arguments: Any, **options: Any) -> None:
-        (folder / "merges" / f"{step} begun").touch()
-        merge(*arguments, **options)
-        (folder / "merges" / f"{step} done").touch()
+    def committing(*arguments: Any) -> Commit:
+        (folder / "steps" / f"{step} begun").touch()
+        made: Commit = commit(*arguments)
+        (folder / "steps" / f"{step} done").touch()
+        return made
 
-    delta_tables.merge = merging
-    for step in range(MERGES + 100):
+    setattr(SnapshotTarget, name, committing)
+    for step in range(STEPS + 100):
         changes = {n: (n, step, f"step {step}") for n in range(step % 3, CUSTOMERS, 3)}
         own.change("customers", changes | {(step + 1) % CUSTOMERS: None})
-        joined.refresh(str(folder / "target"))
+        joined.refresh(str(folder / "target"), way=way)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], cast(Way, sys.argv[3]))

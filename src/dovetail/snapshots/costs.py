@@ -1,14 +1,15 @@
 """The two ways of a step, and the estimate by which one of them is taken. No Spark job is needed.
 
-A step merges what has changed, or computes the whole join again and overwrites the target. The
-second way costs what it has cost before. The first way is estimated as a part of that:
+A step merges what has changed, or computes the whole join again and overwrites the target. Either
+way takes some time for its many small Spark jobs, however few rows there are, and some time for
+bytes. Overwriting reads and writes all bytes once. Merging looks for the keys that have changed all
+over the tables, which is a part of that, and each changed byte costs as much as many others:
 
-    changes / all  =  f · (READ + ROW · share)
+    overwriting   JOBS_S + size / rate
+    merging       JOBS_S + (READ · size + CHANGED · changed) / rate
 
-``share``: about which share of the target's rows changes. ``READ``: a step looks for rows with the
-keys that have changed all over the tables, and does not write them. ``ROW``: a changed row costs
-more than one of the batch join. ``f`` is what earlier steps of the target took, as a part of this
-estimate; 1 before there are any.
+The constants come from a cheap join of narrow rows on two cores. Earlier steps of the same target
+correct them: the estimate of a way is multiplied by what the last steps took beside theirs.
 """
 
 from __future__ import annotations
@@ -20,32 +21,49 @@ from typing import Literal, TypeAlias
 
 Way: TypeAlias = Literal["changes", "all"]
 
-READ, ROW = 0.75, 5.0
-"""The part of the whole join's time that a step takes if hardly any row changes, and what each
-share of changed rows adds to it. Both are guesses, for tables so large that the number of Spark
-jobs does not matter. The first steps of a target correct them.
+JOBS_S = {"all": 2.4, "few": 4.4, "many": 9.0}
+"""The seconds that a step takes without any bytes, by kind. A step that merges a few changes holds
+them in this process, and so has fewer jobs than one that merges many.
+"""
+BYTES_S = 3.7e6
+"""The bytes of Delta files that a core reads, joins and writes in a second."""
+READ, CHANGED = 0.2, 14.0
+"""What merging costs for each byte of the sources, and for each changed byte, as a part of
+overwriting a byte.
 """
 STEPS_MAX = 3
 """The number of steps of each way whose times count: the last ones."""
 
 
 @dataclass(frozen=True)
+class Work:
+    """The amount of work of a step, and the means for it."""
+
+    size: int
+    """The bytes of the sources."""
+    changed: int
+    """About how many of them have changed."""
+    few: bool
+    """True if the changes are few enough for this process."""
+    cores: int
+    """The number of tasks that run at the same time."""
+
+
+@dataclass(frozen=True)
 class RefreshStep:
-    """One step that refreshes a target, as the record of its commit describes it."""
+    """A step that is made, as its commit records it."""
 
     way: Way
-    """``"changes"`` if changed rows are merged, ``"all"`` if the target is overwritten."""
-    share: float
-    """The estimated share of the target's rows that change, from 0 to 1."""
-    size: int
-    """The bytes of all sources' data files; 0 if they are not known."""
+    """The way that is taken."""
+    estimated_s: float
+    """The seconds that the way takes by the constants of this module; 0 if that is not known."""
     started_ms: int
-    """The time at which the step began, in milliseconds since 1970."""
+    """When the step began, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Took:
-    """An earlier step, and the seconds from its begin to its commit."""
+    """An earlier step, and the time that it took until its commit."""
 
     step: RefreshStep
     seconds: float
@@ -53,44 +71,40 @@ class Took:
 
 @dataclass(frozen=True)
 class Choice:
-    """The way that a step takes, and the reason for it as a text for people."""
+    """A way, and the reason why it is taken, for people."""
 
     way: Way
     reason: str
 
 
-def choose(share: float, earlier: Sequence[Took]) -> Choice:
-    """Return the cheaper way of a step, with the estimate as its reason.
+def choose(work: Work, earlier: Sequence[Took]) -> Choice:
+    """Return the cheaper way of a step; ``changes`` if both cost the same.
 
-    ``share``: the part of the target's rows that changes, from 0 to 1. ``earlier``: steps of this
-    target, the latest first; they correct the estimate. Equal costs give ``"changes"``.
+    ``earlier``: steps of the target, the last one first; empty before there are any.
     """
-    part = (READ + ROW * share) * _factor(earlier)
+    merging, overwriting = (_expected_s(work, way, earlier) for way in ("changes", "all"))
+    share = min(work.changed / max(work.size, 1), 1.0)
     reason = (
-        f"about {share:.2%} of the rows change, and to merge them is estimated at {part:.2f} of "
-        "the time that all rows take"
+        f"about {share:.2%} of the rows change, which takes an estimated {merging:.1f} s to merge, "
+        f"and {overwriting:.1f} s to compute and overwrite all"
     )
-    return Choice("all" if part > 1 else "changes", reason)
+    return Choice("changes" if merging <= overwriting else "all", reason)
 
 
-def _factor(earlier: Sequence[Took]) -> float:
-    """Return the factor by which earlier merges took longer than estimated, relative to overwrites.
+def estimated_s(work: Work, way: Way) -> float:
+    """Return the seconds of a step by the constants of this module alone, more than 0."""
+    rate = BYTES_S * max(work.cores, 1)
+    if way == "all":
+        return JOBS_S["all"] + work.size / rate
+    jobs_s = JOBS_S["few" if work.few else "many"]
+    return jobs_s + (READ * work.size + CHANGED * work.changed) / rate
 
-    It compares medians of the latest ``STEPS_MAX`` steps of each way. It is 1 until both ways have
-    a step. ``earlier``: the latest step first.
+
+def _expected_s(work: Work, way: Way, earlier: Sequence[Took]) -> float:
+    """Return the estimated seconds of a step, corrected by the last ``STEPS_MAX`` steps that went
+    the same way. Without any, those of the other way correct it.
     """
-    rates = []
-    for way in ("changes", "all"):
-        steps = [took for took in earlier if took.step.way == way][:STEPS_MAX]
-        if not steps:
-            return 1
-        rates.append(median(took.seconds / _estimated(took.step) for took in steps))
-    return rates[0] / rates[1]
-
-
-def _estimated(step: RefreshStep) -> float:
-    """Return the estimated time of a step. The unit is the time to read and write one byte. A step
-    without a known size counts as one byte.
-    """
-    part = READ + ROW * step.share if step.way == "changes" else 1
-    return max(step.size, 1) * part
+    known = [took for took in earlier if took.step.estimated_s > 0]
+    alike = [took for took in known if took.step.way == way] or known
+    factors = [took.seconds / took.step.estimated_s for took in alike[:STEPS_MAX]]
+    return estimated_s(work, way) * (median(factors) if factors else 1.0)

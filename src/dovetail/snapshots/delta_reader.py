@@ -47,7 +47,7 @@ shuffled then.
 LISTED_KEYS_MAX = 2_000
 """The number of keys up to which a condition lists them. Then no job sends them to executors."""
 
-HASHED_BYTES_MAX = 128 << 20
+HASHED_BYTES_MAX = 256 << 20
 """The bytes of data files up to which the hashes of all keys, of eight bytes each, are compared in
 this process.
 """

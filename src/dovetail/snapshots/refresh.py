@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -26,7 +26,7 @@ from dovetail.platform.delta_tables import (
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import apart, cores
 from dovetail.snapshots.commit_records import Commit, Standing
-from dovetail.snapshots.costs import Choice, RefreshStep, Way, choose
+from dovetail.snapshots.costs import Choice, RefreshStep, Way, Work, choose, estimated_s
 from dovetail.snapshots.delta_reader import (
     Present,
     Scratch,
@@ -108,7 +108,7 @@ class Refresher:
             title = f"{self._operator}, step {len(commits) + 1} by {choice.way}: {choice.reason}"
             with progress_bar(self._session, title):
                 if choice.way == "all":
-                    commits.append(self._replace(standing, until, choice, _share(sizes)))
+                    commits.append(self._replace(standing, until, choice, sizes))
                 else:
                     commits.append(self._follow(standing, until, choice, sizes))
             if until == latest:
@@ -188,13 +188,19 @@ class Refresher:
         objection = self._target.objection
         if objection is not None:
             return Choice("changes", objection)
-        return choose(_share(sizes), self._target.earlier())
+        return choose(self._work(sizes), self._target.earlier())
 
-    def _step(self, choice: Choice, share: float) -> RefreshStep:
-        """Return the record of a step that begins now. ``share``: the part of the target's rows
-        that changes, from 0 to 1.
+    def _work(self, sizes: Sequence[SourceChange]) -> Work:
+        """Return the work of a step. ``sizes``: those of all sources and of their changes."""
+        size = sum(source.size for source in sizes)
+        return Work(size, int(_share(sizes) * size), _are_few(sizes), cores(self._session))
+
+    def _step(self, choice: Choice, sizes: Sequence[SourceChange] | None) -> RefreshStep:
+        """Return the record of a step that begins now. ``sizes``: those of all sources and of their
+        changes; None if they are not known.
         """
-        return RefreshStep(choice.way, share, self._bytes() or 0, int(time() * 1000))
+        seconds = 0.0 if sizes is None else estimated_s(self._work(sizes), choice.way)
+        return RefreshStep(choice.way, seconds, int(time() * 1000))
 
     def _make(self, versions: Versions, choice: Choice) -> Commit:
         """Write the whole join at these versions in one commit, to a new target or over an old one;
@@ -204,7 +210,9 @@ class Refresher:
         there that no join over snapshots has made, ``DataError`` for a key that occurs twice or is
         null.
         """
-        exists, step = self._target.exists(), self._step(choice, 1.0)
+        logs = self._logs()
+        sizes = None if logs is None else [SourceChange(log.size, None) for log in logs.values()]
+        exists, step = self._target.exists(), self._step(choice, sizes)
         if exists and not self._target.belongs():
             raise TargetError(
                 self._operator,
@@ -220,15 +228,21 @@ class Refresher:
                 commit = self._target.create(rows, versions, step)
             return replace(commit, way=choice.way, reason=choice.reason)
 
-    def _replace(self, standing: Standing, new: Versions, choice: Choice, share: float) -> Commit:
+    def _replace(
+        self,
+        standing: Standing,
+        new: Versions,
+        choice: Choice,
+        sizes: Sequence[SourceChange] | None,
+    ) -> Commit:
         """Overwrite all rows of the target by the join at the new versions, in one commit; return
         it.
 
-        ``standing``: the target before. ``share``: the part of its rows that changes, from 0 to 1.
-        Raises ``DataError`` for a key that occurs twice or is null, ``TargetError`` if another
-        writer was faster.
+        ``standing``: the target before. ``sizes``: those of all sources and of their changes; None
+        if they are not known. Raises ``DataError`` for a key that occurs twice or is null,
+        ``TargetError`` if another writer was faster.
         """
-        step = self._step(choice, share)
+        step = self._step(choice, sizes)
         with self._reading() as reader:
             covered = standing.covered  # the keys of sources that have not changed are known
             changed = [table for key, table in self._tables.items() if new[key] != covered[key]]
@@ -250,7 +264,7 @@ class Refresher:
         known. A commit is made even if no row changes. Raises ``DataError`` for a key that occurs
         twice or is null, ``TargetError`` if another writer was faster.
         """
-        step = self._step(choice, _share(sizes))
+        step = self._step(choice, sizes)
         few = sizes is not None and _are_few(sizes)
         with self._reading() as reader, ExitStack() as settings:
             if few:
@@ -309,17 +323,17 @@ class SourceChange:
     """The rows and bytes that have changed; None if the log does not say it."""
 
 
-def _share(sizes: list[SourceChange] | None) -> float:
+def _share(sizes: Sequence[SourceChange]) -> float:
     """Return the estimated share of the target's rows that change, from 0 to 1.
 
     It is the sum of the sources' shares. A source whose log does not say what changed counts as
-    changed as a whole. None and an empty list give 0.
+    changed as a whole.
     """
-    shares = [1.0 if s.changes is None else s.changes.size / max(s.size, 1) for s in sizes or ()]
+    shares = [1.0 if s.changes is None else s.changes.size / max(s.size, 1) for s in sizes]
     return min(sum(shares), 1.0)
 
 
-def _are_few(sizes: list[SourceChange]) -> bool:
+def _are_few(sizes: Sequence[SourceChange]) -> bool:
     """Return True if the changes of all sources together fit into this process, by rows and by
     bytes. False if a source's log does not say what changed.
     """
