@@ -416,9 +416,9 @@ class SnapshotTable:
         Notes
         -----
         Rows and the versions that they cover are one commit, so a run that was killed is
-        simply run again. Let one process at a time keep a target. The estimate is of the
-        share of rows that change, by the commits of the sources, and of the times of earlier
-        steps. Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
+        simply run again. Let one process at a time keep a target. The estimate takes
+        the bytes of the sources and of their changes, the number of cores, and the times of
+        earlier steps. Source: FLIP-486, "Future Work" (strong consistency, batch-stream fusion).
 
         Examples
         --------
