@@ -1,15 +1,11 @@
 """An archive of the classes that Spark loads: a JVM that has it starts in about half the time.
 
-Run as a script, this module makes the archive that ``small_session`` looks for, if there is none,
-and before it a jar of local files, for which no processes are started.
+Run as a script, this module makes the archive that ``small_session`` looks for, if there is none.
 """
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +18,6 @@ import dovetail as dt
 
 def main() -> None:
     """Of the classes of a query with state, in a JVM that writes them down as it ends."""
-    if shutil.which("javac"):
-        compile_local_files()
     archive = small_session.archive()
     if archive.exists():
         return
@@ -42,23 +36,6 @@ def main() -> None:
         jvm.proc.stdin.close()
         jvm.proc.wait()
         made.rename(archive)
-
-
-def compile_local_files() -> None:
-    """Make the jar of local files that ``small_session`` looks for, if there is none."""
-    jar = small_session.local_files()
-    if jar.exists():
-        return
-    jar.parent.mkdir(parents=True, exist_ok=True)
-    (hadoop,) = small_session.JARS.glob("hadoop-client-api*.jar")
-    with tempfile.TemporaryDirectory(dir=jar.parent) as directory:
-        files = small_session.LOCAL_FILES
-        command = ["javac", "--release", "17", "-d", directory, "-cp", hadoop, *files]
-        subprocess.run(list(map(str, command)), check=True)
-        with zipfile.ZipFile(Path(directory) / "classes.jar", "w") as archive:
-            for compiled in Path(directory).rglob("*.class"):
-                archive.write(compiled, compiled.relative_to(directory))
-        (Path(directory) / "classes.jar").rename(jar)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,6 @@ JARS = Path(pyspark.__file__).parent / "jars"
 FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-library")
 """The jars with nearly all classes that are looked for, among some hundred."""
 
-LOCAL_FILES = sorted(Path(__file__).with_name("local_files").glob("*.java"))
-"""Sources of classes that stand before Hadoop's own in the class path."""
-
 
 def builder() -> SparkSession.Builder:
     """Two cores; no plan is worth compiling, none is kept once it has run, and columns do not note
@@ -75,8 +72,6 @@ def builder() -> SparkSession.Builder:
 def quick(builder: SparkSession.Builder, java: str) -> SparkSession.Builder:
     """The builder of a session whose JVM, with these options, has an archive of classes."""
     first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
-    if local_files().exists():
-        first.append(str(local_files()))
     archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return builder.config("spark.driver.extraJavaOptions", java + archived).config(
         "spark.driver.extraClassPath", os.pathsep.join(first)
@@ -128,15 +123,8 @@ def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    local = local_files() if local_files().exists() else None
-    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA} {local}"
+    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA}"
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
-
-
-def local_files() -> Path:
-    """Where ``class_archive`` puts a jar with a local file system that starts no processes."""
-    sources = b"".join(source.read_bytes() for source in LOCAL_FILES)
-    return CACHE / f"local-files-{crc32(sources):08x}.jar"
 
 
 def _kept(lookup: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
