@@ -1,8 +1,9 @@
 """The time of a small micro-batch, by phase: joins beside Spark's aggregation.
 
 Each contender is a process of its own: one query that reads 2,000 rows a micro-batch, half of them
-in tables that are looked into. The first micro-batches are left out. ``spark`` is Spark's
-aggregation in a session as Spark makes it, ``aggregation`` the same in one of ``dt.configure``.
+in tables that are looked into. The first ``--warm`` micro-batches are left out: a JVM compiles for
+two minutes, so figures of later ones are lower. ``spark`` is Spark's aggregation in a session as
+Spark makes it, ``aggregation`` the same in one of ``dt.configure``.
 ``stages`` and ``state`` are the time of the operators and of their calls of the state store, added
 up over buckets, so they run beside each other.
 """
@@ -30,13 +31,12 @@ from benchmarks.start import session
 
 ROWS = 1_000
 KEYS = 5_000
-WARM = 6
-"""The number of micro-batches that are left out."""
 DIMENSIONS = 4
 PHASES = ("offsets", "planning", "work", "log")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--warm", type=int, default=6, help="first micro-batches, left out (6)")
     parser.add_argument("--batches", type=int, default=24, help="measured micro-batches (24)")
     parser.add_argument("--rounds", type=int, default=2, help="processes of each contender (2)")
 
@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     for _ in range(arguments.rounds):
         for name, rounds in taken.items():
-            command = [sys.executable, "-m", "benchmarks.latency", name, str(arguments.batches)]
+            counts = [str(arguments.warm), str(arguments.batches)]
+            command = [sys.executable, "-m", "benchmarks.latency", name, *counts]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
             rounds.append(json.loads(done.stdout.splitlines()[-1]))
     figures: dict[str, Any] = {
@@ -133,11 +134,12 @@ JOINS: Mapping[str, Callable[[SparkSession, Path], dt.Table]] = {
 CONTENDERS = ("spark", "aggregation", *JOINS)
 
 
-def measure(name: str, batches: int) -> dict[str, float]:
-    """The medians of a contender's micro-batches, in milliseconds."""
+def measure(name: str, warm: int, batches: int) -> dict[str, float]:
+    """The medians of a contender's micro-batches after the first ``warm``, in milliseconds."""
     spark = session("plain" if name == "spark" else "configured")
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(warm + batches))
     with harness.workspace() as directory:
-        feed(directory, batches + WARM)
+        feed(directory, warm + batches)
         checkpoint = str(directory / "checkpoint")
         if name in JOINS:
             query = JOINS[name](spark, directory).write_stream(
@@ -151,7 +153,7 @@ def measure(name: str, batches: int) -> dict[str, float]:
             writer = writer.trigger(availableNow=True)
             query = writer.option("checkpointLocation", checkpoint).start()
         query.awaitTermination()
-        taken = [phases(query, index) for index in range(len(query.recentProgress))][WARM:]
+        taken = [phases(query, index) for index in range(len(query.recentProgress))][warm:]
     spark.stop()
     return {figure: median(one[figure] for one in taken) for figure in taken[0]}
 
@@ -177,4 +179,4 @@ def phases(query: Any, index: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))

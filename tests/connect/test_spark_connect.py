@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import dovetail as dt
+from dovetail.platform.files import files_of
 
 PAGE = ROOT / "docs" / "connect.md"
 AT = datetime(2024, 5, 1, tzinfo=timezone.utc)
@@ -721,6 +722,30 @@ def test_doctor_knows_a_server(delta_client: Client) -> None:
     found = delta_client.run(diagnosed)
     assert "Unix sockets" in found
     assert not {"Spark", "workers' Python", "Kafka", "Delta Lake", "warm workers"} & {*found}
+
+
+def published(spark: SparkSession, folder: Path) -> list[list[tuple[int, int]]]:
+    """The rows of all partitions after each writing of one."""
+    rows = spark.createDataFrame([(1,), (2,)], "id int")
+    tables = []
+    for batch_id, one in ((0, rows), (1, rows), (1, rows.where("id = 2")), (1, rows.limit(0))):
+        assert files_of(spark).publish(one, str(folder), "batch", batch_id)
+        read = spark.read.schema("id int, batch int").parquet(str(folder))
+        tables.append(sorted((row["id"], row["batch"]) for row in read.collect()))
+    return tables
+
+
+def test_a_partition_that_is_written_again_has_the_new_rows_alone(
+    client: Client, tmp_path: Path
+) -> None:
+    """Also if there are none: Spark itself overwrites only partitions that get rows."""
+    first = [(1, 0), (2, 0)]
+    assert client.run(published, tmp_path / "out") == [
+        first,
+        sorted([*first, (1, 1), (2, 1)]),
+        sorted([*first, (2, 1)]),
+        first,
+    ]
 
 
 def started(spark: SparkSession, folder: Path) -> None:

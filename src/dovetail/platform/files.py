@@ -420,11 +420,15 @@ class _OfServer(Files):
 
         Without rows the partition is an empty Parquet file.
         """
+        partition = f"{folder}/{column}={batch_id}"
+        nothing = rows.limit(0).write.mode("overwrite")
+        if self.has_files(partition):
+            nothing.parquet(partition)  # without rows Spark would leave it as it is
         writer = rows.withColumn(column, F.lit(batch_id)).write.mode("overwrite")
         writer = writer.option("partitionOverwriteMode", "dynamic").partitionBy(column)
         writer.parquet(folder)
-        if not self.has_files(f"{folder}/{column}={batch_id}"):
-            rows.limit(0).write.mode("overwrite").parquet(f"{folder}/{column}={batch_id}")
+        if not self.has_files(partition):
+            nothing.parquet(partition)
         return True
 
     def setting(self, name: str) -> str | None:

@@ -184,11 +184,16 @@ def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
         dt.errors.ConfigurationError, match="no version of 'orders-value' with the schema"
     ):
         dt.formats.avro(registry).writing(Place("to_topic", "value", "orders"), frame.schema)
-    path.write_text("{")
-    with pytest.raises(
-        dt.errors.ConfigurationError, match=r"schemas.json: cannot be read: JSONDecode"
+    for text, problem in (
+        ("{", "JSONDecode"),
+        (json.dumps([{"subject": "orders-value", "version": 1, "id": 7}]), "KeyError: 'schema'"),
+        (json.dumps([7]), "TypeError"),
     ):
-        read(frame, dt.formats.avro(dt.formats.registry(path), subject="orders-value"))
+        path.write_text(text)
+        with pytest.raises(
+            dt.errors.ConfigurationError, match=f"schemas.json: cannot be read: {problem}"
+        ):
+            read(frame, dt.formats.avro(dt.formats.registry(path), subject="orders-value"))
 
 
 def test_a_registry_that_refuses_says_why(server: Server) -> None:

@@ -70,13 +70,17 @@ class FileRegistry(Registry):
         return self.path
 
     @cached_property
-    def _schemas(self) -> list[Mapping[str, Any]]:
-        """The versions of all subjects, by subject and version. Raises ``ConfigurationError`` if
-        the file is unreadable.
+    def _subjects(self) -> Mapping[str, Sequence[Registered]]:
+        """The versions of each subject, in ascending order. Raises ``ConfigurationError`` if the
+        file is unreadable, or if a version lacks one of its four parts.
         """
+        subjects: dict[str, list[Registered]] = {}
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
-            return sorted(listed, key=lambda version: (version["subject"], version["version"]))
+            for version in sorted(listed, key=lambda version: version["version"]):
+                registered = Registered(version["id"], version["version"], version["schema"])
+                subjects.setdefault(version["subject"], []).append(registered)
+            return subjects
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self.refuse(
                 f"cannot be read: {type(error).__name__}: {error}",
@@ -85,16 +89,13 @@ class FileRegistry(Registry):
             ) from error
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the versions of a subject in the file, the oldest first, at least one. Raises
-        ``ConfigurationError`` for an unknown subject.
+        """Return the versions of a subject in the file by ascending number, at least one.
+
+        Raises ``ConfigurationError`` for an unknown subject, and for an unreadable file.
         """
-        stored_versions = [version for version in self._schemas if version["subject"] == subject]
-        if not stored_versions:
+        if subject not in self._subjects:
             raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
-        return [
-            Registered(version["id"], version["version"], version["schema"])
-            for version in stored_versions
-        ]
+        return self._subjects[subject]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
         """Return the id that the file has for the schema of a subject. Nothing is registered.
