@@ -2,8 +2,8 @@
 
 A step merges what has changed, or computes the whole join again and overwrites the target. Either
 way takes some time for its many small Spark jobs, however few rows there are, and some time for
-bytes. Overwriting reads and writes all bytes once. Merging looks for the keys that have changed all
-over the tables, which is a part of that, and each changed byte costs as much as many others:
+bytes. Overwriting reads and writes all bytes once. Merging looks for changed keys all over the
+tables, which takes a part of that time. Each changed byte costs as much as many others:
 
     overwriting   JOBS_S + size / rate
     merging       JOBS_S + (READ · size + CHANGED · changed) / rate
