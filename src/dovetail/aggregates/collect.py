@@ -258,10 +258,11 @@ class CollectSet(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the distinct values after each update as a list, one row per update; empty without
-        values.
+        values. Lists are in the order of the values or, if their type has none, by the update that
+        brought each.
 
-        ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
-        update.
+        ``initial``: the stored accumulator of each group, null for none. ``values``: one column,
+        one row per update; nulls are left out.
         """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(

@@ -154,8 +154,10 @@ def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
 
 
 def _below(magnitude: Limbs, bound: int) -> Mask:
-    """Find the normal, non-negative numbers below ``bound``: bool[n]. ``magnitude``: their limbs,
-    lowest first.
+    """Find the numbers below ``bound``: bool[n].
+
+    ``magnitude``: the limbs of n numbers, lowest first. All limbs but the last must be from 0 to
+    2**32 - 1, and the last one must not be negative. Neither is checked. ``bound``: not negative.
     """
     below = np.zeros(len(magnitude[0]), dtype=np.bool_)
     for limb_index, limb in enumerate(magnitude):

@@ -171,8 +171,11 @@ class _Block:
         return len(self.first)
 
     def initial(self, updates: GroupUpdates, stored: Columns, carried: Limbs | None) -> Limbs:
-        """Return the sum before the block of each of its groups: the stored one or, for the first
-        group if it ``began`` in an earlier block, ``carried``.
+        """Return the sum before the block of each of its groups, in their order. It is the stored
+        sum or, for the first group if it ``began`` in an earlier block, ``carried``.
+
+        ``stored``: the columns of stored sums, one row per group of the batch. ``carried``: one
+        sum; it must be given if the first group began earlier, and is ignored otherwise.
         """
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1

@@ -82,8 +82,9 @@ class ApproxCountDistinct(Aggregate):
         )
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the registers after each group's last update, one row per group. A group without
-        updates keeps its registers, 0 for null.
+        """Return the accumulators after each group's last update, a list with one binary column of
+        registers: one row per group. A group without updates keeps its registers; null counts as
+        registers of 0. Null values are not counted.
         """
         registers = _registers(initial[0])
         update, register, rank = _ranked(values[0])

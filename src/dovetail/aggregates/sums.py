@@ -357,7 +357,7 @@ class FloatSum(_Float):
     """
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the double nearest to each exact sum, float64[n]."""
+        """Return the double nearest to each exact sum: float64[n]. ``count`` is not used."""
         return to_nearest(sums)
 
 
@@ -368,7 +368,9 @@ class FloatMean(_Float):
     """
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the double nearest to each exact sum divided by its count, float64[n]."""
+        """Return the double nearest to each exact sum divided by its count: float64[n]. ``count``:
+        int64[n], 1 or more each.
+        """
         return to_quotients(sums, count)
 
 

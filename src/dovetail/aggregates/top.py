@@ -173,9 +173,12 @@ class Top(Listing):
         return Traced([lists_of(size, values), lists_of(size, pa.array(copies[chosen]))])
 
     def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
-        """Return (list, index among all elements, copies) of at most ``n`` first elements of each
-        list, in order; an empty list gives none. ``copies`` counts the equal rows that are among
-        the first ``n``; it may be 0.
+        """Return (list, index among the elements of all lists, copies) of at most ``n`` first
+        elements of each list, in order. An empty or null list gives none.
+
+        ``copies``: how many of the element's equal rows are among the list's first ``n`` rows,
+        possibly 0. All three are int64. ``state``: the lists of distinct elements and of their
+        counts.
         """
         size = sizes(state[0])
         start = np.cumsum(size) - size

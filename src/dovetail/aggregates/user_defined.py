@@ -273,10 +273,11 @@ class UserDefined(Aggregate):
 
 
 def _array(function: str, what: str, returned: Any, type_: pa.DataType, rows: int) -> pa.Array:
-    """Return a function's array, cast to ``type_`` if nested fields differ in nullability. Raises
-    ``AggregateError`` if type or length differ.
+    """Return ``returned``, the array that a user's function gave, cast to ``type_`` if nested
+    fields differ in nullability. Chunks are joined.
 
-    ``what``: the part of the function's result, for errors.
+    ``function``, ``what``: the function and the part of its result, for errors. Raises
+    ``AggregateError`` unless it is an Arrow array of ``type_`` with ``rows`` elements.
     """
     if isinstance(returned, pa.ChunkedArray):
         returned = returned.combine_chunks()

@@ -57,8 +57,8 @@ def expand(first: Ints, end: Ints) -> tuple[Ints, Ints]:
 #     level 1   1        6             climb to the root (1 < 5), go left (6 is not below 5),
 #     level 0   4   1    8   6         then right (1 < 5): index 1
 def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """Find the last index in each range whose value is below ``bound[i]``, or -1. The values have
-    no order.
+    """Find the last index in each range whose value is below ``bound[i]``, or -1: int64[ranges].
+    Range i goes from ``first[i]``, inclusive, to ``end[i]``, exclusive. The values have no order.
 
     The search uses a tree of minima and takes log2(len(values)) steps for all ranges together.
 

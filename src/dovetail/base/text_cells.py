@@ -128,7 +128,9 @@ def escaped(text: str) -> str:
 
 
 def _code(sign: str) -> str:
-    r"""Return the code of a character: ``\u`` with hexadecimal digits, twice beyond 16 bits."""
+    r"""Return the escape of a character: ``\u`` with four hexadecimal digits, or two of these for a
+    character beyond 16 bits.
+    """
     utf16 = sign.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{utf16[n : n + 4]}" for n in range(0, len(utf16), 4))
 

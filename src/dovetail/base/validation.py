@@ -361,8 +361,8 @@ def _misfits(value: Any, kind: Any) -> Iterator[str]:
 
 
 def _options(kind: Any) -> Iterator[Any]:
-    """Yield the alternatives of an annotation, such as the types of a union; a plain one yields
-    itself.
+    """Yield the alternatives of an annotation in order, such as the types of a union at any depth.
+    Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
     """
     if get_origin(kind) is Annotated:
         yield from _options(get_args(kind)[0])

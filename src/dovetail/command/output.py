@@ -37,7 +37,9 @@ def print_json(value: Any) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the text of a table's cell."""
+    """Return a value as the text of a table's cell: a time as ISO 8601 in UTC, None as an empty
+    text, else Python's text. A time without a zone counts as local.
+    """
     if isinstance(value, datetime):
         return _instant(value).isoformat()
     return "" if value is None else str(value)
@@ -55,5 +57,5 @@ def _json_of(value: Any) -> Any:
 
 
 def _instant(time: datetime) -> datetime:
-    """Return a time in UTC; one without a zone is local, as Spark's rows have it."""
+    """Return a time in UTC. One without a zone counts as local, as in Spark's rows."""
     return time.astimezone(timezone.utc)

@@ -51,8 +51,8 @@ class Idle:
         """Return the run of the query that planned a micro-batch, as its start and its span in
         microseconds.
 
-        It is the latest one that began at or before ``now_us``. Without such a run, time never goes
-        on.
+        It is the latest one that began at or before ``now_us``. Without such a run, return
+        ``now_us`` and None, with which time never goes on.
         """
         begun = (run for run in reversed(self.runs) if run[0] <= now_us)
         return next(begun, (now_us, None))

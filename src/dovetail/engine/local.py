@@ -325,8 +325,11 @@ class Local:
         return pa.concat_tables([empty, *answered])
 
     def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
-        """Run a micro-batch on the accepted rows. Return its results that have rows; the arguments
-        are those of ``results``.
+        """Run a micro-batch on the accepted rows. Return the rows of its results in the order of
+        results, without empty tables; dead letters come last.
+
+        ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time; ``beat_us``: the
+        time up to which all inputs count as read, None for none.
         """
         return [result for result in self.results(batch, now_us, beat_us) if len(result.rows)]
 

@@ -178,7 +178,10 @@ def _lists(
     store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
     """Open the stores of long lists of the result columns that may have them, by column number;
-    empty if none may. Arguments are those of ``rows``.
+    empty if none may.
+
+    ``beside``: the runs of the stores that are read with ``store``, by name. ``blobs``, ``cache``:
+    where segments are read from.
     """
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
     lists = {}

@@ -111,6 +111,7 @@ def columns_of(metadata: TableMetadata, ids: Iterable[int]) -> Schema:
 
 def refuse_other_types(operator: str, wanted: Schema, present: Schema) -> None:
     """Raise ``ConfigurationError`` if a column has another type than when the query was built.
+    Columns are compared by their ids.
 
     A column that the table has dropped is no problem: it is null in files without it.
     """

@@ -55,9 +55,10 @@ class FileRows:
 
 
 def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
-    """Yield the data files that have live rows with one of the keys; a null equals a null.
+    """Yield the data files of the current snapshot that have live rows with one of the keys. Each
+    comes with all its live rows, in all columns, and a mask of those with a key.
 
-    ``keys``: columns of the table.
+    ``keys``: some columns of the table, with their names and types. A null equals a null.
     """
     key = [canonical(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)

@@ -121,8 +121,10 @@ def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
 
 
 def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
-    """Return Python values as an array of the declared type. ``typeless``, ``counted``: as in
-    ``fitted``.
+    """Return Python values as an array of the declared type; None becomes null.
+
+    ``typeless``: whole numbers become timestamps by seconds since 1970, and texts become
+    timestamps, dates and decimals. ``counted``: 0 and 1 become booleans.
 
     Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
     not fit.

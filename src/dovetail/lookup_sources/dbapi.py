@@ -64,7 +64,9 @@ class DbapiLookup(Declared):
         return f"{self.driver} {self.table}"
 
     def open(self, schema: pa.Schema) -> DbapiReader:
-        """Return a reader, which connects at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It connects at its first
+        lookup.
+        """
         return DbapiReader(self, schema)
 
 
@@ -80,10 +82,12 @@ class DbapiReader:
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, by a query for each ``keys_max`` keys.
+        """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
+        one's key. A query asks for ``keys_max`` keys. Rows and keys have no nulls in these columns.
 
         The rows found are compared with the keys again, since the database may compare more
-        loosely.
+        loosely. All keys count as fit. Raises ``DataError`` for rows or keys of unsuitable types,
+        ``ConfigurationError`` if no attempt succeeds.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)

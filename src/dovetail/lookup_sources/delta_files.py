@@ -34,7 +34,9 @@ class DeltaFilesLookup(Declared):
         return f"delta table {pathlib.Path(self.path).name}"
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:
-        """Return a reader, which reads the table's log at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It reads the table's log at
+        its first lookup.
+        """
         return DeltaFilesReader(self, schema)
 
 
@@ -47,8 +49,11 @@ class DeltaFilesReader:
         self._table: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, by a scan that skips files and row groups
-        without keys.
+        """Return all rows of the latest version whose columns ``by`` equal one of ``keys``. The
+        scan skips files and row groups without keys.
+
+        Also return the position of each row's key among ``keys``, and a mask of the keys that the
+        columns cannot have. ``keys``: distinct, without nulls.
         """
         rows = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
@@ -62,9 +67,12 @@ class DeltaFilesReader:
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Return the rows of the latest version that have the values of ``keys`` in the columns
-        ``by``, possibly more than asked for. Raises ``OSError`` if another attempt may help, else
-        ``DataError``.
+        """Return the rows of the latest version that have one of the keys in the columns ``by``,
+        possibly with other rows. They have the declared columns and types.
+
+        ``keys``: one column for each of ``by``, without nulls. Raises ``OSError`` if another
+        attempt may help. Raises ``DataError`` for a missing column, another type, or a null in a
+        primary key.
         """
         title = self._source.title
         deltalake = _deltalake(title)

@@ -38,7 +38,9 @@ class IcebergLookup(Declared):
         return f"iceberg table {self.address.table}"
 
     def open(self, schema: pa.Schema) -> IcebergReader:
-        """Return a reader, which opens the catalog at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It opens the catalog at its
+        first lookup.
+        """
         return IcebergReader(self, schema)
 
 
@@ -51,7 +53,12 @@ class IcebergReader:
         self._table: Table | None = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, by a scan that skips files without keys."""
+        """Return all rows of the latest snapshot whose columns ``by`` equal one of ``keys``, by a
+        scan that skips files without keys.
+
+        Also return the position of each row's key among ``keys``, and a mask of the keys that the
+        columns cannot have. ``keys``: distinct, without nulls.
+        """
         rows, unfit = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
         asked = key != NO_GROUP
@@ -63,10 +70,13 @@ class IcebergReader:
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:
         """Return the rows of the latest snapshot that have one of the keys in the columns ``by``.
-        Also return the keys that these columns cannot have: bool[keys].
+        They satisfy the source's filters and have the declared columns and types.
 
-        Raises ``OSError`` if another attempt may help, ``DataError`` if a column is missing or of
-        another type.
+        Also return the keys that these columns cannot have: bool[keys]. ``keys``: one column for
+        each of ``by``, without nulls.
+
+        Raises ``OSError`` if another attempt may help. Raises ``DataError`` for a missing column,
+        another type, or a null in a primary key.
         """
         from dovetail.iceberg.columns import arrow_schema
         from dovetail.iceberg.replacement import rows_of_keys
@@ -101,8 +111,8 @@ class IcebergReader:
         return self._table
 
     def _kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with the constants of the source's filters, null included, in the
-        declared columns and types.
+        """Return the rows whose columns have one of the constants of the source's filters, in the
+        declared columns and types. A null in a column equals None among its constants.
         """
         for name, values in self._source.filters:
             column = rows[name]

@@ -48,7 +48,9 @@ class PostgresLookup(Declared):
         return f"postgres {self.table}"
 
     def open(self, schema: pa.Schema) -> PostgresReader:
-        """Return a reader, which connects at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It connects at its first
+        lookup.
+        """
         return PostgresReader(self, schema)
 
 
@@ -66,7 +68,12 @@ class PostgresReader:
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, by one query that sends the keys as arrays."""
+        """Return all rows whose columns ``by`` equal one of ``keys``, by one query that sends the
+        keys as arrays.
+
+        Also return the position of each row's key among ``keys``, and a mask of the keys that the
+        columns cannot have. ``keys``: distinct, without nulls.
+        """
         return persistently(self._source, lambda: self._attempt(keys.rename_columns(list(by))))
 
     def close(self) -> None:

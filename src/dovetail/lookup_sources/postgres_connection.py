@@ -108,7 +108,8 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
 
 
 def without_parameters(dsn: str, message: str) -> str:
-    """Return a message with quoted texts and the values of the connection string replaced by ``…``.
+    """Return a message in which ``…`` replaces texts in double quotes, and the values of the
+    connection string ``dsn``.
 
     A password that was not escaped may be parsed as the host, so an error may show it.
     """

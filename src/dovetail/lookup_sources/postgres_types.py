@@ -189,8 +189,11 @@ def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
 
 
 def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Find the keys, texts without nulls, that a column could have by its type, length and
-    encoding: bool[n].
+    """Find the keys that a column could have by its type, length and encoding: bool[n]. ``keys``:
+    texts without nulls.
+
+    A UUID or the label of an enum must be written as PostgreSQL writes it. No other text with a NUL
+    fits, and none that ends in a blank fits ``bpchar``.
     """
     if column.type == "uuid":
         return mask_of(pc.match_substring_regex(keys, _UUID))

@@ -54,7 +54,9 @@ class ChainLookup:
         return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
 
     def open(self, schema: pa.Schema) -> Reader:
-        """Return a reader that uses the readers of both sides."""
+        """Return a reader whose rows have the columns of ``schema``. It uses the readers of both
+        sides.
+        """
         return ChainReader(self, schema)
 
 
@@ -67,8 +69,11 @@ class ChainReader:
         self._held = {name: (side, column) for name, side, column in source.columns}
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does. The sides are read one after the other, not at
-        one moment.
+        """Return all rows of the joined result whose columns ``by`` equal one of ``keys``, with the
+        position of each one's key. The sides are read one after the other, not at one moment.
+
+        A key is unfit if the side that is read first cannot have it. ``keys``: distinct, without
+        nulls.
         """
         source = self._source
         side, asked = self._first(by)

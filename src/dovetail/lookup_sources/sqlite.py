@@ -40,7 +40,9 @@ class SqliteLookup(Declared):
         return f"sqlite {self.table}"
 
     def open(self, schema: pa.Schema) -> SqliteReader:
-        """Return a reader, which opens the file at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It opens the file at its first
+        lookup.
+        """
         return SqliteReader(self, schema)
 
 
@@ -54,9 +56,10 @@ class SqliteReader:
         self._file: tuple[int, int] | None = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, in one transaction.
+        """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
+        one's key, in one transaction. A NaN is an unfit key.
 
-        Each query has as many keys as SQLite takes parameters.
+        Each query has as many keys as SQLite takes parameters. ``keys``: distinct, without nulls.
         """
         title = self._source.title
         kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
@@ -99,11 +102,12 @@ class SqliteReader:
     def _chunk(
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of some keys, with the number of its key in front of each.
+        """Return the rows of some keys, each as a tuple with the number of its key in front, in no
+        particular order. The first key has the number ``start``.
 
-        The first key has the number ``start``. A key without rows has none in the result, one with
-        several rows several. SQLite raises ``OperationalError`` once the query takes longer than
-        the source's ``timeout_s``.
+        A key without rows is not in the result; one with several rows is there several times.
+        ``keys``: one or more, without nulls, at most as many as SQLite takes parameters. SQLite
+        raises ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)

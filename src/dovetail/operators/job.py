@@ -61,8 +61,9 @@ class Batch:
 
     @classmethod
     def in_sequence(cls, rows: pa.Table, stream_us: Ints) -> Batch:
-        """Return a batch of rows that their position in a shared log puts in order. ``stream_us``:
-        int64[n], the stream time when each row has arrived; it serves as clock, too.
+        """Return a batch of rows that lie in the order of their position in a shared log.
+        ``stream_us``: int64[n], the stream time when each row has arrived. It serves as the clock,
+        too.
         """
         return cls(rows, stream_us, stream_us)
 

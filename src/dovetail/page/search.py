@@ -93,10 +93,11 @@ class RowReasons:
 
 
 def latest_letters(folder: str) -> dict[str, Any]:
-    """Return at most ``_LETTERS_MAX`` latest dead letters in a local folder of Parquet files, as
-    JSON data: a header and cells as text, the latest first. Both are empty if there are none.
+    """Return at most ``_LETTERS_MAX`` dead letters in a local folder of Parquet files, as JSON
+    data: a header and cells as text. Both are empty if there are none.
 
-    Folders of micro-batches are read from the last one on.
+    Folders of micro-batches (``_batch=<number>``) are read from the last one on. Their letters are
+    in the order of files and, in each file, the latest first.
     """
     directory = Path(folder.removeprefix("file:"))
     batches = [p for p in directory.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]

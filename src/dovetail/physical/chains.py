@@ -96,9 +96,9 @@ def foreign_key(
 ) -> Operator:
     """Return the operator that joins subscriptions with the table that they refer to.
 
-    ``left``: the input of ``Subscribe``, whose output the operator reads; ``carries``: as in
-    ``subscriptions``; ``right``: the table. ``how``: the kind of join. Other arguments are fields
-    of ``Operator``.
+    ``left``: the input of ``Subscribe``, whose output the operator reads. ``carries``: the arrival
+    columns that this output brings. ``right``: the table. ``how``: the kind of join. Other
+    arguments are fields of ``Operator``.
     """
     return Operator(
         law=ops.ForeignKeyJoinLaw(left.shape.keys, how),

@@ -240,7 +240,9 @@ class Plan:
 
     @cached_property
     def ends(self) -> tuple[RouteStep, ...]:
-        """The last step of each line of steps; ``walk`` yields all steps from them."""
+        """The last step of each line of steps. ``RouteStep.before`` leads from them to all other
+        steps; ``walk`` yields them in order.
+        """
         return _steps(self)
 
 

@@ -176,7 +176,8 @@ class _GraphBuilder:
         sources: list[str],
         stage: int | None = None,
     ) -> str:
-        """Add a node with an edge from each of ``sources`` (ids), and return its id.
+        """Add a node with an edge from each of ``sources`` (ids), and return its id. An edge has
+        the figure of the stage's arrivals from that source, else of the rows that leave the source.
 
         ``kind``: the kind of step. ``details``: lines on its key, values and stored rows.
         ``stage``: the number of its stage, None outside of stages.

@@ -259,8 +259,11 @@ def _columns(before: Node, over: Any) -> Node:
 
 
 def _lookup(over: Lookup) -> Lookup:
-    """Return the lookup ``over`` narrowed inputs without the value columns that come from gone
-    columns of the stream.
+    """Return a lookup without the value columns whose column of the stream is gone.
+
+    The key and the types of the stream's other columns become those of the narrowed stream. Columns
+    of the store and whole rows stay. ``over``: the lookup, with its input already narrowed; it is
+    not changed.
     """
     columns = [
         (StructField(field.name, _side_type(over, field, ref)), ref)

@@ -177,8 +177,11 @@ def _made(node: Node, below: Mapping[str, Origins], columns: Iterable[Made]) -> 
 
 
 def _of(item: Made, below: Mapping[str, Origins]) -> Origins:
-    """Return the origins of ``item``, the text, expression or field that makes a column. ``below``:
-    the origins of the columns that it may use.
+    """Return the origins of ``item``, which makes a column: the name of a column, an expression or
+    its text, or a field of a struct.
+
+    A name among ``below`` has the origins given there. Everything else transforms the columns that
+    it names. ``below``: the origins of the columns that it may use, by name.
     """
     if isinstance(item, str) and item in below:
         return below[item]

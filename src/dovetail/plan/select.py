@@ -114,8 +114,9 @@ def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bo
 def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
     """Return the schema of the joined row, and the side and column behind each of its plain names.
 
-    The row has the key, a struct for each side, then the plain names. A plain name is a value
-    column that only one side has, and that no key column has.
+    The row has the key of ``left``, a struct for each side, then the plain names, left ones first.
+    A plain name is a value column that only one side has, and that is no key column of ``left`` and
+    no side's name. Names that differ only in case count as equal.
     """
     plain: dict[str, tuple[str, str]] = {}
     taken = {name.lower() for name in (*left.key.names, *SIDES)}

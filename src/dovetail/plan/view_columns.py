@@ -62,8 +62,8 @@ def column_of(item: Made) -> Column:
 
 
 def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
-    """Return the values of an origin that is no expression, one for each row. It needs no Spark
-    session.
+    """Return the values of ``item``, one for each row: a column of ``rows`` by name, a constant, or
+    a field of a struct. It must not be an expression, and needs no Spark session.
     """
     assert not isinstance(item, Column), "an expression"
     return rows.column(item) if isinstance(item, str) else item.array(rows)

@@ -496,8 +496,11 @@ def _same(
 def _view(
     name: str, source: Entry, key: _Fields, values: _Fields, *, exploded: int | None = None
 ) -> View:
-    """Return a view of ``source`` with the given key and values. Raises ``PlanError`` for unusable
-    names, and for key columns that are random or of an unsuitable type.
+    """Return a view of ``source`` with the given key and values, each a field and its origin.
+
+    ``exploded``: the index of the column whose array gives one row per element, None for none.
+    Raises ``PlanError`` for reserved or repeated names, and for key columns that are random or of
+    an unsuitable type.
     """
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")

@@ -86,8 +86,14 @@ class Entries:
         return replace(explained, inputs=(self._viewed(entry, row.values, row),))
 
     def _viewed(self, view: View, columns: Key, row: StoredRow | None) -> RowExplanation:
-        """Explain the row that a view shows or leaves out. ``columns``: what is known of the view's
-        row. ``row``: the stored row of the view, None if there is none.
+        """Explain the row of the viewed node that makes a row of the view.
+
+        ``columns``: the known columns of the view's row, by name. ``row``: the stored row of the
+        view, None if there is none. If they lack a column of the viewed node's key, the answer is
+        that the row is unknown.
+
+        A row that a stage stores is preferred to ``row``. Without either, the rows below explain
+        it, or the answer is that there is no row.
         """
         node, viewed = view.node, viewed_columns(view, columns)
         key = {name: viewed[name] for name in node.key.names if name in viewed}

@@ -208,7 +208,9 @@ def _plain(value: Any) -> str:
 
 
 def in_words(value: Any) -> str:
-    """Return a value as text for people; a time within the first day of 1970 in microseconds."""
+    """Return a value as text for people: a time as ISO 8601, with ``Z`` for UTC, anything else as
+    Python's text. A time on the first day of 1970 is written as its microseconds.
+    """
     if not isinstance(value, datetime):
         return str(value)
     since = value.replace(tzinfo=value.tzinfo or timezone.utc) - _EPOCH

@@ -79,8 +79,11 @@ def sought(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
-    """Return the last version of each key up to ``at_us``, inclusive, without keys whose last
-    version is a delete. None takes all versions.
+    """Return the last version of each key up to ``at_us``, inclusive, without ``_change``. Of two
+    versions with one time, the later row in ``rows`` counts.
+
+    Keys whose last version is a delete are left out. ``at_us``: None takes all versions. The result
+    has no particular order.
     """
     if at_us is not None:
         rows = rows.filter(pc.less_equal(rows.column(TIMESTAMP), at_us))
@@ -92,8 +95,8 @@ def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
 
 
 def in_microseconds(rows: pa.Table) -> pa.Table:
-    """Return rows with their own times as int64, which Python can represent beyond the year
-    9999.
+    """Return rows with ``_timestamp`` and ``_due``, if they have these columns, as int64 in
+    microseconds. Python can represent such a time beyond the year 9999, too.
     """
     for name in (TIMESTAMP, DUE):
         if name in rows.column_names:

@@ -193,11 +193,11 @@ def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFram
 
 
 def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a node's rows after a change, with ``_age``: ``n`` if the delta brings the row, else
-    ``u``.
+    """Return a node's rows after a change, with a last column ``_age``: ``n`` if the delta has the
+    row's key with ``_sign`` +1, else ``u``. So an updated row is ``n``, too.
 
-    ``rows``: rows after the change. ``delta``: the node's delta, with ``_sign``. ``key``: the
-    node's key columns; null keys equal each other.
+    ``rows``: rows after the change. ``delta``: the node's delta, with ``_sign``; a key that has +1
+    twice repeats the row. ``key``: the node's key columns; null keys equal each other.
     """
     come, same = _come(delta, key)
     return rows.join(come.withColumn("_age", F.lit(NEW)), same, "left").select(
@@ -207,8 +207,9 @@ def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def _come(delta: DataFrame, key: Sequence[str]) -> tuple[DataFrame, Column]:
-    """Return the keys that a delta brings, as columns ``_f0``, ``_f1`` …; and the condition that a
-    row of the node has one of them, where a null equals a null.
+    """Return the keys of the delta's rows with ``_sign`` +1, as columns ``_f0``, ``_f1`` …,
+    repeated if the delta repeats them. Also return the condition that a row of the node has such a
+    key, where a null equals a null.
     """
     pairs = [(F.col(quoted(name)), foreign_name(i)) for i, name in enumerate(key)]
     keys = delta.where(F.col(SIGN) > 0).select(*(column.alias(name) for column, name in pairs))

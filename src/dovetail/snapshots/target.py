@@ -287,10 +287,10 @@ class SnapshotTarget:
         )
 
     def _committed(self, count: int | None, base: int) -> Commit:
-        """Return the commit that continues version ``base``. ``count``: the number of changed rows,
-        None if all were written.
+        """Return the first found commit after version ``base`` whose record says that it continues
+        ``base``. ``count``: the number of changed rows to put into it, None if all were written.
 
-        Raises ``TargetError`` if another writer was faster.
+        Raises ``TargetError`` if there is none, because another writer was faster.
         """
         for row in self._commits():
             if row["version"] <= base:

@@ -159,11 +159,12 @@ class HistoryState(RunState):
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the rows that a merge of ``pieces`` keeps, by hash, then time. ``pieces``: the
-        next rows of its inputs, oldest first. The table may be empty.
+        """Return the rows that a merge of ``pieces`` keeps, by hash, then time. The table may be
+        empty.
 
-        They are a stream's rows that are not older than the horizon, or the versions that anyone
-        can still ask for.
+        A store of records keeps those that are not older than ``horizon_us``. A versioned store
+        keeps the versions that a reader can still ask for. ``pieces``: the next rows of the merge's
+        inputs, oldest first, one or more. ``merge``: the merge that they belong to.
         """
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:

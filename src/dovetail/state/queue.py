@@ -54,7 +54,11 @@ class QueueState(RunState):
         self._drop(dropped)
 
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the rows that have not been taken, by due time, then arrival."""
+        """Return the rows that are due after the time up to which rows have been taken, by due
+        time, then arrival. The table may be empty.
+
+        ``pieces``: the slice of each input, oldest first, one or more. ``merge`` is not used.
+        """
         rows = pa.concat_tables(pieces).combine_chunks()
         due = rows.column(DUE).to_numpy()
         waiting_row = np.flatnonzero(due > self._taken_us)

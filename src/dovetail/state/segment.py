@@ -145,8 +145,12 @@ class SegmentCache:
         return self.add(segment, decode(blob))
 
     def add(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Keep a segment's rows in a local copy or, if there is none, in memory. Return the rows to
-        use. ``table`` has one chunk a column.
+        """Write a segment's rows to a local copy, and return the rows mapped from it. Return
+        ``table`` itself, and keep it in memory, if there is no directory or the copy cannot be
+        written or read.
+
+        ``table``: the segment's rows, with one chunk a column. Above the limits of the cache the
+        oldest other segments are closed.
         """
         path = self._path(segment.id)
         mapped = None

@@ -1032,7 +1032,7 @@ class Driver(ExplainingDriver, HintedDriver):
 
 
 def _in_order(results: Sequence[AResult]) -> list[Node]:
-    """Return the plans of results without duplicates, the dead letters last."""
+    """Return the plans of results in the given order, each once, with dead letters last."""
     plans = [result.plan for result in results]
     return sorted(dict.fromkeys(plans), key=lambda plan: isinstance(plan, DeadLetters))
 

@@ -104,7 +104,9 @@ class Slices:
         return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
 
     def _by_key(self) -> list[list[Ints]]:
-        """Return for each slice and source the rows in it, cut in order of key hashes."""
+        """Return for each slice and source the indices of its rows, ascending. Slices are cut in
+        order of key hashes, so rows of one key are in one slice.
+        """
         hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
         order = np.argsort(hash_, kind="stable")
         return self._cut(order, hash_[order])

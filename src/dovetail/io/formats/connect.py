@@ -283,8 +283,11 @@ class Raw:
     """True if bytes are base64, as in JSON."""
 
     def to(self, type_: DataType) -> Column:
-        """Return the value in the type; null where the raw value is null or does not fit the
-        type.
+        """Return the value in the type; null where the raw value is null or does not fit the type.
+
+        In arrays, maps and structs whose parts have encodings, only the part that does not fit is
+        null. Fields of such a struct without a known encoding are null, too. Plain values of JSON
+        stay as they were read, in ``raw_type(type_)``.
         """
         if self.encoding.reads(type_):
             return self.column
@@ -439,8 +442,11 @@ class Raw:
         return micros
 
     def _stamp(self) -> Column:
-        """Return a point in time in microseconds since 1970 in UTC, from a number or a text;
-        infinity as in ``infinity``. It is null for a text without a zone.
+        """Return a point in time as a long: microseconds since 1970 in UTC.
+
+        A number has the unit of its encoding, and finer digits are cut off. A text is ISO 8601 with
+        a zone. PostgreSQL's infinities become the first and last microsecond of
+        ``formats/infinity.py``. Everything else is null.
         """
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))

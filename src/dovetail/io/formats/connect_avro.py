@@ -122,8 +122,8 @@ class SchemaReader:
         return SchemaReader(_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
-        """Return the encoding of each column by name; one of nulls for a column that the records
-        lack.
+        """Return the encoding of each column, by name. A column that the schema lacks has an
+        encoding whose name is null.
         """
         return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
 
@@ -413,10 +413,11 @@ def _part(schema: Avro, names: Sequence[str]) -> Avro:
 
 
 def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
-    """Return a schema without Avro's logical types; with ``every=False`` drop those of Connect's
-    types only.
+    """Return a copy of a resolved schema without Avro's logical types, at every depth. With
+    ``every=False`` only the types that Connect or Debezium encode lose theirs.
 
-    Spark refuses some of their decimals, and decoding the encodings in one place is enough.
+    ``schema``: as ``_resolved`` returns it; it is not changed. Spark refuses some decimals of
+    logical types, and decoding the encodings in one place is enough.
     """
     if isinstance(schema, list):
         return [_without_logical(branch, every=every) for branch in schema]

@@ -526,9 +526,12 @@ def _fields(message: Column, whole: StructType) -> Column | None:
 def _encodings(
     columns: StructType, declared: Encodings, fields: Column | None
 ) -> dict[str, ColumnEncoding]:
-    """Return the encoding of each column, by name: the declared one, else that of the record's own
-    schema, else that of nulls. ``fields``: the descriptions in the record's schema, None for
-    records without one.
+    """Return the encoding of each column, by name: the declared one, else the one in the record's
+    own schema.
+
+    A column has an encoding whose name is null if neither says one, or if its type means the same
+    in every encoding. ``fields``: the descriptions in the record's schema, None for records without
+    a schema.
     """
     return {
         f.name: ColumnEncoding.declared(declared.get(f.name))

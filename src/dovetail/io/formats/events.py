@@ -261,8 +261,9 @@ class ChangeEvents(Decoding):
         return problems
 
     def _moves(self, event: Column) -> Column:
-        """Return a boolean column: the event is an update that changes the key. It is false where
-        the event lacks the former key, and for a table without known key columns.
+        """Return a boolean column, never null: the event is an update that changes the key. It is
+        false where a former key column is null or was not sent, and for a table without known key
+        columns.
         """
         moves, comparable = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:

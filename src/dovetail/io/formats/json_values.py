@@ -345,7 +345,9 @@ def _has_coded(type_: DataType) -> bool:
 
 
 def _bool(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
-    """Return the check with a result that is never null or None, for items whose type has one."""
+    """Return ``check`` as a function whose result is never null: null counts as False. ``check``
+    must not return None for the items that it gets.
+    """
 
     def of(item: Column) -> Column:
         holds = check(item)

@@ -327,7 +327,9 @@ class FunctionSink:
 
     @property
     def title(self) -> str:
-        """The call as written: ``to_foreach_batch(function)``."""
+        """The call as written, ``to_foreach_batch(function)``; ``...`` stands for a function
+        without a name.
+        """
         return f"to_foreach_batch({getattr(self.function, '__name__', '...')})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:

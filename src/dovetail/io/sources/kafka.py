@@ -294,8 +294,11 @@ def save_to_topic(
     headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the changelog of a micro-batch to a topic at once, as ``write_topic`` does. The
-    arguments are the same; ``changes`` is a static frame.
+    """Write the changelog of a micro-batch, a static frame, to a topic at once. Its records are
+    those of ``to_records``.
+
+    Spark's sink is at-least-once: a task that fails is written again from its beginning.
+    ``options``: further options of Spark's Kafka sink, which overrule the arguments.
     """
     records = to_records(
         changes,

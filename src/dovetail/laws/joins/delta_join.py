@@ -154,6 +154,9 @@ def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Int
 def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
     """Return the pairs of rows in one group with at least one fresh row. Pairs with a gone row are
     tombstones if ``retracting``, else left out.
+
+    Pairs of fresh left rows come first, then those of other left rows with fresh right ones.
+    ``groups``: the number of groups.
     """
     left, right = sides
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]

@@ -196,8 +196,11 @@ def net_changes(
     """Return each key's last change in the batch and its result before the batch
     (``emit="batch"``).
 
-    The two have the same keys row by row. Keys without a result before and after are left out. The
-    caller removes the rows whose values turn out equal.
+    The two have the same keys row by row, in the order of groups. Keys without a result before and
+    after are left out. The caller removes the rows whose values turn out equal.
+
+    ``changes``: all changes of the batch, by group, then arrival. ``stored``: by source, the stored
+    row of each group.
     """
     group = timeline.group[changes.event]
     last = last_of_each(group)

@@ -107,7 +107,9 @@ class _Line:
 
     @property
     def ends(self) -> Ints:
-        """The places after which nothing is ever bridged, the last place of each group included."""
+        """The places after which nothing is ever bridged, ascending: int64. The last place of each
+        group is one of them.
+        """
         return np.flatnonzero(self.bridged == _NEVER)
 
     def around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:

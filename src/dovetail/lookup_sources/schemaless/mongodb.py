@@ -49,7 +49,9 @@ class MongodbLookup(Declared):
         return f"mongodb {self.collection}"
 
     def open(self, schema: pa.Schema) -> MongodbReader:
-        """Return a reader, which connects at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It connects at its first
+        lookup.
+        """
         return MongodbReader(self, schema)
 
 
@@ -64,10 +66,11 @@ class MongodbReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does.
+        """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
+        one's key. A key that MongoDB cannot store exactly is unfit and not asked for.
 
         The documents found are compared with the keys again, since a collection may have a
-        collation of its own.
+        collation of its own. ``keys``: distinct, without nulls.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_decimal)
@@ -209,7 +212,11 @@ def _stored(value: Any) -> list[Any]:
 
 
 def _fits(keys: pa.Array) -> Mask:
-    """Find the keys, none of them null, that a field could have: bool[n]."""
+    """Find the keys that MongoDB can store exactly: bool[n]. ``keys``: one column without nulls.
+
+    Not stored are dates and timestamps outside of the years 1 to 9999, timestamps finer than a
+    millisecond, and decimals that would be rounded. Keys of other types all fit.
+    """
     if pa.types.is_timestamp(keys.type):
         moments_us = keys.cast(pa.int64()).to_numpy()
         return in_calendar(keys) & (moments_us % 1000 == 0)  # type: ignore[no-any-return]

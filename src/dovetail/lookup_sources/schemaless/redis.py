@@ -45,7 +45,9 @@ class RedisLookup(Declared):
         return f"redis {self.pattern}"
 
     def open(self, schema: pa.Schema) -> RedisReader:
-        """Return a reader, which connects at its first lookup."""
+        """Return a reader whose rows have the columns of ``schema``. It connects at its first
+        lookup.
+        """
         return RedisReader(self, schema)
 
 
@@ -61,9 +63,11 @@ class RedisReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows as ``Reader.rows`` does, by one transaction. Keys in Redis are made of
-        whole primary keys, so ``by`` must name these. A key that another one shares is marked as
-        unfit.
+        """Return the rows whose primary keys, the columns ``by``, equal one of ``keys``, all read
+        in one transaction. Keys in Redis are made of whole primary keys, so ``by`` must name these.
+
+        Also return the position of each row's key among ``keys``, and a mask of the unfit keys. A
+        key is unfit if another one could have the same name in Redis.
         """
         source = self._source
         keys = keys.rename_columns(list(by))

@@ -320,10 +320,12 @@ def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
 def _spliced(
     stored: Columns, large: Ints, layout: PartLayout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
-    """Return the ``stored`` accumulators with the list of each ``large`` group filled in.
+    """Return the ``stored`` accumulators with the list of each ``large`` group filled in; the lists
+    of other groups stay.
 
-    ``part``: the parts that were read, by group, as indices into ``layout``. ``lists``: per list
-    column, the list of each such part. A group's parts are joined in their order.
+    ``large``: group indices, int64. ``part``: the parts that were read, by group, as indices into
+    ``layout``. ``lists``: per list column, the list of each such part. A group's parts are joined
+    in their order.
     """
     size = np.zeros(len(stored[0]), np.int64)
     np.add.at(size, layout.group[part], layout.size[part])
@@ -332,10 +334,12 @@ def _spliced(
 
 
 def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Ints) -> Ints:
-    """Return the part of each element of all lists, ABSENT in a group that is not apart.
+    """Return the part of each stored element, as an index into ``layout``: int64[elements], in the
+    order of ``lists``. It is ABSENT in a group that is not apart.
 
-    ``lists``: one row per group. ``apart``: bool[groups]. ``part``: the parts that were read, by
-    group, as indices into ``layout``.
+    ``lists``: one list per group; null counts as empty. ``apart``: bool[groups], the groups that
+    are updated part by part. ``part``: the parts that were read, as indices into ``layout``,
+    ascending. Their sizes add up to the lists of the groups that are apart.
     """
     home = np.full(len(lists.flatten()), ABSENT)
     part = part[apart[layout.group[part]]]

@@ -219,9 +219,11 @@ def _retained(
 # | 4     | Ann moves to Kiev  | 1      | 1     | none: it is in that of an order |
 def _alone(events: Timeline, table: Right, references: References) -> ForeignResults:
     """Return a result for each event at which a right row begins or ceases to appear alone, or
-    changes while it is alone. ``references``: the number of left rows that refer to each key.
+    changes while it is alone. A right row appears alone while no left row refers to it.
 
-    Their rank is -1, so they come before results of left rows.
+    Results are in the order of events. Their rank is -1, so they come before results of left rows.
+    ``table``: the right row before and after each event. ``references``: the number of left rows
+    that refer to the event's key, before and after it.
     """
     right, before, after = table.after, references.before, references.after
     moves = ((before == 0) != (after == 0)) & (right != ABSENT)

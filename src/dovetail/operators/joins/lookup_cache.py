@@ -66,7 +66,7 @@ class SideCache:
         return merged._bounded(size)
 
     def _weights(self) -> Ints:
-        """Return the size of each entry: its number of rows, at least 1."""
+        """Return the size of each entry, int64[entries]: its number of rows, at least 1."""
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
     def _bounded(self, size: int) -> SideCache:

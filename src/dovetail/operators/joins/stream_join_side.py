@@ -259,8 +259,11 @@ class Side:
         return Reach.of(self.side, self.arrivals, rows, row_number, self.stream_us, self.window)
 
     def await_closing(self) -> None:
-        """Set ``closes`` and ``joined`` from the stores, and ``first_match`` to ``NEVER`` for all
-        rows. A side that does not wait closes no row.
+        """Set ``closes`` and ``joined`` for stored rows and the batch's own, and set
+        ``first_match`` to ``NEVER`` for all of them.
+
+        A stored row counts as joined if it had a match when it was stored, or has been marked
+        since. For a side that does not wait, no row closes and none is joined.
         """
         total = self.base + len(self.batch)
         self.first_match = np.full(total, NEVER)
@@ -289,7 +292,9 @@ class Side:
 
     @property
     def alone(self) -> Mask:
-        """The records that found no match on arrival, if the side is preserved."""
+        """The records that found no match on arrival: bool[arrivals]. None of them if the side is
+        not preserved.
+        """
         return self.unpaired & self.preserved
 
     @property
@@ -301,8 +306,9 @@ class Side:
         return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
 
     def closing(self) -> Ints:
-        """Return the numbers of the rows that close unjoined in this batch: waiting rows first,
-        then the batch's own; empty if none do. A record may have been due before it arrived.
+        """Return the numbers of the rows that close unjoined in this batch, int64: waiting rows
+        first, then the batch's own by arrival. It is empty if none close. The batch's own may have
+        been due before they arrived.
         """
         row_number: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
         row_number = row_number[(self.closes[row_number] != NEVER) & ~self.joined[row_number]]

@@ -95,11 +95,12 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
 def _find(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
-    """Return the reference of the row that each ``asked`` event finds in a table, ABSENT for none;
-    the pool of these references; and a mask.
+    """Return the reference of the row that each ``asked`` event finds in a table, int64[asked],
+    ABSENT for none; the pool of these references; and a mask, bool[asked].
 
     The mask marks events that are older than the table's history. They find the latest version, if
-    it began by their time.
+    it began by their time. ``asked``: event numbers. ``source``: the number of the table among the
+    sources, ``store`` its store.
     """
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):

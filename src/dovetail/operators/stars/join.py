@@ -151,8 +151,8 @@ class _StoredRows:
 
     @classmethod
     def of(cls, located: Located) -> _StoredRows:
-        """Read all stored columns of the located rows. ``located``: one element per key of the
-        batch.
+        """Read all stored columns of the located rows. A key without a stored row has ABSENT.
+        ``located``: one element per key of the batch.
         """
         present = np.flatnonzero(located.present)
         stored_row = np.full(len(located.present), ABSENT)

@@ -493,7 +493,7 @@ class Expire(Law):
         return True
 
     def counts(self, sources: Sources) -> list[str]:
-        """Return the metric of rows that had already expired when they were read."""
+        """Return one name: the counter of rows that had already expired when they were read."""
         return [metric(sources[0].name, "late")]
 
 

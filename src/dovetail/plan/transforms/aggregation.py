@@ -141,7 +141,9 @@ def aggregation(
 
 
 def _described(kernel: Aggregate) -> str:
-    """Return the text of a kernel for fingerprints. A user's functions are known by their names."""
+    """Return the text of a kernel for fingerprints: its ``repr`` or, for a user's aggregate, the
+    names of the functions with the types of its state and result.
+    """
     if not isinstance(kernel, UserDefined):
         return repr(kernel)
     functions = kernel.functions

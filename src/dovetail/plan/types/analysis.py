@@ -92,7 +92,9 @@ def random_of(frame: DataFrame) -> str | None:
 
 
 def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
-    """Yield the steps of a frame's plan as Spark has analysed it, each before its inputs."""
+    """Yield the steps of a frame's plan as Spark has analysed it, each before its inputs. A filter
+    has the columns of its condition; other steps have none.
+    """
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
     return map(_shown_step, _analysed_lines(frame))
@@ -168,8 +170,11 @@ def _random_within(plan: Any) -> str | None:
 
 
 def _planned_steps(frame: DataFrame) -> Iterator[FrameStep]:
-    """Yield the steps of a frame's plan in a classic session, each before its inputs. A step has
-    its name and, for a filter, the columns of its condition.
+    """Yield the steps of a frame's analysed plan, each before its inputs. This needs a classic
+    session.
+
+    A step has the name of Spark's node. ``columns`` are those of a filter's condition, and empty
+    for other steps.
     """
     waiting = [jvm.analyzed_plan(frame)]
     while waiting:

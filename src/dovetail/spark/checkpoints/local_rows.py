@@ -62,7 +62,11 @@ def local_rows(
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket
-    without segments yields none. Arguments, columns and errors are those of ``store_rows.rows``.
+    without segments yields none.
+
+    Columns are those of ``store_contents.schema_of``. ``columns``: at least these are read; None
+    for all. ``keys``: only the rows of these keys; None for all. Raises ``ConfigurationError`` for
+    unknown columns.
     """
     store, asked, buckets, unread = selected(stored, stage_store, keys, columns)
     assert stored.batch is not None

@@ -423,7 +423,7 @@ def index_of(stored: CheckpointStores, stage_store: Kept) -> Kept | None:
 
 
 def _next(stored: CheckpointStores) -> int:
-    """Return the number of the following micro-batch."""
+    """Return the number of the micro-batch after the last committed one, which must exist."""
     assert stored.batch is not None
     return stored.batch + 1
 

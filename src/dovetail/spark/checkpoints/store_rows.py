@@ -53,7 +53,7 @@ def rows(
 
 def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
     """Return the rows of ``frame`` with one of the keys ``asked``, each once. ``asked``: the key
-    columns, one row per key.
+    columns, one row per key. A key with a null has no rows.
     """
     names = [key_name(index) for index in range(len(asked))]
     keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))

@@ -56,8 +56,11 @@ class Evaluator:
         return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return a stage's changes as ``engine.local.Local.changelog`` does, one row each in the
-        same order, with the selections computed by Spark.
+        """Return a stage's changes under the columns of its node, one row each in the same order,
+        with the selections computed by Spark.
+
+        ``_event_time`` and ``_deleted`` are the last two columns. ``changes``: columns of
+        ``Fragment.output_schema``.
         """
         frame = self._frame(changes, output_of(stage).columns)
         rows = _table(projection.changelog(frame, stage))

@@ -34,8 +34,11 @@ def answered(
     columns. A record has one row per answer, so it may have none.
 
     ``frame``: the ``needed`` columns of records, then ``_deleted`` and carried columns, which stay.
-    Rows with a value in a column ``beside`` are no records and stay, too. Counts are observed under
-    ``metric``, as in ``Answering``; None observes none.
+    Rows with a value in a column ``beside`` are no records. They stay, with nulls for the store's
+    values.
+
+    ``metric``: the name under which counts of keys and dropped records are observed; None observes
+    none.
     """
     keys, carried = view.key.names, frame.columns[len(law.needed) :]
     columns = StructType(

@@ -294,10 +294,12 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
 def _as_viewed(
     entry: Entry, read: InputRows, *, reported: int, observations: Observations | None
 ) -> InputRows:
-    """Return the rows of an entry, from those of its base by its views, innermost first.
+    """Return the rows of an entry: ``read``, the rows of its base, after the entry's views,
+    innermost first. Without views that is ``read`` itself.
 
-    ``reported``: the number of innermost views whose rows another reading counts and reports.
-    ``observations``: takes the counts of the others, if given.
+    ``reported``: the number of innermost views that another reading reports. These neither count
+    rows nor keep dead letters here. A lookup counts its requests in any case, since each reading
+    makes requests of its own. ``observations``: takes the counts; None counts nothing.
     """
     for view_index, view in enumerate(views_of(entry)):
         reports = view_index >= reported

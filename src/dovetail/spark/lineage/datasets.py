@@ -123,8 +123,8 @@ def _read(source: Source, namespace: str) -> tuple[Dataset, ...]:
 
 
 def _of_leaf(leaf: SparkSource) -> list[Dataset]:
-    """Return the datasets of ``leaf``, one of Spark's sources: its topics or its folder; an empty
-    list if its kind is not known.
+    """Return the datasets of ``leaf``, one of Spark's sources: its topics in the order given, or
+    its folder. A pattern of topics counts as a name. The list is empty if its kind is not known.
     """
     if leaf.format == "kafka":
         servers = leaf.options.get("kafka.bootstrap.servers", "")

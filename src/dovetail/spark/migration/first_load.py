@@ -102,7 +102,9 @@ def _empty(session: SparkSession, path: str, source: Source) -> Source:
 
 
 def held_in_words(nodes: Sequence[Node]) -> str:
-    """Return in words which sources are read first and which wait."""
+    """Return a clause for errors: the sources that are read first, then those that wait, each by
+    name. At least one must wait.
+    """
     held = waiting(*nodes)
     read = [source.name for source in origins_of(nodes) if source not in held]
     held_names = ", ".join(source.name for source in held)

@@ -295,6 +295,9 @@ def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> Che
 def _written(run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool) -> InitialRows:
     """Write the initial rows in ``frames`` to files of the checkpoint, and return the description
     of them.
+
+    ``separate``: True if ``initial=`` gives a frame for each input, for errors. Raises
+    ``ConfigurationError`` if the rows cannot be stored.
     """
     what = "the frames of initial=" if separate else "what initial= names"
     with refused(run.title, f"{what} cannot be stored", _REMEDY):

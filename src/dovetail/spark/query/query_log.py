@@ -89,7 +89,9 @@ class _Logged:
 
 
 def _every_s() -> float:
-    """Return the seconds between two lines that sum up micro-batches, 0 for none."""
+    """Return the seconds between two lines that sum up micro-batches, from the environment variable
+    ``EVERY``; 0 for no lines. The default stands for a value that is no number.
+    """
     try:
         return float(os.environ[EVERY])
     except (KeyError, ValueError):
@@ -170,8 +172,10 @@ def _log_pause(query_id: str) -> None:
 
 
 def _log_end(query_id: str, failed: bool) -> None:
-    """Log that a query has ended without a micro-batch, and forget it. Started again, it reports
-    its counters again.
+    """Forget a query. Log that it ended without a micro-batch, unless it failed, has read rows or
+    has logged a pause. Do nothing for an unknown query.
+
+    Started again, it reports its counters again.
     """
     query = _RUNNING.pop(query_id, None)
     if query is None or failed or query.has_read or query.has_paused:

@@ -92,10 +92,11 @@ def new_versions(
 def renewed_versions(
     changes: DataFrame, stored: DataFrame, schema: StructType, keys: Sequence[str]
 ) -> DataFrame:
-    """Return the rows that take the place of the current versions of the changed keys, in a table
-    with this schema: these versions, ended where they ended, and the new ones.
+    """Return the rows that replace the current versions of the changed keys, in a table with this
+    schema. They are these versions, with their end where a change ends them, and the new versions.
 
-    ``stored``: all versions that the table has of these keys, none for new keys.
+    ``changes``: a changelog. ``stored``: all versions that the table has of these keys, none for
+    new keys. ``keys``: the key columns. Versions that would end when they begin are left out.
     """
     places = delta_tables.internal_names(keys, schema.names)
     ends = _ends(placed_versions(stored, places), places, keys)

@@ -85,8 +85,8 @@ class TopicSink:
         }
 
     def records(self, changes: DataFrame, node: Node, beside: Sequence[str] = ()) -> DataFrame:
-        """Return the records of a changelog of ``node``: key and value as bytes, then the columns
-        ``beside``.
+        """Return the records of a changelog of ``node``, one per change: ``key``, ``value`` and
+        ``headers`` as Spark's sink takes them, then the columns ``beside``.
         """
         return to_records(changes, **self._formats(node), beside=beside)
 

@@ -240,8 +240,8 @@ class _Cluster:
 
 
 def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
-    """Record the number of transactions, ``count``, in a checkpoint. Raises ``CheckpointError`` if
-    a query with another number has begun there.
+    """Record the number of transactions, ``count``, in a checkpoint. Overwrite another number if no
+    micro-batch has begun there; else raise ``CheckpointError``.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{NAME}"
     text = files.text(path)

@@ -370,8 +370,11 @@ def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
 
 
 def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
-    """Apply the changes in a savepoint. After a unique violation, repeat them with the refused
-    table's values moved first; raise if they are moved already.
+    """Apply the changes in a savepoint. After a unique violation, find the values that move between
+    rows of the refused table, and try again with these moved first.
+
+    ``moves``: the moves to make, by the index of the table in ``changes``. Raises the violation of
+    ``psycopg`` if no further moves are found.
     """
     import psycopg
 
