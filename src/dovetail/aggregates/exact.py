@@ -31,7 +31,9 @@ _LONG_DIGITS = 18
 
 
 def limb_count(type_: pa.DataType) -> int:
-    """Return the number of limbs of an integer or decimal type: 2 or 4."""
+    """Return the number of limbs of an integer or decimal type: 4 for a decimal of more than 18
+    digits, else 2.
+    """
     return 4 if pa.types.is_decimal(type_) and type_.precision > _LONG_DIGITS else 2
 
 

@@ -137,8 +137,8 @@ class Top(Listing):
         return self._stored(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the rows of both sides with their counts added, group by group; null counts as
-        empty.
+        """Return the accumulators of the rows of both sides, with the counts of equal rows added:
+        one row per group. Null counts as empty.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -187,8 +187,11 @@ class Top(Listing):
         return group, index, self._copies(group, counts[index])
 
     def _copies(self, group: Ints, count: Ints) -> Ints:
-        """Return how many of ``count`` equal rows are among the first ``n`` of their group.
-        ``group`` is non-decreasing.
+        """Return how many of each element's equal rows are among the first ``n`` rows of its group:
+        int64[elements].
+
+        ``group``: the group of each element, non-decreasing. ``count``: the number of equal rows of
+        each element.
         """
         total = np.append(0, np.cumsum(count))
         before = total[:-1] - total[np.searchsorted(group, group)]

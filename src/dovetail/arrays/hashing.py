@@ -131,7 +131,9 @@ def combined_range(major_hash: Ints) -> tuple[Ints, Ints]:
 
 
 def low_half(minor_hash: Ints) -> Ints:
-    """Return the part of the second key's hash that the combined number holds."""
+    """Return the lower 32 bits of the second key's hash, the part of it that the combined number
+    holds: int64[n].
+    """
     return minor_hash & _LOW
 
 

@@ -123,7 +123,12 @@ def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
 
 
 def screen(view: QueryView, now: datetime) -> RenderableType:
-    """Return what the terminal shows of a query at the time ``now``."""
+    """Return what the terminal shows of a query at the time ``now``: a headline, then what is
+    known.
+
+    If a micro-batch has been reported, grids of its inputs and stages, a line of bars and the
+    left-out rows follow. The stores come last, if they were read.
+    """
     parts: list[RenderableType] = [_headline(view, now)]
     if view.progress:
         last = view.progress[-1]
@@ -246,7 +251,7 @@ def _grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[s
 
 
 def _bars(batches: Sequence[Progress]) -> Text:
-    """Return the rows a second of each micro-batch as a line of bars."""
+    """Return the rows a second of each micro-batch, one or more, as a line of bars."""
     rates = [batch.rows / max(batch.total_ms, 1) * 1000 for batch in batches]
     most = max(rates) or 1.0
     bars = "".join(_BARS[min(int(rate / most * len(_BARS)), len(_BARS) - 1)] for rate in rates)
@@ -259,7 +264,9 @@ def _rate(rows: int, progress: Progress) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a duration in the largest unit that fits."""
+    """Return a duration in words, rounded, in the largest of days, hours, minutes and seconds of
+    which it has at least two; else in seconds.
+    """
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -106,8 +106,9 @@ class Expressions(Conditions, Protocol):
         """
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return the changes of a stage whose selections have expressions, under the columns of its
-        node. ``changes``: columns of ``Fragment.output_schema``.
+        """Return the changes of a stage whose selections have expressions, one row each in the same
+        order. They have the columns of its node, then ``_event_time``, ``_deleted`` and others.
+        ``changes``: columns of ``Fragment.output_schema``.
         """
 
     def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:

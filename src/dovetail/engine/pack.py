@@ -294,8 +294,10 @@ class _Buckets(Pack):
         self._bytes, self._counts = 0, Counts()
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows of use in ``batch``. Once about ``_FLUSH_BYTES`` are held, yield all of them
-        as rows of ``PACKED``; else yield nothing. Raises ``DataError`` for a null timestamp.
+        """Add the rows in ``batch`` that a join can use; count the others. Once about
+        ``_FLUSH_BYTES`` are held, yield all of them as rows of ``PACKED``; else yield nothing.
+
+        Raises ``DataError`` for a null timestamp.
         """
         packer = self._packer
         taken = packer.of_use(packer.sound(batch, self._counts), self._counts)

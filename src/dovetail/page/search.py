@@ -36,8 +36,8 @@ class StateSearch:
     """The session that reads what is not on a local disk; None for the active one."""
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables that can be searched, as JSON data: their names, key columns and
-        contents. The list is empty if nothing is stored.
+        """Return the tables that can be searched, those stored by a key of their own, as JSON data:
+        their names, key columns and contents. The list is empty if there are none.
         """
         stored = at_once("search", self.checkpoint, lambda _, stored: stored, self.session)
         with_key = (

@@ -95,7 +95,8 @@ def plan_of(
 
 
 def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tuple[View, ...]]:
-    """Return a result's node and views. A union of tables under ``emit="batch"`` stores its rows.
+    """Return a result's node and its unchanged views. A union of tables under ``emit="batch"``
+    becomes a node that stores its rows; any other node stays.
 
     A union keeps no rows by itself, so it could not tell the last change of a key.
     """

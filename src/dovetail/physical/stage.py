@@ -85,7 +85,9 @@ class Stage:
 
     @property
     def argument(self) -> str:
-        """The argument of the user's call whose expressions may fail on a row of an input."""
+        """The argument of the user's call whose expressions may fail on a row of an input: ``on=``
+        of a foreign-key join, else ``window_of=``.
+        """
         return "on=" if isinstance(self.node, ForeignKeyJoin) else "window_of="
 
 

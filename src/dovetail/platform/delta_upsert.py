@@ -204,11 +204,11 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
 def _among(
     names: Mapping[str, str], texts: Mapping[str, npt.NDArray[Any]], null: set[str], rows: Mask
 ) -> str:
-    """Return the SQL condition that a row has one of the keys ``rows``, which are null in just the
-    columns ``null``.
+    """Return the SQL condition that a row has one of the keys that ``rows`` selects. These keys,
+    one or more, are null in just the columns ``null``.
 
-    ``names``: quoted, by column. ``texts``: all keys as SQL constants, by column. ``rows``:
-    bool[keys].
+    ``names``: the quoted name of each key column. ``texts``: all keys as SQL constants, by column.
+    ``rows``: bool[keys].
     """
     parts = [f"{names[name]} IS NULL" for name in names if name in null]
     present = [name for name in names if name not in null]

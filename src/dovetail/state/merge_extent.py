@@ -56,9 +56,8 @@ class MergeInput:
         return float(np.interp(row, self.rows, self.size_bytes))
 
     def some(self, row: int, size_bytes: float) -> int:
-        """Return the exclusive end of about ``size_bytes`` from ``row`` on.
-
-        The rows lie in one segment and are at least one.
+        """Return the exclusive end of about ``size_bytes`` of rows from ``row`` on: at least one
+        row, and none of the next segment.
         """
         end = np.interp(self.bytes_before(row) + size_bytes, self.size_bytes, self.rows)
         return min(max(int(end), row + 1), int(self.rows[self._segment(row) + 1]))

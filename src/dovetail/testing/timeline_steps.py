@@ -119,8 +119,11 @@ def _change_marks(
 def _words(
     node: Node, key: dict[str, Any], values: dict[str, Any] | None, deleted: bool
 ) -> tuple[str, str]:
-    """Return a short and a long text of a row. ``values``: None for a tombstone. ``deleted``: the
-    long text says so.
+    """Return a short and a long text of a row: its key and values without names, cut if they are
+    long; and ``name=value`` of all columns.
+
+    The end of a window is in the long text only. A null is ``null``. ``values``: None for a
+    tombstone. ``deleted``: True to end the long text with ``deleted``.
     """
     types = {field.name: field.type for field in arrow_schema(node.row)}
 

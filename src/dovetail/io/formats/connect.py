@@ -503,7 +503,8 @@ def _from_base64(text: Column) -> Column:
 def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
     """Return the decimal of an unscaled integer in bytes, big-endian in two's complement.
 
-    Null where the decimal does not fit the type. Digits beyond the type's scale are rounded.
+    It is null for null or no bytes, for more than 128 bits, and where the decimal does not fit the
+    type. Digits beyond the type's scale are rounded. ``scale``: an integer column, may be negative.
     """
     digits = F.hex(unscaled)
     negative = F.substring(digits, 1, 1) >= "8"

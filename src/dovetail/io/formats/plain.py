@@ -138,7 +138,9 @@ class Format(ABC):
         """
 
     def of_key(self, key: Format) -> Format:
-        """Return the format of a key beside a value of this format."""
+        """Return the format of a key beside a value of this format: ``key`` itself, unless the
+        value's format changes it.
+        """
         return key
 
     @property

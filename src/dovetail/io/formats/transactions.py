@@ -68,6 +68,8 @@ def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
 
 
 def lacks_transaction(text: Column) -> Column:
-    """Say whether a JSON text is an envelope without the field ``transaction``, be it null."""
+    """Return a boolean column: a JSON text is an envelope without the field ``transaction``, be it
+    null. It is null for a text that is no JSON object.
+    """
     payload = F.coalesce(F.get_json_object(text, "$.payload"), text)
     return ~F.array_contains(F.json_object_keys(payload), "transaction")

@@ -38,11 +38,14 @@ class ConnectorChanges:
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for plans,
-        None for None.
+        """Return the table's changes, and ``timestamp`` as text for plans, None for None.
+
+        Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
+        ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
 
         Raises ``ConfigurationError`` for a Spark without the call, and for a table whose connector
-        has no changes; ``PlanError`` if its versions are no numbers.
+        has no changes. Raises ``PlanError`` if its versions are no numbers, for unknown columns,
+        and for a key as ``timestamp``.
         """
         rows = self._rows()
         changes = changes_of(

@@ -46,11 +46,12 @@ class DeltaChanges:
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """Return the changes in the columns of ``changes_of``, and ``timestamp`` as text for plans,
-        None for None.
+        """Return the table's changes, and ``timestamp`` as text for plans, None for None. They are
+        the change data feed or, for a batch without a version, the present content.
 
-        They are the change data feed or, for a batch without a version, the present content. Other
-        arguments are those of ``changes_of``.
+        Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
+        ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
+        Raises ``PlanError`` for unknown columns, and for a key as ``timestamp``.
         """
         table = delta_tables.named(self.path)
         with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _GIVEN):

@@ -54,10 +54,10 @@ class Filled(RowsNode):
 
 
 def filled(node: Node, unsent: str, missing: Missing) -> Filled:
-    """Return the table with omitted values filled in. ``unsent``: an ``array<string>`` of their
-    names.
+    """Return the table with omitted values filled in. ``unsent``: the column with the names of the
+    omitted ones, an ``array<string>``. ``missing``: the effect of a row that has no former one.
 
-    Raises ``PlanError`` for a column of another type and for a versioned table.
+    Raises ``PlanError`` for an unknown column or one of another type, and for a versioned table.
     """
     name = f"keep_former of {node.name}"
     refuse_corrected(name, node)

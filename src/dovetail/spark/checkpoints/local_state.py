@@ -63,9 +63,8 @@ class LocalFiles:
         return bound
 
     def committed(self, caller: str) -> Committed | None:
-        """Return the state after the last committed micro-batch; None if no state is stored yet.
-
-        ``caller``: the call in errors.
+        """Return the operators with state, and the first and the last committed micro-batch; None
+        if none is committed or no state is stored yet. ``caller``: the call in errors.
         """
         batches = _numbers(self._folder / "commits")
         folders = _numbers(self._folder / "state")

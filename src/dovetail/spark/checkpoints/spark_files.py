@@ -59,7 +59,12 @@ class SparkFiles:
         return CheckpointFile(self.session, self.checkpoint).in_its_place(bound, caller)
 
     def committed(self, caller: str) -> Committed | None:
-        """Return what can be read; None if nothing is stored yet."""
+        """Return the operators with state, and the first and the last micro-batch whose state can
+        be read; None if no state is stored yet.
+
+        ``caller``: the call in errors. Raises ``ConfigurationError`` if Spark cannot read the
+        checkpoint.
+        """
         refuse_unreadable(caller, self.checkpoint)
         self.session.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
         with refused(caller, f"Spark cannot read {self.checkpoint}", "Mend what it names"):

@@ -37,13 +37,17 @@ class StateFiles(Protocol):
     checkpoint: str
 
     def text(self, name: str) -> str | None:
-        """Return a file's text; None if there is no such file."""
+        """Return the text of the file ``name``, a path within the checkpoint; None if there is no
+        such file.
+        """
 
     def has(self, name: str) -> bool:
-        """Say whether there is such a file."""
+        """Say whether there is a file ``name``, a path within the checkpoint."""
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
+        """Return the bytes of the file ``name``, a path within the checkpoint; None if there is no
+        such file.
+        """
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
         """Return the checkpoint's own file, corrected if the checkpoint was moved and a reader
@@ -51,12 +55,18 @@ class StateFiles(Protocol):
         """
 
     def committed(self, caller: str) -> Committed | None:
-        """Return what can be read; None if nothing is stored yet."""
+        """Return the operators with state, and the first and the last micro-batch whose state can
+        be read; None if no state is stored yet. ``caller``: the call in errors.
+        """
 
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all ``buckets``, by operator, after a micro-batch."""
+        """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
+        bucket label. A bucket without a manifest is absent.
+
+        ``caller``: the call in errors. ``buckets``: the number of buckets.
+        """
 
     def segments(
         self,

@@ -103,10 +103,10 @@ def _there(rows: pa.Table, beside: Sequence[str]) -> Mask:
 
 
 def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Return rows of the schema, with nulls for the counts. One row, which is no record, has the
-    counts.
+    """Return the columns ``parts`` as batches of the schema, with nulls for the counts, its last
+    columns. Another row, which is no record, has the counts of the task.
 
-    Columns come as Spark has them, perhaps with nested fields that are never null.
+    ``parts``: the columns as Spark has them, perhaps with nested fields that are never null.
     """
     blank = pa.nulls(len(parts[0]), pa.int64())
     columns = [*parts, *(blank for _ in COUNTS)]

@@ -69,7 +69,8 @@ class CarriedOver:
 
 
 def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[Node]) -> CarriedOver:
-    """Return what a query carries over; without ``stored``, sources alone that begin anew.
+    """Return what a query carries over: where its sources go on, and the stages whose state is
+    taken over. Without ``stored``, all sources begin anew and no stage is taken over.
 
     ``stored``: the state of the other query, None without one. ``nodes``: the results of the plan.
     Raises ``CheckpointError`` for sources whose positions contradict each other.

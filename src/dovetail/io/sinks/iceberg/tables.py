@@ -125,8 +125,8 @@ class IcebergTarget:
         return self.open()
 
     def missing_columns(self, table: Table) -> StructType:
-        """Return the columns that the table lacks. Raises ``TargetError`` if its columns differ in
-        another way than ``evolve`` allows.
+        """Return the columns that the table lacks, which may only be some if ``evolve`` allows to
+        add them. Raises ``TargetError`` if its columns differ otherwise.
         """
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 

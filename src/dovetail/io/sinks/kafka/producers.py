@@ -160,7 +160,9 @@ def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
-    """Return True if record batches together are too large for the driver."""
+    """Return True if record batches together have more than ``ROWS_MAX`` rows or ``BYTES_MAX``
+    bytes, so that the driver does not write them.
+    """
     rows: int = sum(batch.num_rows for batch in batches)
     size: int = sum(batch.nbytes for batch in batches)
     return rows > ROWS_MAX or size > BYTES_MAX

@@ -259,8 +259,8 @@ def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count:
 
 
 def _planned(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
-    """Return the identity of a micro-batch's plan, and the time at which it was planned, in
-    milliseconds since 1970.
+    """Return the identity of a micro-batch's plan, 16 hexadecimal digits, and the time at which it
+    was planned, in milliseconds since 1970. The micro-batch must have been planned.
     """
     text = files_of(session).text(f"{checkpoint.rstrip('/')}/offsets/{batch_id}")
     assert text is not None, batch_id
