@@ -81,12 +81,14 @@ class GroupUpdates:
 
     @cached_property
     def updated(self) -> Ints:
-        """The numbers of the groups that have updates, ascending: int64."""
+        """The numbers of the groups that have updates, ascending: int64[updated]."""
         return np.flatnonzero(np.diff(self.bounds))
 
     @cached_property
     def last(self) -> Ints:
-        """The index of the last update of each group in ``updated``, in the same order: int64."""
+        """The index of the last update of each group in ``updated``, in the same order:
+        int64[updated].
+        """
         return self.bounds[self.updated + 1] - 1
 
     @cached_property

@@ -106,8 +106,11 @@ def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
 
 
 def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
-    """Divide normal, non-negative numbers digit by digit: (quotient, remainder). A digit has
-    ``bits`` bits, 16 or 32; divisors must leave that many bits of a long free.
+    """Divide numbers digit by digit: (limbs of the quotients, remainders as int64[n]).
+
+    ``dividend``: the limbs of n numbers, lowest first, normal and not negative. ``divisor``:
+    int64[n], above 0. A digit has ``bits`` bits, 16 or 32; divisors must leave that many bits of a
+    long free.
 
     A quotient of doubles is at most one off, and the remainder corrects it. Division of long
     integers would be several times slower.

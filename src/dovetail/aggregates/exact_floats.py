@@ -58,7 +58,10 @@ class Limbs:
         return self.lowest + len(self.rows)
 
     def within(self, lowest: int, highest: int) -> Ints:
-        """Return the rows of a wider range as a copy, zeros outside."""
+        """Return a copy of the limbs from ``lowest`` to ``highest``, exclusive, as int64[highest -
+        lowest, n]. Limbs outside of the present range are 0. The new range must contain the present
+        one.
+        """
         rows = np.zeros((highest - lowest, self.rows.shape[1]), np.int64)
         if len(self.rows):
             rows[self.lowest - lowest : self.highest - lowest] = self.rows
@@ -127,7 +130,9 @@ def loaded(stored: Columns) -> Iterator[Limbs]:
 
 
 def to_nearest(limbs: Limbs) -> Floats:
-    """Return the nearest doubles: the even one on a tie, infinite beyond the largest double."""
+    """Return the doubles nearest to the sums, float64[n]: the even one on a tie, infinite beyond
+    the largest double.
+    """
     magnitude, negative = _magnitude(limbs)
     rows, top, sticky = _window(magnitude, 3)
     result = _rounded(rows, limbs.lowest + top, sticky)
@@ -378,8 +383,11 @@ def _rounded(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
 
 
 def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
-    """Return ``first * 2**exponent`` as doubles, for products below the normal ones, rounded once
-    to the nearest, ties to even.
+    """Return ``first * 2**exponent`` as doubles, float64[n], rounded once to the nearest, ties to
+    even.
+
+    The products must be below the normal doubles. ``first``: uint64[n], the leading bits of a
+    number. ``exponent``: int64[n].
     """
     shift = np.minimum(_LEAST_EXPONENT - exponent - 8, 60).astype(np.uint64)
     first = (first >> np.uint64(8)) | ((first & np.uint64(255)) != 0)
@@ -391,5 +399,7 @@ def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
 
 
 def _power(exponent: Ints) -> Floats:
-    """Return two to the power of exponents of normal doubles."""
+    """Return two to the power of ``exponent``, float64[n]. ``exponent``: int64[n], from -1022 to
+    1023.
+    """
     return ((exponent + 1023) << 52).view(np.float64)

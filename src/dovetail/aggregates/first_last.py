@@ -97,13 +97,17 @@ class End(Accumulating):
 
 
 def _latest(eligible: Mask) -> Ints:
-    """Return the last eligible update up to each, valid if its group has one."""
+    """Return for each update the last eligible one up to it, of any group: int64[n], -1 for none.
+    It is the group's own if the group has one so far.
+    """
     update = np.where(eligible, np.arange(len(eligible)), -1)
     return np.maximum.accumulate(update) if len(update) else update
 
 
 def _first(updates: GroupUpdates, eligible: Mask) -> Ints:
-    """Return the first eligible update of each update's group, valid if the group has one."""
+    """Return for each update the first eligible one of its group: int64[n]. It means nothing if the
+    group has none.
+    """
     eligible_update = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)
     first[updates.group[eligible_update][::-1]] = eligible_update[::-1]

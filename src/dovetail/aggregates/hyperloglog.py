@@ -137,10 +137,10 @@ def _bytes(stored: pa.Array) -> _Registers:
 
 
 def _places(stored: pa.Array, register_index: Ints) -> Ints:
-    """Return registers by their index among those of all groups: int64, 0 for a group without
+    """Return registers by their index among those of all groups: int64[m], 0 for a group without
     registers.
 
-    ``register_index``: the group times 512, plus the register.
+    ``register_index``: int64[m], the group times 512, plus the register.
     """
     row, register = register_index // _REGISTERS, register_index % _REGISTERS
     return np.where(valid(stored)[row], _bytes(stored)[row, register], 0).astype(np.int64)

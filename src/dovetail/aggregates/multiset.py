@@ -85,7 +85,9 @@ class Listing(Aggregate):
         return values[0]
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """Convert listed values to int64 keys that compare as the values do."""
+        """Convert listed values to int64 keys that compare as the values do: an array of keys for
+        each array of values. Keys of all arrays can be compared.
+        """
         return keyed(values).keys
 
 
@@ -225,12 +227,14 @@ def classes(values: pa.Array) -> Ints:
 
 
 def elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
-    """Return all elements of a column of lists: the row of each, and the elements."""
+    """Return all elements of a column of lists, in order: the row of each, int64[elements], and the
+    elements. A null list has none.
+    """
     return np.repeat(np.arange(len(lists)), sizes(lists)), lists.flatten()
 
 
 def sizes(lists: pa.Array) -> Ints:
-    """Return the length of each list, 0 for null."""
+    """Return the length of each list, int64[n], 0 for null."""
     return numbers(pc.list_value_length(lists))
 
 

@@ -67,7 +67,9 @@ class PartLayout:
         return np.maximum(home, start)
 
     def last(self, group: Ints) -> Ints:
-        """Return the index of the last part of each of these groups: int64."""
+        """Return the index of the last part of each of these groups: int64, one per group. Each
+        must have a part.
+        """
         last: Ints = self.start[group + 1] - 1
         return last
 

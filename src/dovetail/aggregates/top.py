@@ -224,7 +224,7 @@ class Top(Listing):
 
 
 def _keys(values: pa.Array) -> Iterator[Ints]:
-    """Yield int64 keys, most significant first. Rows compare by them one after the other as the
+    """Yield int64[n] keys, most significant first. Rows compare by them one after the other as the
     values do, null first.
     """
     has = valid(values)
@@ -266,7 +266,7 @@ def _ranks(keys: Iterable[Ints]) -> Ints:
 
 
 def _dense(keys: Ints) -> Ints:
-    """Return a number per distinct key, from 0, in their order."""
+    """Return the rank of each key among the distinct keys, from 0: int64[n]."""
     rank: Ints = np.unique(keys, return_inverse=True)[1]
     return rank
 

@@ -322,8 +322,9 @@ def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
 
 
 def _latest(updates: GroupUpdates, included: Mask, wanted: Ints) -> Ints:
-    """Return the last ``included`` update up to each ``wanted`` one, as its index among those
-    included. It is -1 if the group has none so far.
+    """Return the last ``included`` update of the group up to each ``wanted`` one, that one
+    included: int64[wanted]. It is an index among the included ones, -1 if the group has none so
+    far.
     """
     upto = np.cumsum(included)
     before = np.append(0, upto)[updates.bounds[updates.group[wanted]]]

@@ -85,8 +85,8 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
 
 
 def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
-    """Return the stable order by (group, time) of rows that lie by (group, arrival). If no time
-    falls within a group, the rows stay as they are.
+    """Return the stable order by (group, time) of rows that lie by (group, arrival): int64[n]. If
+    no time is less than the one before it in its group, the rows stay as they are.
     """
     same = group[1:] == group[:-1]
     if not np.any(same & (time_us[1:] < time_us[:-1])):
@@ -214,8 +214,11 @@ def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
 # | 3   | 1     | a   |         |        |                         | row 3  |
 # | 4   | 1     | a   |         |        |                         | row 4  |
 def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """Return a stable order that puts equal keys of one hash group side by side. Within a hash
-    group keys come in the order in which they are first seen.
+    """Return a stable order that puts equal keys of one hash group side by side: int64[n]. Within a
+    hash group keys come in the order in which they are first seen.
+
+    ``columns``: the key columns, n rows by hash group. ``group``: int64[n], the number of each
+    row's hash group, ascending from 0.
 
     Many keys may share a hash: keys with a null that arrived at one time do. Colliding keys are
     told apart by a second hash.
@@ -245,7 +248,8 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
 # | 3   | 0     | b   | 0         | 0            | 0            |
 # | 4   | 1     | a   | 1         | 2            | 3            |
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """Return a number per row: equal for equal keys of one group, different for all others.
+    """Return a number per row, from 0: equal for equal keys of one group, different for all others:
+    int64[n].
 
     If keys collide under the second hash, too, each pass separates the first key of a number from
     the rest.

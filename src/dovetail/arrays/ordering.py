@@ -103,8 +103,8 @@ def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
 
 
 def _in_float_order(bits: Ints) -> Ints:
-    """Turn the bits of a double into an int64 that compares as the double does. The function is its
-    own inverse.
+    """Turn the bits of doubles into int64[n] that compare as the doubles do. The function is its
+    own inverse. ``bits``: int64[n].
     """
     return bits ^ ((bits >> 63) & _LOWER_BITS)  # type: ignore[no-any-return]
 

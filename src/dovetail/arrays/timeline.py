@@ -95,8 +95,8 @@ class Timeline:
         return np.append(self.start[1:], len(self.row))[: self.groups] - 1
 
     def by_arrival(self, event: Ints | None = None) -> Ints:
-        """Return the order of distinct events by their arrival, as indices into ``event``. None
-        stands for all events.
+        """Return the order of distinct events by their arrival, as indices into ``event``: int64,
+        one per event. None stands for all events.
         """
         arrival = self.arrival if event is None else self.arrival[event]
         return argsort_distinct(arrival, len(self.arrival))
@@ -142,7 +142,7 @@ def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
 
 
 def _all(columns: Iterable[Ints | None]) -> Ints:
-    """Return the columns that are not None, one after the other, as one array."""
+    """Return the columns that are not None, at least one, one after the other as one array."""
     return np.concatenate([column for column in columns if column is not None])
 
 
@@ -218,7 +218,9 @@ def versions(
 
 
 def last_of_source(timeline: Timeline, source: int) -> Ints:
-    """Find the last event of ``source`` in each group that has one: event numbers, ascending."""
+    """Find the last event of ``source`` in each group that has one: event numbers, ascending,
+    int64.
+    """
     events = np.flatnonzero(timeline.source == source)
     if len(events) == 0:
         return events

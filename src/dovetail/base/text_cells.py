@@ -170,7 +170,11 @@ def _said(value: Any, type_: pa.DataType) -> Any:
 
 
 def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
-    """Return a value that is not nested as JSON data."""
+    """Return a value that is not nested as JSON data. Null, booleans, numbers and texts stay.
+
+    A time is a text, with ``Z`` if its type has a time zone; a duration is in microseconds; bytes
+    are ``0x…``. Everything else is a text.
+    """
     if isinstance(value, datetime):
         return instant(microseconds_of(value), "Z" if type_.tz else "")
     if isinstance(value, timedelta):

@@ -56,7 +56,12 @@ def explain(
 
 
 def loaded(name: str, kind: type[P]) -> P:
-    """Return the topology that ``module:name`` names, or that the function of that name makes."""
+    """Return the topology that ``module:name`` names, or that the function of that name makes.
+    Modules in the working directory are found.
+
+    Raises ``ConfigurationError`` if there is none, if the function takes an argument, or if the
+    result is not of ``kind``.
+    """
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -76,7 +81,7 @@ def loaded(name: str, kind: type[P]) -> P:
 
 
 def _refuse_arguments(name: str, function: Callable[..., Any]) -> None:
-    """Refuse a function that cannot be called without arguments."""
+    """Raise ``ConfigurationError`` for a function that cannot be called without arguments."""
     needed = [
         parameter.name
         for parameter in signature(function).parameters.values()

@@ -28,7 +28,8 @@ from dovetail.state.segment import SegmentCache
 @contextmanager
 def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
     """Raise any exception of the block as a ``DovetailError`` with the text of where it happened. A
-    ``DovetailError`` that has such a text stays as it is.
+    ``DovetailError`` stays and gets the text, unless it has one; any other becomes a
+    ``BatchError``.
 
     ``describe_place``: returns the text for an exception. It is called only on failure.
     """
@@ -89,7 +90,7 @@ def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Sha
 
 
 def _keys(share: Share) -> Ints:
-    """Return the distinct hashes of the keys of a share's rows, ascending."""
+    """Return the distinct hashes of the keys of a share's rows, ascending: int64[keys]."""
     hashes: Ints = np.unique(
         np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches])
     )

@@ -290,7 +290,7 @@ def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
 
 def before_all(hash_: Ints) -> Ints:
     """Return numbers that order rows by the hash of their key, before all records of their clock:
-    from -2**62 on. They serve rows that are emitted because stream time moves.
+    int64[n], from -2**62 up to -1. They serve rows that are emitted because stream time moves.
     """
     order: Ints = (hash_ >> 2) - (1 << 61)
     return order
@@ -298,14 +298,14 @@ def before_all(hash_: Ints) -> Ints:
 
 def as_due(time_us: Ints) -> Ints:
     """Return numbers that order rows by the time at which they are due, before all other rows of
-    their clock. Times must lie within 2**61.
+    their clock: int64[n]. Times must lie within 2**61.
     """
     order: Ints = time_us - 3 * (1 << 61)
     return order
 
 
 def order_by_log(origin: int, rank: Ints, position: Ints) -> Ints:
-    """Return a number per record that orders records of equal clocks. Most significant is
+    """Return a number per record that orders records of equal clocks: int64[n]. Most significant is
     ``origin``, the source; then ``rank``, the log, below 2**12; then ``position`` in the log, below
     2**44.
     """

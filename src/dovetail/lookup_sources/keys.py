@@ -51,9 +51,10 @@ def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
 
 
 def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
-    """Return the position of each of ``keys`` among ``distinct``; ``NO_GROUP`` if it is not there.
+    """Return the position of each of ``keys`` among ``distinct``, int64[keys]; ``NO_GROUP`` if it
+    is not there or has a null.
 
-    ``distinct``: distinct keys without nulls. Result: int64, one for each row of ``keys``.
+    ``distinct``: distinct keys without nulls. Both tables have the same columns.
     """
     (first, second), count, _ = grouped([distinct, keys])
     position_by_group = np.full(count + 1, NO_GROUP)

@@ -91,8 +91,8 @@ class ChainReader:
         """Do nothing: the readers of both sides belong to the process, which closes them."""
 
     def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
-        """Return the number of the side to look up first, and the columns of ``by`` that belong to
-        it. An index of that side must cover them.
+        """Return the number of the side to look up first, 0 if both can be, and the columns of
+        ``by`` that belong to it. Asserts that an index of that side covers them.
         """
         source = self._source
         for side in (0, 1):
@@ -140,8 +140,8 @@ class ChainReader:
 
 
 def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
-    """Return each row's number among the distinct keys, and these keys. ``NO_GROUP``: a key with
-    nulls.
+    """Return each row's number among the distinct keys, int64[rows], and these keys. A key with a
+    null has the number ``NO_GROUP`` and is not among them.
     """
     (group,), _, columns = grouped([keys])
     return group, pa.table(columns, names=keys.schema.names)

@@ -277,7 +277,7 @@ class _Versions:
 
     def _references(self, changes: _Changes) -> Ints:
         """Return the reference to the row that each change puts in place, ABSENT for a tombstone or
-        expiry.
+        expiry: int64[changes].
         """
         stands = self.lives.stands[changes.version] & ~changes.expires
         return np.where(stands, self.reference[changes.version], ABSENT)

@@ -351,7 +351,7 @@ class Done:
 
 
 def minus_each(time_us: Ints, span_us: int) -> Ints:
-    """Subtract a span from each time, both in microseconds; ``NO_TIME`` stays."""
+    """Subtract a span from each time, both in microseconds; ``NO_TIME`` stays: int64[n]."""
     return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 

@@ -234,8 +234,9 @@ def source_spec(
     say.
 
     ``alone``: True for a stream whose records are emitted even if nothing matches them.
-    ``aligned``: True if the inputs wait for each other. The other flags are as in ``RowMeaning``
-    and ``RowArrival``; a stage sets those that it needs.
+    ``aligned``: True if the inputs wait for each other. ``numbered``, ``stairs``: fields of
+    ``RowArrival``; ``valueless``, ``keeps_time``: fields of ``RowMeaning``. A stage sets those that
+    it needs.
     """
     source, base = input_.source, input_.source.base
     ordered_by = _ordered_by(source, arrival)

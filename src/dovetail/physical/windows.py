@@ -191,8 +191,8 @@ class _Made:
         rehashed: bool = True,
         looks: Windows | None = None,
     ) -> Feed:
-        """Return the feed of the node's columns ``names``; a pair (name, microseconds) shifts a
-        column of times. Other arguments are fields of ``Feed``.
+        """Return the feed of the node's columns ``names``, in this order; a pair (name,
+        microseconds) shifts a column of times. ``rehashed``, ``looks``: fields of ``Feed``.
         """
         pairs = ((name, 0) if isinstance(name, str) else name for name in names)
         columns = tuple((self.columns[name], by_us) for name, by_us in pairs)

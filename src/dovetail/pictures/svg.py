@@ -116,7 +116,9 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _width(lines: Sequence[Line]) -> float:
-    """Return the width of a box. Fonts differ, so the width of text is estimated from above."""
+    """Return the width of a box in pixels. Fonts differ, so the width of text is estimated from
+    above.
+    """
     signs = (len(line) * (8.0 if name == "dt-name" else 6.5) for name, line in lines)
     return max(_WIDTH_MIN, *signs) + 2 * _INSET
 

@@ -174,10 +174,11 @@ def _analysed(
     *,
     repeatable: bool,
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
-    """Resolve the expressions of a selection. Return the named columns, and the fields of the
-    computed ones.
+    """Resolve the expressions of a selection. Return the named columns in order, and the fields of
+    the computed ones by name.
 
-    Spark resolves expressions on an empty joined row. Raises ``PlanError`` with Spark's complaint.
+    Spark resolves expressions on an empty joined row. ``repeatable``: True to refuse expressions
+    that depend on chance or the time. Raises ``PlanError`` with Spark's complaint.
     """
     row, _ = row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
@@ -204,7 +205,8 @@ def computed_field(
 ) -> StructField:
     """Return the field of an expression over a row, as Spark resolves it.
 
-    Raises ``PlanError`` with Spark's complaint, and if there is no Spark session.
+    ``repeatable``: True to refuse an expression that depends on chance or the time. Raises
+    ``PlanError`` with Spark's complaint, and if there is no Spark session.
     """
     empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"

@@ -236,7 +236,12 @@ class Entries:
 
 
 def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str | None:
-    """Return the name of the store with the rows of an input or a node, that has these columns."""
+    """Return the name of the first store with the rows of an input or a node, None if there is
+    none.
+
+    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve. ``match``:
+    the store must have these columns.
+    """
     return next(stores_of(stage, name, kinds, match), None)
 
 

@@ -134,7 +134,9 @@ def _bound(files: LocalFiles) -> dict[str, Any]:
 
 
 def _segmented(stored: CheckpointStores) -> str | None:
-    """Name the store with the most segments in one bucket, if these are too many."""
+    """Return in words the store with the most segments in one bucket, if these are more than
+    ``_SEGMENTS_MAX``; else None.
+    """
     counts = {
         (store.stage.number, store.name): sum(1 for _ in store.runs(label).segments)
         for store in stored.stores

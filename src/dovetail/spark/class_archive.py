@@ -54,6 +54,8 @@ def _installation() -> str:
 
 
 def _java_path() -> str | None:
-    """Return where Spark looks for Java: the home that is set, else the search path."""
+    """Return the search path by which Spark finds Java: the folder ``bin`` of ``JAVA_HOME``, None
+    for the process's own.
+    """
     home = os.environ.get("JAVA_HOME")
     return os.fspath(Path(home) / "bin") if home else None

@@ -199,7 +199,9 @@ def _refuse_remote(options: Mapping[str, str]) -> None:
 
 
 def spark_jar(module: str) -> str:
-    """Return the Maven coordinates of one of Spark's own modules, for the installed Spark."""
+    """Return the Maven coordinates of one of Spark's own modules, in the first release of the
+    installed Spark's minor version.
+    """
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
 

@@ -77,7 +77,7 @@ def freeze_imports() -> None:
 
 def _tagged() -> re.Match[str] | None:
     """Return the tag with a micro-batch's number and run, which jobs of ``foreachBatch`` have on
-    Spark Connect.
+    Spark Connect; None without one.
     """
     return _TAG.search(_local_property("spark.job.tags") or "")
 

@@ -264,5 +264,7 @@ def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
 
 
 def numbers(table: pa.Table, column: str) -> Ints:
-    """Return an int64 column of an opened segment, without a copy."""
+    """Return an int64 column of an opened segment as an array, without a copy. ``table`` has one
+    chunk a column, and the column has no nulls.
+    """
     return table.column(column).chunk(0).to_numpy()  # type: ignore[no-any-return]

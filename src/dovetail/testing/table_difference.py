@@ -190,8 +190,9 @@ def _are_rows(table: Any) -> bool:
 
 
 def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
-    """Return the columns and rows of a pandas, Spark or Arrow table, of a mapping from keys to
-    values, or of a list of mappings. A column that a row of a list lacks is None.
+    """Return the columns and rows of a table: a frame of pandas, Spark, Arrow or any library with
+    Arrow's stream interface, a mapping from keys to values, or a list of mappings. A column that a
+    row of a list lacks is None.
 
     ``key``: the names for the keys of a mapping.
     """

@@ -99,7 +99,9 @@ class Slices:
 
     @cached_property
     def _clocks(self) -> Mapping[tuple[int, int], Ints]:
-        """The stream time of a source as each row of another comes, by (source, asking source)."""
+        """The stream time of a source as each row of another comes, int64[rows], by (source, asking
+        source).
+        """
         sources = range(len(self.share.batches))
         return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
 

@@ -347,7 +347,10 @@ class Raw:
         return F.coalesce(lost, F.lit(False))
 
     def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
-        """Return an array with, for each element, whether its value was lost."""
+        """Return an array with, for each element, whether its value was lost. ``raw``, ``value``:
+        arrays of the raw elements and of their values, of equal length. ``type_``: the type of the
+        elements.
+        """
         return F.zip_with(raw, value, lambda a, b: self._of("", a).lost(b, type_))
 
     def _of(self, name: str, column: Column) -> Raw:

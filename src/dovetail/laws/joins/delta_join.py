@@ -126,9 +126,9 @@ def delta_join(
 
 
 def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
-    """Return the (left, right) rows that give the key of each result in form ``"pair"`` or
-    ``"left"``. In form ``"left"`` the right row counts only where there is no left row; otherwise
-    it is ABSENT.
+    """Return the left and the right row that give the key of each result in form ``"pair"`` or
+    ``"left"``: int64[results] each. In form ``"left"`` the right row counts only where there is no
+    left row; otherwise it is ABSENT.
     """
     left, right = results.row
     return left, right if form == "pair" else np.where(left == ABSENT, right, ABSENT)
@@ -221,8 +221,8 @@ def _unmatched(
 
 
 def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
-    """Return at most one result per group with a fresh row, for form ``"key"``. A group without a
-    joined row gives a tombstone if a side lost a row, else nothing.
+    """Return at most one result per group with a fresh row, in the order of groups, for form
+    ``"key"``. A group without a joined row gives a tombstone if a side lost a row, else nothing.
     """
     touched, lost = np.zeros(groups, np.bool_), np.zeros(groups, np.bool_)
     row, time_us = [], np.full(groups, NO_TIME)
@@ -261,8 +261,8 @@ def _at(of_groups: Mask, group: Ints) -> Mask:
 
 
 def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
-    """Return the largest time among a side's fresh rows of each ``group``, ``NO_TIME`` for none.
-    ``groups``: the number of all groups.
+    """Return the largest time among a side's fresh rows of each ``group``, ``NO_TIME`` for none:
+    int64, one per element of ``group``. ``groups``: the number of all groups.
     """
     time_us = np.full(groups + 1, NO_TIME)
     rows = np.flatnonzero(side.fresh & (side.group != NO_GROUP))

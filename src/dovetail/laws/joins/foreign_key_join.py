@@ -67,8 +67,8 @@ def messages(
     ``old_null``, ``new_null``: its foreign key is null. ``same``: both foreign keys are equal. All
     are bool[m].
 
-    If left rows are preserved, a null foreign key is a key like others. The foreign key of one row
-    over five changes, left rows not preserved:
+    ``left_preserved``: True if left rows are preserved. Then a null foreign key is a key like
+    others. The foreign key of one row over five changes, left rows not preserved:
 
     | old  | new  | ends | end_emits | begins | begin_emits | fresh |
     |------|------|------|-----------|--------|-------------|-------|

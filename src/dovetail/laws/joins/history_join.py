@@ -44,8 +44,10 @@ class Points:
 
     def standing(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the row that stood at ``time_us``, among versions that arrived
-        before ``arrival``: a reference, or ABSENT. A version at the time itself counts; one that is
-        no longer known does not.
+        before ``arrival``: int64[queries], a reference or ABSENT. A version at the time itself
+        counts; one that is no longer known does not.
+
+        ``group``, ``time_us``, ``arrival``: int64[queries].
         """
         version = self._last(group, time_us, arrival)
         in_history = self._known(version, group, time_us, arrival)

@@ -55,14 +55,15 @@ class Window:
 
     def of_other(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
         """Return the least and the greatest time, both inclusive, of rows of the other side that
-        may join a row of ``side``.
+        may join a row of ``side``: int64[n] each. ``side``: 0 for the left, 1 for the right.
+        ``time_us``: int64[n], the times of its rows.
         """
         before, after = self._reach(side)
         return time_us - before, time_us + after
 
     def limit(self, side: int, time_us: Ints) -> Ints:
         """Return the last stream time at which a row of ``side`` with these times may still find a
-        match. ``side``: 0 for the left, 1 for the right.
+        match: int64[n]. ``side``: 0 for the left, 1 for the right.
         """
         return time_us + self.reach_us(side)
 

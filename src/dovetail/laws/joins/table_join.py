@@ -229,10 +229,10 @@ class _Trail:
 
     def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Subtree, Mask]:
         """Return what a change of leaf number ``occurrence`` makes ``tree`` emit: (emitted, row,
-        had a row), an element per event.
+        had a row), an element per event. Leaves are counted from 0, from left to right.
 
-        ``emitted``: the tree has a result. ``row``: the tree's row after the event. ``had a row``:
-        it had one before.
+        ``emitted``: bool[events], the tree emits a result. ``row``: the tree's row after the event.
+        ``had a row``: bool[events], it had one before.
         """
         if isinstance(tree, TreeLeaf):
             side = _state(tree, self.now, self.times)

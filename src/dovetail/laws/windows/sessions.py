@@ -81,8 +81,8 @@ class Forest:
 
     @property
     def below(self) -> tuple[Ints, Ints]:
-        """The two children of each session, ABSENT for none: first the one right before it, then
-        the one before that child's descendants.
+        """The two children of each session, int64[sessions] each, ABSENT for none. The first is the
+        one right before it, the second the one before that child's descendants.
         """
         session = np.arange(len(self.low))
         first_child = np.where(self.low < session, session - 1, ABSENT)
@@ -114,8 +114,8 @@ class _Line:
 
     def around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last place, both inclusive, of the stretch that is bridged
-        around each place ``index`` at ``arrival``. Bridges made at that arrival count. ``group``:
-        the group of each place.
+        around each place ``index`` at ``arrival``: int64, one per place. Bridges made at that
+        arrival count. ``group``: the group of each place.
         """
         ends, closed = self.ends, -self.bridged
         # Usually everything before the place that is ever bridged is bridged, and nothing after it.
@@ -235,7 +235,10 @@ def _line(
 
 def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
     """Return for each record the last place of its group before ``index`` that has an earlier
-    arrival, -1 for none. ``first``: the first place of the record's group.
+    arrival: int64[records], -1 for none.
+
+    ``arrival``: the arrival at each place. ``first``: the first place of the record's group.
+    ``record_arrival``: the arrival of the record.
     """
     earlier = index - 1
     far = np.flatnonzero((earlier < first) | (arrival[earlier] >= record_arrival))
@@ -294,8 +297,8 @@ def _behind(
 
 
 def _lowest(values: Ints, segment: Ints) -> Ints:
-    """Return the smallest value so far within each segment of equal neighbours. ``segment`` is
-    non-decreasing.
+    """Return the smallest value so far within each segment of equal neighbours: int64[n].
+    ``segment``: int64[n], non-decreasing.
     """
     distinct, rank = np.unique(values, return_inverse=True)
     shift = -segment * len(distinct)

@@ -62,8 +62,9 @@ class SlidingRecords:
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
 
     def within(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
-        """Return the range of records of each window: (first, exclusive end). A window lasts from
-        ``start_us`` to ``start_us + size_us``, both inclusive.
+        """Return the range of records of each window: (first, exclusive end), int64[windows] each.
+        A range may be empty. A window lasts from ``start_us`` to ``start_us + size_us``, both
+        inclusive.
         """
         first, end = self.bounds[group], self.bounds[group + 1]
         low = bisect(self.time_us, first, end, start_us, right=False)

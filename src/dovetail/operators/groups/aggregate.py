@@ -92,8 +92,8 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
 
 
 def _all_or_last(job: Job, events: Timeline) -> Ints:
-    """Return the updates after which a result is due: all or, with ``emit="batch"``, each group's
-    last.
+    """Return the updates after which a result is due, as indices, ascending: all or, with
+    ``emit="batch"``, each group's last.
     """
     return events.last if job.operator.emit == "batch" else np.arange(len(events.row))
 

@@ -79,8 +79,8 @@ def run(job: Job, law: Final) -> Done:
 
 
 def _sequence(job: Job, events: Timeline) -> Ints:
-    """Return for each event the position in the micro-batch of the record that caused it. A window
-    from the queue has the number of all records, so it comes last.
+    """Return for each event the position in the micro-batch of the record that caused it:
+    int64[events]. A window from the queue has the number of all records, so it comes last.
     """
     is_record = events.source == 0
     sequence = np.full(len(events.row), len(job.clock_us))

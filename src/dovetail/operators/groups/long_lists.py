@@ -361,9 +361,10 @@ def _unchanged(read: ListsRead, traced: Traced, run: Ints) -> Mask:
 
 
 def _fresh(read: ListsRead, group: Ints) -> Ints:
-    """Return a new part number for each element of ``group``, above all numbers that its group has.
+    """Return a new part number for each element of ``group``, above all numbers that its group has:
+    int64, one per element.
 
-    ``group`` is non-decreasing, and the numbers of one group ascend by 1.
+    ``group`` is non-decreasing, and the new numbers of one group ascend by 1.
     """
     highest = np.full(len(read.layout.parts), -1)
     np.maximum.at(highest, read.layout.group, read.number)

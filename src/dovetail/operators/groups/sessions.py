@@ -188,7 +188,9 @@ class _SessionBatch:
 
     @cached_property
     def count(self) -> Ints:
-        """The number of records in each session, int64, in the order of ``state``."""
+        """The number of records in each session: int64, stored sessions first, then those in
+        ``_last``.
+        """
         node_count = np.append(self.stored.count, 1)[self.made.ref]
         total = np.append(0, np.cumsum(node_count))
         return np.append(

@@ -85,9 +85,10 @@ class Answering:
     def _rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
         """Find the rows for the keys that records ask for, in the cache or the store.
 
-        Returns the number of each record's key, ``NO_GROUP`` for a key with a null; the number of
-        rows of each key; and the rows, key by key, each key's by the store's primary key. Raises
-        ``DataError`` if a unique index gives a key two rows.
+        Returns the number of each record's key among the distinct ones, int64[records],
+        ``NO_GROUP`` for a key with a null; the number of rows of each distinct key, int64; and the
+        rows. They come key by key, each key's by the store's primary key. Raises ``DataError`` if a
+        unique index gives a key two rows.
         """
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = grouped([keys])

@@ -104,8 +104,8 @@ def _counted(
 
 
 def _arrival(events: Timeline, side: int, roles: int) -> Ints:
-    """Return the arrival of each event on a side. In a self-join each record arrives twice, first
-    on the left.
+    """Return the arrival of each event on a side: int64[events]. In a self-join (``roles`` is 2)
+    each record arrives twice, first on the left.
     """
     return roles * events.arrival + side % roles
 
@@ -127,7 +127,8 @@ def _arrivals(
 
 def _moved(job: Job, limit_us: Ints) -> Ints:
     """Return for each limit the position of the record, of any bucket, that moves stream time past
-    it. It is 0 if buckets do not know each other's records.
+    it: int64[limits], ``NEVER`` if none does. All are 0 if buckets do not know each other's
+    records.
     """
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:

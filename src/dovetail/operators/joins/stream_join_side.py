@@ -280,13 +280,15 @@ class Side:
             self.joined[asked] = self.marked(self.identity[asked])
 
     def finds_open(self, other: Side, possible: Pairs) -> Mask:
-        """Find the pairs with a row that is open when the side's record arrives: bool[pairs]."""
+        """Find the pairs whose row of ``other`` is still open when this side's record arrives:
+        bool[pairs]. ``possible``: pairs of a record of this side and a row of ``other``.
+        """
         arrival = self.arrivals.arrival[possible.row]
         return other.closes[possible.other] > arrival
 
     def _due(self, time_us: Ints) -> Ints:
-        """Return the arrival at which rows with these event times close, ``NEVER`` for none in this
-        batch: int64.
+        """Return the arrival at which rows with these event times close, ``NEVER`` if they do not
+        in this batch: int64[n].
         """
         return first_due(self.window.limit(self.side, time_us), self.stream_us)
 
@@ -299,8 +301,8 @@ class Side:
 
     @property
     def lost(self) -> Mask:
-        """The records that join nothing and are not emitted alone. They arrived later than rows are
-        kept, and found no match.
+        """The records that join nothing and are not emitted alone: bool[arrivals]. They arrived
+        later than rows are kept, and found no match.
         """
         kept_us = self.stream_us[self.arrivals.arrival] - self.window.retention_us
         return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
@@ -337,7 +339,7 @@ class Side:
 
     def was_alone(self) -> Mask:
         """Find the rows that were emitted unmatched and have not been withdrawn by an earlier
-        batch: bool, per number. Of stored rows, only those joined in this batch are found.
+        batch: bool, one per number. Of stored rows, only those joined in this batch are found.
         """
         alone = np.zeros(len(self.first_match), dtype=np.bool_)
         alone[self.numbers[self.alone]] = True

@@ -233,7 +233,9 @@ class _Dimensions:
 
 
 def _hashes(job: Job) -> list[Ints]:
-    """Return the hashes of each source's rows, of messages those of their foreign keys."""
+    """Return the hashes of each source's rows, of messages those of their foreign keys: int64[rows]
+    each.
+    """
     return [batch.rows.column(HASH).to_numpy() for batch in job.batches]
 
 

@@ -294,11 +294,11 @@ class _Star:
         return everything.where(order[results.emits[order]])
 
     def matched(self, *, net: bool) -> Mask:
-        """Return for each upsert of the fact whether it finds a row in every dimension: bool, in
-        the order of the moments.
+        """Return for each upsert of the fact whether it finds a row in every dimension: bool, one
+        per upsert, in the order of the moments.
 
         ``net``: True if only the last answers are there. Then return it for each key with a record
-        of the fact, by the rows at the end of the batch.
+        of the fact that has a row at the end of the batch.
         """
         record = np.flatnonzero(self.moments.origin == 0)
         if net:
@@ -375,8 +375,9 @@ class _Star:
 
 
 def _equal(now: Sequence[pa.Array], then: Sequence[pa.Array], rows: Ints) -> Mask:
-    """Return for each row whether the columns ``now`` and ``then`` have equal values: bool. Without
-    columns all rows are equal. ``rows``: its length is the number of rows.
+    """Return for each row whether the columns ``now`` and ``then`` have equal values: bool[rows].
+    Null equals null. Without columns all rows are equal. ``rows``: its length is the number of
+    rows.
     """
     if not now:
         return np.ones(len(rows), np.bool_)

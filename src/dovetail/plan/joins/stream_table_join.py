@@ -85,7 +85,7 @@ def stream_table_join(call: Call, grace: Span | None, load: Load | None) -> Stre
 
 def waiting(*nodes: Node) -> dict[Source, None]:
     """Return the sources of the streams whose records wait for a table to be loaded, through all
-    stages below ``nodes``.
+    stages below ``nodes``: the keys of a dict, in order.
 
     Raises ``PlanError`` if such a source also feeds a table that is loaded first.
     """

@@ -171,7 +171,7 @@ class _Partition:
 
     def get(self, label: int, name: str) -> bytes | None:
         """Return the blob ``name`` of the bucket with this label; None if there is none or if it
-        was deleted.
+        was deleted. Raises ``Unknown`` if RocksDB cannot read it.
         """
         if (label, name) in self._written:
             return self._written[label, name]

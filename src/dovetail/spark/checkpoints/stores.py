@@ -49,7 +49,9 @@ class Kept(NamedTuple):
     buckets: Mapping[int, Manifest]
 
     def runs(self, bucket: int) -> Runs:
-        """Return the sorted runs of the store in a bucket."""
+        """Return the sorted runs of the store in the bucket with the label ``bucket``, which must
+        have state.
+        """
         return runs_of(self.buckets[bucket], self.name)
 
 

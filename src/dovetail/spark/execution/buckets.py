@@ -204,7 +204,9 @@ class StoreBlobs:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the block as one call of the state store, and add the time that it takes."""
+        """Count the block as one call of the state store, and add the time that it takes; not if it
+        raises.
+        """
         begun_ns = perf_counter_ns()
         yield
         self.elapsed_ns += perf_counter_ns() - begun_ns

@@ -50,7 +50,8 @@ def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> 
     from 0. Former files are removed.
 
     Rows have ``_timestamp``, by which they are ordered. They have ``_change`` if some are deletes;
-    else all are upserts.
+    else all are upserts. The files also have each row's position, ``_sequence``, in the log of its
+    task.
     """
     for folder in (f"{checkpoint.rstrip('/')}/{FOLDER}/rows", folder_of(checkpoint)):
         files_of(session).clear(folder)

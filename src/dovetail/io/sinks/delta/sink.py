@@ -181,7 +181,7 @@ class DeltaSink:
         return StructType([*(changes[name] for name in columns), *versions.ADDED])
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Say whether the table that a query has appended to is missing.
+        """Say whether the table that a query has appended to is missing. ``alone`` changes nothing.
 
         Always False for a merged table, because its property names the query that writes it.
         """

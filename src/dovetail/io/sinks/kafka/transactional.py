@@ -230,7 +230,9 @@ class _Cluster:
         return _Cluster(seen.cluster_id, frozenset(seen.topics), retention_ms)
 
     def refuse_missing(self, sink: TransactionalSink) -> None:
-        """Raise ``ConfigurationError`` if a sink's topic does not exist."""
+        """Raise ``ConfigurationError`` if a sink's topic does not exist. Do nothing if the topics
+        are not known.
+        """
         if self.topics is not None and sink.topic not in self.topics:
             raise ConfigurationError(
                 sink.title,

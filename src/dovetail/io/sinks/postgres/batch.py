@@ -153,7 +153,11 @@ class PostgresTables:
             raise
 
     def _bring(self, cursor: Any, opened: Sequence[tuple[_TableRows, bool]]) -> None:
-        """Write the staged rows. Rows of a single table without a key are appended directly."""
+        """Bring the tables to the state after the staged rows. Few rows of a single table without a
+        key are appended directly.
+
+        ``opened``: the rows of each table, and True if the table is emptied first.
+        """
         if len(opened) == 1 and opened[0][0].is_appended(cursor):
             return
         changes = [part.changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
