@@ -230,7 +230,9 @@ def _shell() -> Any:
 
 
 def _users_line(error: BaseException, shell: Any) -> list[str]:
-    """Return the place and the text of the line that called the library; nothing if unknown."""
+    """Return two lines, the place and the text of the line that called the library; nothing if it
+    is not known. ``shell``: IPython's shell, which names notebook cells.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     entered = (n for n, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE))
     caller = next(entered, 0) - 1

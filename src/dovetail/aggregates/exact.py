@@ -76,7 +76,8 @@ def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
 
 
 def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Array, Mask]:
-    """Convert normal numbers to unscaled decimals of ``type_``, null where not ``present``.
+    """Convert numbers to unscaled decimals of ``type_``, null where not ``present``. ``limbs``: the
+    limbs of n numbers, lowest first, normal.
 
     The second result, bool[n], is true for numbers that fit the precision. The others have
     arbitrary decimals.

@@ -34,7 +34,9 @@ class PartLayout:
 
     @classmethod
     def of(cls, group: Ints, size: Ints, groups: int) -> PartLayout:
-        """Build the layout of parts that lie by group."""
+        """Build the layout of parts that lie by group. ``group``: int64[parts], non-decreasing.
+        ``size``: int64[parts], the number of elements. ``groups``: the number of groups.
+        """
         return cls(group, size, np.searchsorted(group, np.arange(groups + 1)))
 
     @property
@@ -87,7 +89,9 @@ class PartLayout:
 
 
 def is_long(size: Ints) -> Mask:
-    """Say for each list whether it is cut: bool[n]."""
+    """Find the lists that are cut into parts, those of more than ``PART_MAX`` elements: bool[n].
+    ``size``: the length of each list.
+    """
     long: Mask = size > PART_MAX
     return long
 

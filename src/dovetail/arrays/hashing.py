@@ -252,5 +252,5 @@ def _unshifted(mixed: int, bits: int) -> int:
 
 
 def _rotated(word: int, bits: int) -> int:
-    """Rotate a 32-bit word to the right."""
+    """Rotate a 32-bit word to the right by ``bits``, from 0 to 31."""
     return (word >> bits | word << (32 - bits)) % _INT32

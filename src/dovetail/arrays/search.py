@@ -88,8 +88,8 @@ def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 
 
 def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """Find the first index in each range whose value is below ``bound[i]``, or -1. The values have
-    no order.
+    """Find the first index in each range whose value is below ``bound[i]``, or -1: int64[ranges].
+    Range i goes from ``first[i]``, inclusive, to ``end[i]``, exclusive. The values have no order.
 
     >>> first_below(np.array([4, 1, 8, 6]), np.array([0, 2]), np.array([4, 4]), np.array([5, 7]))
     array([0, 3])

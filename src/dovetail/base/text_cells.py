@@ -187,7 +187,9 @@ def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
 
 
 def instant(us: int, zone: str = "Z") -> int | str:
-    """Return a time as microseconds within the first day of 1970, else as text in ISO 8601."""
+    """Return a time as microseconds within the first day of 1970 and beyond the year 9999, else as
+    text in ISO 8601. ``zone``: the text behind the time.
+    """
     try:
         moment = _EPOCH + timedelta(microseconds=us)
     except OverflowError:

@@ -144,7 +144,8 @@ def _logs(logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us:
 def _reached(logs: Logs, now_us: int, span_us: int) -> int | None:
     """Return the clock of the slowest log that is waited for, or None if none is.
 
-    A log is waited for if it brought something less than ``span_us`` ago.
+    A log is waited for if it brought something less than ``span_us`` before ``now_us``, by the wall
+    clock.
     """
     waited_for = (high for high, heard in logs.values() if now_us - heard < span_us)
     return min(waited_for, default=None)
@@ -154,7 +155,8 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
     """Return the time until which each row waits: int64[rows].
 
     It is the row's clock: the largest timestamp that its log has had by then. So rows of a log keep
-    their order. A row of another stage has its own event time.
+    their order. A row of another stage has its own event time. ``read_us``: the largest timestamp
+    of the source before the batch, None for none. ``logs``: the same by log.
     """
     if source.arrival.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]

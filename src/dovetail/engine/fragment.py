@@ -98,8 +98,11 @@ def _process(
     bucket: int,
     idle: Idle | None,
 ) -> Processed:
-    """Run one micro-batch of one bucket. Arguments and result are those of ``process``; errors do
-    not name where they happened.
+    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
+    Errors do not name where they happened.
+
+    ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time.
+    ``bucket``: its number. ``idle``: the rules for when nothing comes, None for none.
     """
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)

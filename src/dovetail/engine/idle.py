@@ -89,8 +89,8 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozense
     micro-batch included.
 
     For an input that never has, it is the time at which it was first waited for. ``known_us``: the
-    times before the micro-batch, whose pieces these are. ``hears``: the inputs whose heartbeats say
-    such a time themselves.
+    times before the micro-batch, whose pieces these are. ``now_us``: its wall-clock time.
+    ``hears``: the inputs whose heartbeats say such a time themselves.
     """
     times = [*known_us]
     for piece in pieces:

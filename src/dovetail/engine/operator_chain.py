@@ -290,7 +290,8 @@ def _fed(
     table for None.
 
     Times are shifted, and hashes computed anew, as ``feed`` says. A row that looks in no window
-    keeps its place with a null window; it is counted, unless it is a tombstone.
+    keeps its place with a null window. It is added to ``counts``, unless it is a tombstone.
+    ``clock``: the time by which windows are open, at each position.
     """
     if rows is None:
         return source.wire_schema.empty_table()

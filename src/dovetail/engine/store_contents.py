@@ -106,8 +106,10 @@ def found(
     asked: Asked,
 ) -> pa.Table:
     """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
-    key without any gives none; rows lie by hash, not in the order asked. Arguments are those of
-    ``rows``.
+    key without any gives none; rows lie by hash, not in the order asked.
+
+    ``beside``: the runs of the stores that are read with it (``Store.beside``). ``horizon_us``: as
+    the function returns it. ``blobs``, ``cache``: where segments are read from.
 
     | store | rows of a key |
     |---|---|

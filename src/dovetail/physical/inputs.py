@@ -279,8 +279,8 @@ def source_spec(
 
 
 def _ordered_by(source: Entry, arrival: Arrival) -> OrderedBy | None:
-    """Return ``"shared log"``, ``"own logs"`` or ``"file"``: what orders the rows of a source.
-    Return None for rows that time alone orders.
+    """Return what orders the rows of a source under this arrival: ``"shared log"``, ``"own logs"``
+    or ``"file"``, the first that applies. Return None for rows that time alone orders.
     """
     if arrival.shared_log(source):
         return "shared log"
@@ -321,7 +321,8 @@ def _has_logs(input_: Input) -> bool:
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:
     """Say whether the rows of a stage need places of their own (``_order``).
 
-    They do if another stage reads the stage, or if it reads another stage.
+    They do if ``feeds``, the columns that it gives to its readers, has them. They also do if the
+    rows of one of its ``inputs`` bring them.
     """
     return ORDER in feeds or any(ORDER in arrival.carries(i.source) for i in inputs)
 

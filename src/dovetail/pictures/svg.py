@@ -124,7 +124,9 @@ def _width(lines: Sequence[Line]) -> float:
 
 
 def _cap(kind: GraphKind) -> float:
-    """Return the height of the upper end of a shape, above its text."""
+    """Return the height in pixels of the upper end of a shape of this kind, above its text; 0 for a
+    flat one.
+    """
     return 8.0 if kind in _DRUMS else 0.0
 
 

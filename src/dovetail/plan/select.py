@@ -138,8 +138,9 @@ def _named(
     """Return the result column for a text such as ``"left.x"`` or ``"x"``. ``name``: the result's
     name, None for the column's.
 
-    A key column of a side that may be missing becomes an expression. Raises ``PlanError`` for an
-    unknown column, and for one that is on both sides.
+    A key column that is named with a side becomes an expression if ``how`` lets that side be
+    missing. A plain name of a key column is the left one. Raises ``PlanError`` for an unknown
+    column, and for a value column that is on both sides.
     """
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))

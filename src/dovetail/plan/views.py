@@ -210,8 +210,8 @@ def _text(describe: Describe, view: View, item: Made) -> str:
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     """Return the rows that meet a condition as a view; a table's other rows are deleted.
 
-    ``condition``: a boolean column, an expression, or SQL. Raises ``PlanError`` if the condition is
-    random or not boolean.
+    ``condition``: a boolean column, an expression, or SQL. ``errors``: the effect of a row on which
+    it fails. Raises ``PlanError`` if the condition is random or not boolean.
     """
     name = f"where of {node.name}"
     source = viewed_entry(name, node)
@@ -251,7 +251,8 @@ def selected(
     """Return a view with the key and the given value columns, in that order.
 
     ``columns``: names or expressions. ``named``: new names and their columns or expressions. Key
-    columns named as such are not repeated.
+    columns named as such are not repeated. ``errors``: the effect of a row on which an expression
+    fails.
     """
     name = f"select of {node.name}"
     source = viewed_entry(name, node)
@@ -322,10 +323,12 @@ def keyed_by(
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
 ) -> View:
-    """Return a view of the rows under another key; unused columns of the former key become values.
+    """Return a view of the rows under another key; unused columns of the former key become values,
+    before the others.
 
-    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
-    Raises ``PlanError`` if no column is named, or one twice.
+    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed,
+    behind these. ``errors``: the effect of a row on which an expression fails. Raises ``PlanError``
+    if no column is named, or one twice.
     """
     name = f"key_by of {node.name}"
     source = viewed_entry(name, node)

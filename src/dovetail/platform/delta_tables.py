@@ -217,6 +217,9 @@ def create(
 ) -> None:
     """Create a table of these rows in one commit. ``replace``: in place of one that must exist;
     else there must be none.
+
+    ``properties``: the table's properties; it has deletion vectors unless they say otherwise.
+    ``partition_by``: the columns that partition it.
     """
     writer = rows.writeTo(table).using("delta")
     if partition_by:

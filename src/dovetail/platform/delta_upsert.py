@@ -121,7 +121,8 @@ def upsert(
 
     ``rows``: one per key, of ``schema``: the table's columns and ``_deleted``, true for a key
     without a row. All types are plain, keys no floats. ``nulls``: keys may have nulls in them; a
-    null equals a null. ``session``: the caller's own; ``details``: as in ``for_few``.
+    null equals a null. ``session``: the caller's own. ``details``: the result of
+    ``delta_tables.details`` if just read.
     """
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})

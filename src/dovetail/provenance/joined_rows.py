@@ -70,8 +70,11 @@ class JoinedRows(Entries):
 
 
 def _presence(how: How, left: Presence, right: Presence) -> Presence:
-    """Return the presence of a joined row, ``"row"``, ``"none"`` or ``"unknown"``, from that of its
-    sides and the kind of join.
+    """Return the presence of a joined row, ``"row"``, ``"none"`` or ``"unknown"``.
+
+    In a left or right join it is that of the preserved side. In an inner join one side without a
+    row suffices for ``"none"``, in an outer join one row for ``"row"``. Otherwise it is
+    ``"unknown"`` if a side is.
     """
     if how == "left":
         return left

@@ -27,8 +27,8 @@ class LocalState:
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of a stage's store whose columns equal ``match``, all versions included.
-        Without such rows the table is empty.
+        """Return the rows of a stage's store whose columns equal ``match``, all versions included,
+        with times in microseconds. Without such rows the table is empty. ``at_us`` changes nothing.
         """
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]

@@ -129,7 +129,9 @@ def moment(us: int) -> datetime:
 
 
 def in_order_of(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
-    """Return rows in the order of these columns; columns without an order go by their text."""
+    """Return rows in ascending order of these columns, null first. If values of a column have no
+    order, all rows go by the text of the columns.
+    """
     try:
         return sorted(rows, key=lambda row: [(v is not None, v) for v in _values(row, names)])
     except TypeError:

@@ -92,7 +92,9 @@ def choose(work: Work, earlier: Sequence[Took]) -> Choice:
 
 
 def estimated_s(work: Work, way: Way) -> float:
-    """Return the seconds of a step by the constants of this module alone, more than 0."""
+    """Return the seconds of a step that goes this way, by the constants of this module alone, more
+    than 0.
+    """
     rate = BYTES_S * max(work.cores, 1)
     if way == "all":
         return JOBS_S["all"] + work.size / rate

@@ -246,10 +246,11 @@ class VersionReader:
     def _with_other(
         self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
     ) -> DataFrame:
-        """Return the join of some rows of a side with their matches of the other side.
+        """Return the join of some rows of a side with their matches of the other side, at these
+        versions. Runs jobs.
 
         ``side``: 0 if ``rows`` are of the left side, 1 for the right. Rows without a match stay
-        only if the join keeps such rows of this side. Runs jobs.
+        only if the join keeps such rows of this side.
         """
         rows = self.scratch.keep(rows)
         other = 1 - side
@@ -401,7 +402,8 @@ def _refuse_grouped_duplicates(
 
 
 def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
-    """Raise ``DataError`` for a source unless both counts are 0.
+    """Raise ``DataError`` for a source unless both counts are 0. The error names its version in
+    ``versions``.
 
     ``twice``: the number of keys that occur more than once. ``nulls``: the number of rows with a
     null key.

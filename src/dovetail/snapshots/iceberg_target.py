@@ -177,10 +177,14 @@ class IcebergSnapshotTarget:
         count: int,
         step: RefreshStep | None,
     ) -> Commit:
-        """Commit rows in place of files, and return the commit. The arguments are those of
-        ``_commit``.
+        """Commit rows in place of files, and return the commit.
 
-        ``count``: the number of changed rows. Raises ``TargetError`` if another writer was faster.
+        ``rows``: the rows to add, of the target's Arrow schema. ``removed``: the data files to
+        remove. ``versions``: the version of each source, by table id. ``base``: the id of the
+        snapshot to continue from. ``count``: the number of changed rows. ``step``: None leaves it
+        out of the record.
+
+        Raises ``TargetError`` if another writer was faster.
         """
         if _present(table) != base:
             raise self._records.overtaken

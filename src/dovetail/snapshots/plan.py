@@ -207,9 +207,12 @@ def source(
 ) -> SnapshotSource:
     """Return a plan node for a table with the columns ``schema`` and this key.
 
-    ``path``: the folder of a Delta table, or the name of an Iceberg table. ``name``: the name in
-    errors and commits. Raises ``PlanError`` for an empty key, unknown or reserved column names, and
-    types that cannot be keys.
+    ``path``: the folder of a Delta table, or the name of an Iceberg table. ``table_id``: the id by
+    which a table made anew is recognized. ``name``: the name in errors and commits. ``iceberg``:
+    None for a Delta table.
+
+    Raises ``PlanError`` for an empty key, unknown or reserved column names, and types that cannot
+    be keys.
     """
     operator = f"snapshot {name}"
     key_fields, values = keyed(operator, key, schema)
@@ -236,11 +239,14 @@ def join(
     select: Selection | None,
     name: str | None,
 ) -> SnapshotJoin:
-    """Return the join of two plan nodes; the arguments are those of ``SnapshotTable.join``.
+    """Return the join of two plan nodes.
 
-    ``on``: None if both keys are equal. ``select``: None for all value columns. ``name``: None for
-    a name made of both sides' names. Raises ``PlanError`` for unknown, ambiguous or duplicate
-    names, and for different types of compared columns.
+    ``on``: the columns of the left side that equal columns of the right one, None if both keys are
+    equal. ``how``: the kind of join. ``select``: the value columns, None for all. ``name``: None
+    for a name made of both sides' names.
+
+    Raises ``PlanError`` for unknown, ambiguous or duplicate names, and for different types of
+    compared columns.
     """
     label = name or f"{how} join of {left.name} and {right.name}"
     pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))

@@ -206,9 +206,9 @@ class Refresher:
         """Write the whole join at these versions in one commit, to a new target or over an old one;
         return it.
 
-        ``versions``: the version of each source by table id. Raises ``TargetError`` if a table is
-        there that no join over snapshots has made, ``DataError`` for a key that occurs twice or is
-        null.
+        ``versions``: the version of each source by table id. ``choice``: the way and its reason,
+        which the commit tells. Raises ``TargetError`` if a table is there that no join over
+        snapshots has made. Raises ``DataError`` for a key that occurs twice or is null.
         """
         logs = self._logs()
         sizes = None if logs is None else [SourceChange(log.size, None) for log in logs.values()]

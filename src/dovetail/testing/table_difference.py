@@ -238,7 +238,9 @@ def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
 
 
 def _by_position(actual: Sequence[Row], expected: Sequence[Row], equal: Equal) -> TableDifference:
-    """Compare the rows one by one, in their order."""
+    """Compare the rows one by one, in their order. Further expected rows are missing, further
+    actual ones are too many.
+    """
     pairs = enumerate(zip(actual, expected, strict=False))
     changed = [(f"row {index}", *_differing(a, e, equal)) for index, (a, e) in pairs]
     changed = [pair for pair in changed if pair[1]]

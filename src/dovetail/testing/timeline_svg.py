@@ -206,5 +206,7 @@ def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
 
 
 def _text(x: float, y: float, text: str, kind: str = "words") -> str:
-    """Return a line of text, from ``x`` to the right."""
+    """Return the element of a line of text, from ``x`` to the right, on the base line ``y``.
+    ``kind``: its class in the style sheet.
+    """
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escaped(text)}</text>'

@@ -130,6 +130,8 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> 
 def _brought(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batch:
     """Return a batch of rows of another stage, with clock, stream time, order and tie from the
     columns that they bring. A missing clock is 0; a missing stream time is the clock.
+
+    ``stairs``: the steps of stream time in the whole batch, None if nobody asks for them.
     """
     columns = {n: rows.column(n).to_numpy() for n in arrival.carries}
     clock_us = columns.get(CLOCK, np.zeros(len(rows), np.int64))

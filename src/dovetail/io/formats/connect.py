@@ -492,7 +492,8 @@ class Raw:
 
 def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
     """Return ``last`` where a number stands for infinity, ``first`` for minus infinity; null for
-    other numbers.
+    other numbers. ``ranges``: the ranges of numbers that stand for infinity, then those for minus
+    infinity.
     """
     plus, minus = (reduce(or_, (raw.between(*ends) for ends in of_sign)) for of_sign in ranges)
     return F.when(plus, F.lit(last)).when(minus, F.lit(first))

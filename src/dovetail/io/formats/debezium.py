@@ -504,7 +504,8 @@ def _wrapped(
 ) -> StructType:
     """Return the fields of an object that is the payload itself, or has it in ``payload``.
 
-    The object's ``schema`` is read only if a column needs it.
+    The object's ``schema`` is read only if the type of a column needs an encoding that is not among
+    ``encodings``. ``described``: the type of the schema's fields.
     """
     whole = StructType([*payload.fields, StructField("payload", payload)])
     if any(ambiguous(f.dataType) and f.name not in encodings for f in columns):

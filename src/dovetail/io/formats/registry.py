@@ -162,7 +162,8 @@ class HttpRegistry(Registry):
         return int(registered["id"])
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request and return the decoded JSON, or None on HTTP 404.
+        """Send a request and return the decoded JSON, or None on HTTP 404. ``path``: behind the
+        registry's address. ``body``: sent as JSON, None for nothing.
 
         Raises ``ConfigurationError`` for other errors, and if there is no answer.
         """

@@ -73,7 +73,9 @@ def refuse_gone(title: str) -> None:
 
 
 def must_be_empty(existing: Existing, relation: Standing) -> bool:
-    """Say whether ``existing`` neither replaces nor adopts the rows of a table."""
+    """Say whether a table must have no rows when a query begins: one that is taken over while
+    ``existing`` neither replaces nor adopts its rows.
+    """
     return relation == "adopted" and existing == "fail"
 
 

@@ -10,8 +10,8 @@ from dovetail.errors import TargetError
 def refuse_columns(
     title: str, present: StructType, wanted: StructType, *, evolve: bool = False
 ) -> list[StructField]:
-    """Return the columns of ``wanted`` that a table lacks. Raises ``TargetError`` if its columns
-    differ in any other way.
+    """Return the columns of ``wanted``, the query's, that a table with the columns ``present``
+    lacks. Raises ``TargetError`` if the two differ in any other way.
 
     Without ``evolve``, missing columns raise, too. Names are compared without regard to case.
     """

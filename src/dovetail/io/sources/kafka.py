@@ -313,7 +313,9 @@ def save_to_topic(
 
 
 def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the options of Spark's Kafka sink; given ones overrule the defaults."""
+    """Return the options of Spark's Kafka sink; given ones overrule the arguments and the defaults.
+    Raises ``PlanError`` if the topic is no topic's name.
+    """
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
     _refuse_topic("write_topic", sink["topic"])

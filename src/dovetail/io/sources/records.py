@@ -207,8 +207,9 @@ class RecordFrame:
         return frame.withColumn(part, F.col(part).cast("binary"))
 
     def _place(self, part: Part, *keys: str) -> Place:
-        """Return the place of a format. A record may become two rows unless it comes from a
-        file.
+        """Return the place of a format: where its ``part`` of a record is read, for errors.
+        ``keys``: the key columns among the value's. A record may become two rows unless it comes
+        from a file without offsets.
         """
         splits = self.ordered or not self.in_files
         return Place(self.operator, part, self.topic, keys, splits)

@@ -82,9 +82,9 @@ def needed(
     """Find the groups whose other rows must be looked up, on the left and on the right:
     bool[groups] each.
 
-    A side is looked up in groups with fresh rows on the other side. If the other side is preserved,
-    groups in which this side loses rows count, too, for it may now be empty. If rows are ``unique``
-    by join key, a group with a fresh row needs no lookup.
+    A side is looked up in groups with fresh rows on the other side. If ``how`` preserves the other
+    side, groups in which this side loses rows count, too, for it may now be empty. If a side's rows
+    are ``unique`` by join key, a group with a fresh row of it needs no lookup there.
     """
     touched = [_marked(groups, side.group) for side in sides]
     lost = [_marked(groups, side.group[side.gone]) for side in sides]
@@ -201,11 +201,11 @@ def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
 def _unmatched(
     groups: int, sides: tuple[SideRows, SideRows], *, preserved: bool, moving: bool
 ) -> Results:
-    """Return the left rows that are gone or have no match, for form ``"left"``. Gone rows give
-    tombstones; the others too, unless left rows are ``preserved``.
+    """Return the left rows that are gone or have no match, in order, for form ``"left"``. Gone rows
+    give tombstones; the others too, unless left rows are ``preserved``.
 
     Of rows without a match only some are emitted: those whose group has fresh right rows and, if
-    ``preserved`` or ``moving``, fresh ones.
+    ``preserved`` or ``moving``, fresh ones. ``groups``: the number of groups.
     """
     left, right = sides
     empty = ~_at(_marked(groups, right.group[right.alive]), left.group)

@@ -94,7 +94,7 @@ def fan_out(
     timeline: Timeline, right: Ints, group: Ints, event: Ints, following: Ints, live: Mask
 ) -> tuple[Ints, Ints]:
     """Find the subscriptions that the right table's records meet: (subscription, event), int64[m]
-    each.
+    each, by subscription, then by event.
 
     ``right``: the events that change the right table, ascending. ``group``: the group of each
     subscription. ``event``: the event that makes it, -1 for one of an earlier batch. ``following``:

@@ -21,8 +21,9 @@ def answered(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints]:
     """Return the results of n records: record and row, int64[m] each.
 
     ``key``: int64[n], the number of the key that each record asks for, -1 for none. ``sizes``:
-    int64[k], the number of rows of each key; rows are numbered key by key. ``record`` is ascending;
-    ``row`` is ``ABSENT`` where a record stands alone.
+    int64[k], the number of rows of each key; rows are numbered key by key. ``record`` is ascending.
+    If ``how`` is ``"left"``, a record without a row stands alone, with the row ``ABSENT``; else it
+    is left out.
 
     >>> record, row = answered(np.array([1, 0, -1, 1]), np.array([0, 2]), "left")
     >>> record.tolist(), row.tolist()

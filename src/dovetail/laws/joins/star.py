@@ -97,8 +97,9 @@ def star_results(
 
 
 def before_star(present: Mask, references: Sequence[Reference]) -> Mask:
-    """Return whether the joined row is there before each moment: bool[m]. ``present``: there is a
-    row of the fact.
+    """Return whether the joined row is there before each moment: bool[m]. ``present``: bool[m],
+    there is a row of the fact. ``references``: what each dimension's foreign key finds at the
+    moments.
     """
     for reference in references:
         keeps = reference.left_preserved

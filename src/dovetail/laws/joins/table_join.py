@@ -113,7 +113,9 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 
 def preserved(how: How) -> tuple[bool, bool]:
-    """Return for the left and the right side whether its rows appear without a match."""
+    """Return for the left and the right side whether its rows appear without a match: the left's in
+    a left and an outer join, the right's in a right and an outer join.
+    """
     return how in ("left", "outer"), how in ("right", "outer")
 
 
@@ -161,7 +163,8 @@ def join_tables(
 
 
 def lookup(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]) -> Changes:
-    """Return the results of a stream's records (the first leaf), in arrival order.
+    """Return the results of a stream's records, in arrival order. ``tree``: the join, with the
+    stream as its first leaf.
 
     ``events``: int64[m], the records' events in the timeline. ``reference``: int64[m] per source,
     the row that each record finds there. Only the stream's side of a join may be preserved. The

@@ -37,8 +37,8 @@ def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, In
 
 
 def open_windows(end_us: Ints, clock_us: Ints, grace_us: int) -> Mask:
-    """Say for each window whether it still takes records at a stream time: bool[n]. A window closes
-    when stream time reaches ``end_us + grace_us``.
+    """Say for each window whether it still takes records at the stream time ``clock_us``: bool[n].
+    A window closes when stream time reaches ``end_us + grace_us``. All times are int64[n].
     """
     return end_us > clock_us - grace_us
 

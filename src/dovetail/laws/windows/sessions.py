@@ -206,6 +206,7 @@ def _line(
 
     ``group``, ``time_us``, ``arrival``: of all entries. ``closing_us``: int64[n]; entries from n on
     are the stored bounds, with the arrival ``STORED``. ``groups``: the number of groups.
+    ``gap_us``: the largest distance of neighbours in a session.
     """
     order = np.lexsort((arrival, time_us, group))
     index = np.empty(len(order), np.int64)

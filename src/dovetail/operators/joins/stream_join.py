@@ -172,8 +172,9 @@ class _PairResults:
     ) -> None:
         """Add n results of a side.
 
-        ``arrival``: int64[n]. ``keys``: the five sort keys. ``row_number``: the side's row of each.
-        ``other``: the other side's row, ABSENT for none. ``withdrawn``: the results are tombstones.
+        ``arrival``: int64[n]. ``keys``: the five sort keys, int64[n] or one number each.
+        ``row_number``: the side's row of each. ``other``: the other side's row, ABSENT for none.
+        ``time``: the event time of each result. ``withdrawn``: the results are tombstones.
         """
         sides = (row_number, other) if side.side == 0 else (other, row_number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))

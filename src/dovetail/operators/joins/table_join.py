@@ -96,6 +96,9 @@ def _with_previous(
 ) -> tuple[Changes, Changes]:
     """Return the changes of a single table, and as further changes the rows that they replace, in
     the same order. Changes without a row before and after are left out.
+
+    ``current``: bool[events], the events that are versions, None for all. ``stored``: the table's
+    rows before the batch, one per group.
     """
     previous = versions(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))

@@ -109,7 +109,10 @@ def _messages(job: Job, law: StarSubscribe, changes: RowChanges) -> pa.Table:
 def _by_dimension(
     columns: Sequence[pa.Array], places: Sequence[Sequence[int]]
 ) -> list[Sequence[pa.Array]]:
-    """Return for each dimension the hash of its foreign key, then the key's columns."""
+    """Return for each dimension the hash of its foreign key, then the key's columns. ``columns``:
+    these columns, one dimension after the other. ``places``: one element per key column of each
+    dimension.
+    """
     ends = np.cumsum([1 + len(of_key) for of_key in places])
     return [columns[end - 1 - len(of_key) : end] for end, of_key in zip(ends, places, strict=True)]
 

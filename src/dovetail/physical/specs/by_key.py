@@ -509,8 +509,8 @@ class ToChangesLaw(Law):
     names_columns: ClassVar[bool] = True
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's value columns, then that of the kind of change, a
-        string.
+        """Return the types of the table's value columns, then that of the kind of change, a string.
+        ``leaf`` is 0, for the table.
         """
         return [*super().values(sources, leaf), pa.string()]
 
@@ -547,7 +547,8 @@ class Explode(Law):
         return [*super().key(sources), last_field]
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's values, with the element in place of the array.
+        """Return the types of the table's values, with the element in place of the array. ``leaf``
+        is 0, for the table.
 
         If the element is part of the key, it is not among the values.
         """
@@ -580,7 +581,9 @@ class WithoutColumn(Law):
     names_columns: ClassVar[bool] = True
 
     def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's value columns except the one that does not come out."""
+        """Return the types of the table's value columns except the one that does not come out.
+        ``leaf`` is 0, for the table.
+        """
         types = super().values(sources, leaf)
         return [type_ for index, type_ in enumerate(types) if index != self.column]
 

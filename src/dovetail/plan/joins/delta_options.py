@@ -409,6 +409,8 @@ def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_ind
     """Return the verdict on updates of a side, whose join key is ``columns``: broken if a row's
     former join key is needed and not known.
 
+    It is not needed if rows never change, or if the join key is part of the side's key. It is not
+    needed either for the left side of form ``"left"``, unless ``how`` preserves right rows.
     ``side_index``: 0 for the left side, 1 for the right.
     """
     limit = f"updates of {side.name}"
@@ -428,8 +430,8 @@ def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_ind
 
 
 def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
-    """Return the verdict on deletions: broken if both sides delete rows and results have
-    both keys.
+    """Return the verdict on deletions: broken if both sides delete rows and results have both keys,
+    as in form ``"pair"``.
     """
     limit = "deletes"
     deleting = [side.name for side in (left, right) if changes_of(side) == "all"]

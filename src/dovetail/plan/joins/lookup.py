@@ -163,7 +163,9 @@ def lookup(
     it.
 
     ``columns``: the store's columns. ``how``: ``"left"`` keeps records without a row, ``"inner"``
-    drops them. ``cached``: None for no cache. ``label``: the view's name, None for the usual one.
+    drops them. ``errors``: the effect of a record on which an expression of ``select`` fails.
+    ``cached``: None for no cache. ``label``: the view's name, None for the usual one.
+
     If the selection has expressions, a second view computes it from the joined row. Raises
     ``PlanError`` if no index of the store covers the columns in ``on``.
     """

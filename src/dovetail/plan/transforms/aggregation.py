@@ -110,8 +110,9 @@ def aggregation(
     """Return the node that groups the rows of ``node`` by the columns ``by`` and, if given, by
     ``windows``.
 
-    ``calls``: the aggregates by result name. Raises ``PlanError`` for no group, no aggregate,
-    unusable names and unsuitable types.
+    ``calls``: the aggregates by result name. ``label``: the node's name, None for one made of the
+    input and the columns. Raises ``PlanError`` for no group, no aggregate, unusable names and
+    unsuitable types.
     """
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)

@@ -101,7 +101,7 @@ class Expectation(View):
 
 
 def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str | None) -> View:
-    """Return a view of the rows that treats those that do not meet a condition.
+    """Return a view of the rows that treats those that do not meet a condition as ``on_fail`` says.
 
     ``label``: the name of the expectation, None for the text of the condition. Raises ``PlanError``
     if the condition is random or not boolean.

@@ -27,9 +27,10 @@ def table_under_key(
 ) -> View:
     """Return the rows of a table under other key columns, one row for each new key.
 
-    ``columns``, ``named``: the new key, as in ``views.keyed_by``. ``duplicates``: of several rows
-    with one new key, keep the last or fail. This goes by the rows at the end of each micro-batch,
-    not in between. ``errors``: what becomes of a row on which ``named`` fails.
+    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
+    ``duplicates``: of several rows with one new key, keep the last or fail. This goes by the rows
+    at the end of each micro-batch, not in between. ``errors``: what becomes of a row on which
+    ``named`` fails.
     """
     name = f"key_by of {node.name}"
     view = keyed_by(node, columns, named)

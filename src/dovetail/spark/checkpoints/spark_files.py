@@ -100,7 +100,10 @@ class SparkFiles:
         buckets: int,
         names: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield the blobs of these names."""
+        """Yield each blob of an operator whose name is among ``names``, after the micro-batch
+        ``batch``: (name, bytes), in no order. Names without a blob are left out. ``buckets``
+        changes nothing.
+        """
         frame = self.frame(caller, operator, batch).where(F.col("name").isin(list(names)))
         for row in frame.toLocalIterator():
             yield row["name"], bytes(row["blob"])

@@ -143,8 +143,8 @@ def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:
 
 
 def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
-    """Register a timer, unless one is due by then. An earlier timer suffices, because it asks
-    again.
+    """Register a timer for ``at_ms``, unless one is due between now and then. An earlier timer
+    suffices, because it asks again.
     """
     if not any(now_ms < timer <= at_ms for timer in handle.listTimers()):
         handle.registerTimer(at_ms)

@@ -197,8 +197,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         packings: Sequence[Packing],
         passing_index: int | None = None,
     ) -> DataFrame:
-        """Return rows of ``PACKED`` for all readers. ``passing_index``: the number of the column
-        with passing rows, None if there is none.
+        """Return rows of ``PACKED`` for all readers. ``packings``: one per reader.
+        ``passing_index``: the number of the column with passing rows, None if there is none.
 
         Rows are dropped for a null in the key, and records of a stream without a value. They are
         counted as observed metric ``<name>.dropped``; failing foreign keys as ``<name>.failed``.

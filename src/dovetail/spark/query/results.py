@@ -227,8 +227,11 @@ class JointSink(BatchSink, Protocol):
     def joint(
         self, session: SparkSession, sinks: Sequence[tuple[JointSink, Node]], checkpoint: str
     ) -> WriteBatches:
-        """Return the function for several sinks of one database, each with its result; see
-        ``batches``.
+        """Return the function that writes a micro-batch to several sinks of one database, each with
+        its result, in one transaction.
+
+        It is called once, before the query starts. ``checkpoint``: the folder of the query's
+        checkpoint. It raises what ``batches`` of the sinks raises.
         """
 
 

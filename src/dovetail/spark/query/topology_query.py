@@ -282,8 +282,8 @@ class TopologyQuery(_SparkQuery):
         return [progress for query in self._queries for progress in query.recentProgress]
 
     def progress_since(self, timestamp: str) -> list[StreamingQueryProgress]:
-        """Return the progress of all started queries after that of this time, in order. It is all
-        that Spark still has for an empty text.
+        """Return the progress of all started queries after that with the timestamp ``timestamp``,
+        the oldest first. For an empty text it is all that Spark still has.
         """
         return [*self._newest_until(timestamp)][::-1]
 

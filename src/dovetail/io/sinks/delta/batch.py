@@ -192,10 +192,10 @@ class DeltaAppender:
     owner: Owner
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append a micro-batch's rows.
+        """Append the rows of micro-batch ``batch_id``.
 
-        Delta's log stores the batch's number under the query's name, so appending it again changes
-        nothing.
+        Delta's log stores this number under the query's name, so appending it again changes
+        nothing. Raises ``TargetError`` for a conflict with another writer.
         """
         query = self.owner.query(batch.sparkSession)
         once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}

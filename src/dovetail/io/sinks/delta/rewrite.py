@@ -100,7 +100,9 @@ class Rewriter:
         return True
 
     def compact(self) -> None:
-        """Put small files together; if another writer is faster, they stay as they are."""
+        """Put small files together. They stay as they are if another writer is faster, or if
+        deltalake cannot write the table.
+        """
         from deltalake.exceptions import CommitFailedError
 
         table = _opened(self.path)

@@ -107,7 +107,9 @@ class DeltaTarget:
         return relation
 
     def take(self, session: SparkSession, query: str, relation: Standing) -> None:
-        """Add the columns that ``evolve`` allows. Make the query the owner of an adopted table."""
+        """Add the columns that the table lacks, if ``evolve`` allows it. Make the query the owner
+        of the table if ``relation`` is ``"adopted"``.
+        """
         if self.evolve:
             self.add_columns(session)
         if relation == "adopted":

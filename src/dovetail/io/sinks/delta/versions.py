@@ -83,7 +83,10 @@ def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None
 def new_versions(
     changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the rows of a new table with this schema: the versions that the changes make."""
+    """Return the rows of a new table with this schema: the versions that the changes make.
+    ``keys``: the key columns. ``track``: the columns whose changes make versions, empty for all
+    upserts.
+    """
     places = delta_tables.internal_names(keys, schema.names)
     versions = _versions(placed(changes, places), places, keys, track=track)
     return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))

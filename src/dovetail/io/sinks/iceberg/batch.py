@@ -174,7 +174,7 @@ def _files(
 
 
 def _concatenated(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return tables as one, in these columns."""
+    """Return tables as one, with the columns and types of ``schema``; without tables, an empty one."""
     return pa.concat_tables(
         [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
     )

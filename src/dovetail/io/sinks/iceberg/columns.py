@@ -81,7 +81,8 @@ def _stored(title: str, path: str, type_: DataType) -> DataType:
 def partition_fields(
     title: str, schema: StructType, partition_by: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the column and the transform of each partition field, as pyiceberg names transforms.
+    """Return the column and the transform of each partition field in order, as pyiceberg names
+    transforms. ``partition_by``: a column or a call of a transform each.
 
     Raises ``PlanError`` for a column that is unknown or nested, or named twice.
     """

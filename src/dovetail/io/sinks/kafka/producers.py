@@ -187,7 +187,10 @@ def reported(
     text: bytes | None = None,
     failure: DovetailError | None = None,
 ) -> pa.RecordBatch:
-    """Return the row of ``REPORT`` of a task."""
+    """Return the row of ``REPORT`` of a task. ``records``: the number that it has written.
+    ``text``: its few records for the driver, None for none. ``failure``: its failure, None for
+    none.
+    """
     kind = None if failure is None else type(failure).__name__
     problem, remedy = (None, None) if failure is None else (failure.problem, failure.remedy)
     values = (task, records, text, kind, problem, remedy)

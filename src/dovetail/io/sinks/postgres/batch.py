@@ -264,7 +264,9 @@ class PostgresTable:
         return rows
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
-        """Return the exception for a task's failure. ``kind``: the name of its class."""
+        """Return the exception for a task's failure: ``OSError`` for one that another attempt may
+        mend, else a ``DovetailError``. ``kind``: the name of its class.
+        """
         if kind == _AGAIN:
             return OSError(problem)
         error_type: type[DovetailError] = getattr(errors, kind)

@@ -73,9 +73,9 @@ class PostgresSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
-        started.
+        started. Create the table if it is missing, or check that it fits.
 
-        Raises what ``batches`` raises.
+        Raises ``TargetError`` where the table has other columns, or other rows than this query's.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
@@ -101,11 +101,12 @@ class PostgresSink:
         session: SparkSession, sinks: Sequence[tuple[PostgresSink, Node]], checkpoint: str
     ) -> WriteBatches:
         """Return the function that writes a micro-batch to the tables of several sinks, all of one
-        database. ``checkpoint``: the query's folder.
+        database. ``checkpoint``: the query's folder. Tables are created if they are missing, else
+        checked.
 
-        The tables of one user are written in one transaction. Raises as ``batches`` does. Raises
-        ``PlanError`` for a table that is given twice, and ``TargetError`` for a foreign key between
-        tables of two users.
+        The tables of one user are written in one transaction. Raises ``PlanError`` for a table that
+        is given twice. Raises ``TargetError`` for a table with other columns or other rows than
+        this query's, and for a foreign key between tables of two users.
         """
         members = [sink.prepared(session, node, checkpoint) for sink, node in sinks]
         places = [member.target.place for member in members]
@@ -164,9 +165,12 @@ class PostgresSink:
         return SinkSettings(line, self.retries, self.existing)
 
     def _prepared(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
-        """Return the table, found or created in one transaction. ``query``, ``begun``: as in
-        ``SinkSettings.replaces``. Raises ``TargetError`` if a table that the query has written is
-        gone.
+        """Return the table, found or created in one transaction.
+
+        ``layout``: the columns and key that it must have. ``query``: the id of the checkpoint's
+        query, None before its first start. ``begun``: True if a micro-batch of it is complete.
+        Raises ``TargetError`` for a table that does not fit, and if one that the query has written
+        is gone.
         """
         with self.keeper.line.transaction() as cursor:
             target = found(cursor, layout, self.table)

@@ -272,8 +272,9 @@ class StagedChanges:
         """Return the statements, as named parts of one WITH, that bring the table to the state
         after the last change of each key.
 
-        A table without a key gets all rows appended. Rows leave before any come. ``moves``: unique
-        values that move between rows, None for none.
+        A table without a key gets all rows appended. Rows leave before any come. ``table_index``: a
+        number that makes the names unique. ``moves``: unique values that move between rows, None
+        for none.
         """
         target, columns = self.target, _listed(self.target.columns)
         into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
@@ -300,7 +301,8 @@ class StagedChanges:
 
     def _leaving(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
         """Return the rest of a DELETE, from USING on, for each pattern of nulls in the keys. If all
-        rows are to leave, it is one empty text.
+        rows are to leave, it is one empty text. ``moves``: unique values that move between rows;
+        rows that lose one leave, too, unless it is set to null.
         """
         if self.clears:
             # Not a TRUNCATE, so that concurrent readers still see the rows.
@@ -454,8 +456,8 @@ def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]
 def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     """Return the table named ``table``, None if it is missing.
 
-    ``table``: the name, perhaps with a schema and a dot. Raises ``TargetError`` if it does not fit
-    the query.
+    ``table``: the name, perhaps with a schema and a dot. ``layout``: the query's columns and key.
+    Raises ``TargetError`` for a view, an unlogged table, and one that does not fit the query.
     """
     called = ".".join(map(quoted, table.split(".")))
     catalog_row = cursor.execute(_PLACE, [called]).fetchone()
