@@ -52,8 +52,8 @@ def limbs_of(values: pa.Array) -> Limbs:
 
 
 def normal(limbs: Sequence[Ints]) -> Limbs:
-    """Return the same numbers with each limb but the last from 0 to 2**32 - 1. The last limb has
-    the sign.
+    """Return the same numbers as new limbs, each but the last from 0 to 2**32 - 1. The last limb
+    has the sign. ``limbs``: int64[n] each, lowest first, with room for what is carried.
     """
     carried, carry = [], np.int64(0)
     for limb in limbs[:-1]:
@@ -64,13 +64,17 @@ def normal(limbs: Sequence[Ints]) -> Limbs:
 
 
 def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Convert normal numbers of two limbs to int64[n], with a mask of those that fit."""
+    """Convert numbers of two limbs to int64[n], and find those that fit: bool[n]. The others have
+    arbitrary longs. ``limbs``: normal, so that the lower one is from 0 to 2**32 - 1.
+    """
     low, high = limbs
     return (high << _BITS) | low, (high >= -(1 << 31)) & (high < 1 << 31)
 
 
 def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
-    """Convert normal numbers of two limbs to float64[n]. They are rounded once if below 2**84."""
+    """Convert numbers of two limbs to float64[n]. They are rounded once if below 2**84. ``limbs``:
+    normal, so that the lower one is from 0 to 2**32 - 1.
+    """
     low, high = limbs
     return high.astype(np.float64) * float(1 << _BITS) + low.astype(np.float64)
 
@@ -93,9 +97,11 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
 
 
 def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
-    """Return ``limbs * factor / divisor`` in whole numbers, rounded half away from zero (HALF_UP).
+    """Return ``limbs * factor / divisor`` in whole numbers, rounded half away from zero (HALF_UP):
+    limbs of n numbers, normal.
 
-    ``limbs``: normal. ``factor``: up to 2**16. ``divisor``: int64[n] from 1 to 2**47.
+    ``limbs``: normal; all but the last are from 0 to 2**32 - 1. ``factor``: up to 2**16.
+    ``divisor``: int64[n] from 1 to 2**47.
     """
     magnitude, negative = _magnitude(limbs)
     wider = _extended(magnitude, len(limbs) + 1)
@@ -148,13 +154,17 @@ def _words(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _extended(limbs: Limbs, count: int) -> Limbs:
-    """Return the numbers with ``count`` limbs, normal."""
+    """Return the same numbers with ``count`` limbs, normal; there must not be more now. ``limbs``:
+    normal, lowest first.
+    """
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
     return normal([*limbs, *zeros])
 
 
 def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
-    """Return the absolute values, normal, and a mask of the negative numbers."""
+    """Return the limbs of the absolute values, normal, and a mask of the negative numbers: bool[n].
+    ``limbs``: normal, lowest first.
+    """
     negative = limbs[-1] < 0
     return normal([np.where(negative, -limb, limb) for limb in limbs]), negative
 

@@ -197,7 +197,7 @@ def _lists(
 
 def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
     """Yield one array per result column, in order, computed from the accumulators in ``table``, a
-    row per group. ``lists``: as ``_lists`` returns them.
+    row per group. ``lists``: the open stores of long lists, by the number of their result column.
     """
     groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
     for result_index, result in enumerate(store.results):

@@ -20,7 +20,8 @@ from dovetail.laws.arrival import running_clock
 
 def replacing(group: Ints, log: Ints, position: Ints, time_us: Ints) -> tuple[Mask, Ints, Ints]:
     """Find the rows that have an effect: (bool[n] effect, int64[n] age, int64[groups] last).
-    ``last`` is the row of each group that is there in the end.
+    ``age`` is the largest time of the row's log in its group, up to the row. ``last`` is the row of
+    each group that is there in the end.
 
     ``group``: the key of each row, ascending from 0, rows of a group in the order of arrival.
     ``log``, ``position``: the log of each row and its position there. A stored row is the first of

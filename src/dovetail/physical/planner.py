@@ -142,8 +142,9 @@ class _Planner:
         use.
 
         A node has a second stage only if a view needs each of its changes and other readers do not.
-        ``feeds``: as in ``Fragment``; ``entry``: the view through which the caller reads the node.
-        Raises ``PlanError`` if other readers need another emission.
+        ``feeds``: the columns that tell a reader which record caused a change. ``entry``: the view
+        through which the caller reads the node. Raises ``PlanError`` if other readers need another
+        emission.
         """
         if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
@@ -207,9 +208,9 @@ class _Planner:
         """Return a new stage for ``node``. Nodes with several operators register their own method.
 
         By default the stage is one operator, with each input once in the order of first use. It
-        covers tables by key, streams, and a stream with tables. ``feeds``: as in ``Fragment``.
-        Raises ``PlanError`` for ``emit="batch"`` without current rows, and if only some inputs
-        share a log.
+        covers tables by key, streams, and a stream with tables. ``feeds``: the columns that tell a
+        reader which record caused a change. Raises ``PlanError`` for ``emit="batch"`` without
+        current rows, and if only some inputs share a log.
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]

@@ -106,7 +106,9 @@ def _has_more(now: DataType, then: DataType) -> bool:
 
 
 def _added(now: StructType, then: StructType) -> list[str]:
-    """Return the names of columns of ``now`` that ``then`` does not have, or has with another type."""
+    """Return the names of columns of ``now`` that ``then`` does not have, or has with another
+    type.
+    """
     return [f.name for f in now if f.name not in then.names or then[f.name].dataType != f.dataType]
 
 

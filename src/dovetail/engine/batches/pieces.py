@@ -264,7 +264,7 @@ def _stairs(heard: Sequence[Piece]) -> Stairs:
 
 
 def high_time_us(pieces: Sequence[Piece]) -> int:
-    """Return the largest time that a bucket has heard in a batch, ``NO_TIME`` for none.
+    """Return the largest time that the pieces of a batch bring, ``NO_TIME`` for none.
 
     The end of an input is no time.
     """

@@ -395,7 +395,9 @@ class Raw:
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
     def _binary(self, type_: DataType) -> Column:
-        """Return the raw value as bytes, decoded from base64 if ``coded``."""
+        """Return the raw value as bytes, decoded from base64 if ``coded``; null for a text that is
+        not base64.
+        """
         return _from_base64(self.column) if self.coded else self.column
 
     def _text(self, type_: DataType) -> Column:

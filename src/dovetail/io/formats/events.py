@@ -106,8 +106,10 @@ class Wanted:
 
         An event has ``op``, ``time`` in microseconds, the rows ``after`` and ``before``, and
         ``metadata``. Its ``problem`` says why it is unreadable, else null. ``unsent`` names the
-        columns that were not sent; ``transaction`` is as in ``io.transactions``. ``encodings``: by
-        column; ``coded``: as in ``connect.Raw``; ``problem``: of the envelope as a whole, or null.
+        columns that were not sent. ``transaction`` is its part in its transaction, if that is read.
+
+        ``encodings``: by column. ``coded``: True for raw values of JSON, which its encodings
+        describe. ``problem``: of the envelope as a whole, or null.
         """
         sides = {"after": self.columns, "before": self.before}
         rows = [

@@ -358,9 +358,12 @@ def _keyless(names: Sequence[str]) -> str:
 def readable(
     records: RecordFrame, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return the rows of readable records, and with ``"dead_letter"`` all rows (else None).
+    """Return the rows of readable records, and all rows if ``malformed`` is ``"dead_letter"``, else
+    None.
 
-    Among all rows, an unreadable one has its dead letter in ``_unread``. ``name``: the source's.
+    Among all rows, an unreadable one has its dead letter in ``_unread``. With ``"fail"``, a row of
+    an unreadable record raises as it is read. ``name``: the source's, for the metric that counts
+    such records.
     """
     time = F.coalesce(_stamped(records), TIMESTAMP)
     sent = Sent("record", records.place(), _as_sent(records), time)

@@ -141,7 +141,9 @@ def _of_keys_here(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> p
 
 
 def _bucket(stage_store: Kept, label: int, runs: Runs) -> BucketRuns:
-    """Return the parts of a bucket that are read for these runs of a store."""
+    """Return the parts of the bucket ``label`` that are read for ``runs`` of a store: these, the
+    runs of the stores beside it, and the time before which rows no longer count.
+    """
     manifest = stage_store.buckets[label]
     beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
     return BucketRuns(runs, beside, store_contents.horizon_us(stage_store.store, manifest))

@@ -323,7 +323,7 @@ def moment(us: int) -> datetime:
 
 
 def in_us(time: datetime) -> int:
-    """Return a ``datetime`` in microseconds since 1970."""
+    """Return a ``datetime`` with a time zone in microseconds since 1970, rounded down."""
     return (time - moment(0)) // timedelta(microseconds=1)
 
 

@@ -60,7 +60,9 @@ class QueryParts:
 
     @property
     def letters(self) -> str | None:
-        """The folder of Parquet files with its dead letters; None if they are written to no folder."""
+        """The folder of Parquet files with its dead letters; None if they are written to no
+        folder.
+        """
         outcomes = (o for o in self.outcomes if isinstance(o.node, DeadLetters))
         folders = (getattr(sink, "parquet_folder", None) for o in outcomes for sink in o.sinks)
         return next((folder for folder in folders if folder), None)

@@ -174,7 +174,9 @@ def _files(
 
 
 def _concatenated(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return tables as one, with the columns and types of ``schema``; without tables, an empty one."""
+    """Return tables as one, with the columns and types of ``schema``. Without tables it is
+    empty.
+    """
     return pa.concat_tables(
         [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
     )

@@ -55,7 +55,9 @@ class IcebergSink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function that merges or appends a micro-batch's changes, given its number.
-        Raises what ``writer`` raises.
+        Create the table if it is missing, or check that it fits.
+
+        Raises ``TargetError`` where the table has other columns or other rows than this query's.
         """
         return self._prepared(session, changelog_schema(node), node, checkpoint).write
 

@@ -70,7 +70,9 @@ class IcebergTarget:
         return self.address.open(self.title)
 
     def create(self) -> None:
-        """Make the table, without rows. Raises ``PlanError`` for partitions that do not suit."""
+        """Make the table, without rows, and its namespace if that is missing. Raises ``PlanError``
+        for partitions that do not suit.
+        """
         catalog = self.address.open_catalog(self.title)
         if "." in self.address.table:
             catalog.create_namespace_if_not_exists(self.address.table.rpartition(".")[0])

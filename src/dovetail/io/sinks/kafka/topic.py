@@ -51,7 +51,10 @@ class TopicSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started. Raises what ``batches`` raises.
+        started.
+
+        Raises ``PlanError`` for results that withdraw rows and for columns that do not suit their
+        formats. Raises ``ConfigurationError`` without Spark's connector.
         """
         self._refuse_without_connector(changes.sparkSession, node)
         return write_topic(changes, **self._sink(node))

@@ -85,13 +85,18 @@ class TransactionalSink(TopicSink):
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started. Raises what ``joint`` raises.
+        started.
+
+        Raises ``ConfigurationError`` for brokers that cannot be reached, or lack the topic. Raises
+        ``CheckpointError`` for another number of transactions than the checkpoint's.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that writes a micro-batch's changes, given its number. Raises what
-        ``joint`` raises.
+        """Return a function that writes a micro-batch's changes, given its number.
+
+        Raises ``ConfigurationError`` for brokers that cannot be reached, or lack the topic. Raises
+        ``CheckpointError`` for another number of transactions than the checkpoint's.
         """
         write = self.joint(session, [(self, node)], checkpoint)
         return lambda batch, batch_id: write([batch], batch_id)
