@@ -67,7 +67,9 @@ def _all() -> None:
 
 
 def main() -> None:
-    """Run the command that this process was called with."""
+    """Run the command that this process was called with. An error of dovetail or Spark is printed
+    as one line, and the process exits with status 1.
+    """
     if COMMANDS.get("".join(sys.argv[1:2])) == "state":
         _do_without_pandas()
     try:

@@ -144,7 +144,9 @@ def microseconds_of(moment: datetime | int) -> int:
 
 
 def cell_text(value: Any, type_: pa.DataType) -> str:
-    """Return a value as the text of a cell; empty for null."""
+    """Return a value as the text of a cell; empty for null. Texts, times and bytes stand without
+    quotes, unless a text could be misread. Everything else is JSON.
+    """
     data = _said(value, type_)
     if data is None:
         return ""

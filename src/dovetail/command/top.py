@@ -150,7 +150,9 @@ def screen(view: QueryView, now: datetime) -> RenderableType:
 
 
 def _headline(view: QueryView, now: datetime) -> Text:
-    """Return the name, the micro-batch and its age."""
+    """Return the headline: the name, the last micro-batch with its phases, if they are known, and
+    the time since its commit.
+    """
     line = Text(view.name, style="bold")
     if view.progress:
         last = view.progress[-1]

@@ -385,7 +385,10 @@ class Local:
 
     def _letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
         """Keep the rows on which the foreign key of the input ``reading`` fails, if dead letters
-        are a result. ``batches``: rows in the columns of ``_wire_rows``.
+        are a result; else do nothing.
+
+        ``batches``: the rows as they are packed. Their first column has the event time, the last
+        one the row as text if the key fails on it, else null.
         """
         if not self.plan.dead_letters:
             return

@@ -72,8 +72,8 @@ class ManifestReader:
     def live_files_near(
         self, snapshot: Snapshot | None, condition: BooleanExpression
     ) -> dict[str, LiveFile]:
-        """Return the data files that may have rows which fulfil a condition, as ``live_files``
-        does. Delete files that cannot concern such rows are left out.
+        """Return the data files of a snapshot that may have rows which fulfil a condition, by their
+        paths; none for None. Delete files that cannot concern such rows are left out.
         """
         if snapshot is None:
             return {}

@@ -138,7 +138,7 @@ def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 
 def _near(keys: pa.Table) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped. It
-    is always true where no key column has a range or nulls occur.
+    restricts key columns of integers or texts without nulls; if there are none, it is always true.
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):

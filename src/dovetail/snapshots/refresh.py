@@ -84,12 +84,15 @@ class Refresher:
         self, *, max_versions: int | None, rebuild: bool, way: Way | None = None
     ) -> list[Commit]:
         """Bring the target to the sources' present versions and return the commits made, in order.
+        The list is empty if no source has a new version.
 
         ``max_versions``: the number of versions of each source that a commit covers at most; None
         for no limit. ``rebuild``: True to compute the whole target anew, even if it is the target
-        of another plan. ``way``: how each step is made; None for the cheaper way. The list is empty
-        if no source has a new version. Raises ``TargetError``, ``DataError`` and
-        ``ConfigurationError``, as ``SnapshotTable.refresh`` says.
+        of another plan. ``way``: how each step is made; None for the cheaper way.
+
+        Raises ``TargetError`` if the target or a source does not allow it, ``DataError`` for a key
+        that occurs twice or is null, and ``ConfigurationError`` for a source without a change data
+        feed.
         """
         with self._reading() as reader:
             latest = {key: self._latest(reader, table) for key, table in self._tables.items()}

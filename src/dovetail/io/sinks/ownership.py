@@ -24,7 +24,9 @@ class Owner:
     _id: str | None = field(default=None, init=False)
 
     def query(self, session: SparkSession) -> str:
-        """Return the id of the query that writes the table."""
+        """Return the id of the query that writes the table, from the checkpoint, in which it must
+        have begun.
+        """
         if self._id is None:
             self._id, _ = progress(session, self.checkpoint)
         assert self._id is not None, self.checkpoint

@@ -356,6 +356,8 @@ class _ChangePlanner:
     def tasks(self, start: Offset, end: Offset) -> list[FileTask]:
         """Return the tasks that read what lies after the offset ``start`` up to ``end``, inclusive.
         If the two are equal, or nothing changed, the list is empty.
+
+        Raises ``ConfigurationError`` if a column has another type than when the query was built.
         """
         from dovetail.iceberg.changed_rows import RowReader
         from dovetail.iceberg.columns import refuse_other_types

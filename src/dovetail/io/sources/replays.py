@@ -146,10 +146,10 @@ def _sent_fields(schema: StructType) -> list[StructField]:
 
 def sent(title: str, mended: DataFrame, source: Source) -> Replayed:
     """Write mended dead letters to the folder of a source, in one file. Leave out those that are
-    there.
+    there. Return the numbers of both.
 
-    They are ordered by micro-batch, then by time. Raises ``PlanError`` for columns that do not fit,
-    and ``DataError`` for a row without an event time.
+    They are ordered by micro-batch, then by time. Without new ones no file is written. Raises
+    ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event time.
     """
     assert source.replays is not None
     folder, files = source.replays.rstrip("/"), files_of(mended.sparkSession)

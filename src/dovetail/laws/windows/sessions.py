@@ -250,8 +250,13 @@ def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> I
 def _behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
-    """Find the records that come behind and join the first session open at their arrival. Return a
-    mask, and the first and the last place of that session; both are 0 where none is open.
+    """Find the records that come behind and join the first session open at their arrival:
+    bool[records]. A record comes behind if a session of it alone would be closed.
+
+    Return this mask, and the first and the last place of that session: int64[records] each, both 0
+    where none is open. ``group``, ``time_us``, ``arrival``: of each record. ``closing_us``: the
+    least end of a session that is open at its arrival. ``gap_us``: the largest distance of
+    neighbours in a session.
 
     A round handles a stretch of each session's records, by arrival: those that join, up to the
     first that does not, then those that do not, up to the first that does. Rounds work on blocks of

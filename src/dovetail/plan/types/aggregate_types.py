@@ -68,7 +68,9 @@ def is_sortable(type_: DataType) -> bool:
 
 
 def has_no_equality(type_: DataType) -> bool:
-    """Say whether equal values of a type may differ in their bytes."""
+    """Say whether equal values of a type may differ in their bytes: maps, variants, texts with a
+    collation, and types with these in them.
+    """
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()
     if isinstance(type_, ArrayType):

@@ -270,7 +270,9 @@ def _row(data: bytes) -> bytes:
 
 
 def _numbers(folder: Path, suffix: str = "") -> list[int]:
-    """Return the numbers that are names in a folder, before ``suffix``, in order."""
+    """Return the numbers that are names in a folder, before ``suffix``, ascending; empty for a
+    missing folder.
+    """
     with suppress(FileNotFoundError, NotADirectoryError):
         names = (p.name.removesuffix(suffix) for p in folder.iterdir() if p.name.endswith(suffix))
         return sorted(int(name) for name in names if name.isdigit())

@@ -209,8 +209,8 @@ class _Cluster:
 
     @staticmethod
     def of(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
-        """Return the cluster of a sink. Raises ``ConfigurationError`` if it cannot be reached, but
-        on ``may_fail``.
+        """Return the cluster of a sink. If it cannot be reached, raise ``ConfigurationError`` or,
+        with ``may_fail``, return one whose topics are not known.
         """
         client = client_for(sink.title)
         admin = client.admin.AdminClient(sink.connection, logger=SILENT)

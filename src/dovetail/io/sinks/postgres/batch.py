@@ -74,7 +74,9 @@ class SinkSettings:
         return _WAIT_S
 
     def persistently(self, action: Callable[[], T]) -> T:
-        """Run ``action`` and return its result; retry after an ``OSError``."""
+        """Run ``action`` and return its result; retry it after an ``OSError``. Raises
+        ``ConfigurationError`` if the last attempt fails.
+        """
         return persistently(self, action)
 
     def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
