@@ -69,7 +69,9 @@ class CountDistinct(Listing):
         return canonical(values[0])
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the number after each update."""
+        """Return the number of distinct values after each update, one per update, as ``long``.
+        ``initial``: each group's accumulators before. ``values``: each update's value.
+        """
         value_spans = self._spans(updates, initial, values)
         return pa.array(_numbers(updates, initial, value_spans))
 
@@ -103,8 +105,9 @@ class CountDistinct(Listing):
         return state[-1].fill_null(0)
 
     def _spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
-        """Return the spans of updates during which each distinct value is in its group, as
-        ``multiset.spans`` does.
+        """Return the spans of updates during which each distinct value is in its group, by group,
+        value and time. ``initial``: the stored lists. ``values``: one per update; null adds no
+        value.
         """
         return spans(updates, [initial[:-1]], self.listed(values))
 

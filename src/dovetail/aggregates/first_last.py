@@ -48,8 +48,8 @@ class End(Accumulating):
         return self._chosen(updates, initial, values[0], eligible)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the left's first value or the right's last one; the only one if one side has
-        none.
+        """Return, for each row, the first of the two values for ``first``, or the last for
+        ``last``. If only one side has a value, it is that one.
         """
         row = np.arange(len(left[0]))
         updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))

@@ -194,7 +194,7 @@ def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Co
 
 
 def _rows(state: Columns, row: Ints) -> list[pa.Array]:
-    """Return the accumulators at ``row``."""
+    """Return each accumulator column's values at the indices ``row``, in that order."""
     index = pa.array(row)
     return [column.take(index) for column in state]
 

@@ -154,8 +154,9 @@ class Top(Listing):
         return self._lists(size, state[0].flatten(), np.repeat(index, copies))
 
     def _spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
-        """Return the spans of updates during which each distinct row is in its group, as
-        ``multiset.spans`` does.
+        """Return the spans of updates during which each distinct row is in its group, by group, row
+        and time. ``stored``: lists of rows, which are added up. ``values``: one per update; null
+        adds no row.
         """
         return spans(updates, stored, values, self._numbers)
 

@@ -223,8 +223,9 @@ def _opened(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> RunState:
-    """Open the store as its operator does, by its kind. ``schema``: the stored columns. Other
-    arguments are those of ``rows``.
+    """Open the store as its operator does, by its kind. ``schema``: the stored columns. ``runs``:
+    the store's runs in the manifest. ``horizon_us``: event time up to which rows have expired or
+    been taken. ``blobs``, ``cache``: read the runs.
     """
     if store.kind == "rows":
         keys, expiry = len(store.key), store.time

@@ -84,7 +84,9 @@ _CARRIERS = {
 
 
 def carrier(column: StoreColumn) -> KeyColumnType:
-    """Return the type in which keys of a column travel. The column must not be refused."""
+    """Return the type in which keys of a column travel. Raises ``KeyError`` for a type that
+    ``refuse_column`` refuses.
+    """
     return _CARRIERS[column.type]
 
 

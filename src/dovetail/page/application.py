@@ -86,7 +86,9 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
 def _guarded(
     endpoint: Callable[[Request], Awaitable[Response]], token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint; with a token, it answers requests without the token with an error."""
+    """Return an endpoint that answers 403 unless a request has ``token`` as its parameter
+    ``token``. Without a token it answers all.
+    """
 
     async def guarded(request: Request) -> Response:
         token_given = request.query_params.get("token", "")

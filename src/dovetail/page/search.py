@@ -123,7 +123,9 @@ def latest_letters(folder: str) -> dict[str, Any]:
 
 
 def sentence(error: Exception) -> str:
-    """Return an error as a sentence for people who look at the page."""
+    """Return an error as text for people who look at the page: problem and remedy of an error of
+    this library, else its one line.
+    """
     if isinstance(error, DovetailError):
         return f"{error.problem}. {error.remedy}."
     return line_of(error)

@@ -289,7 +289,8 @@ class Fragment:
 
     def stored(self, operator: int, store: str) -> str:
         """Return the manifest's name for the store ``store`` of the operator with index
-        ``operator``. An operator that is alone keeps the name.
+        ``operator``: ``"2. left"`` for the second operator's ``"left"``. The name of a lone
+        operator's store stays as it is.
         """
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
 

@@ -188,8 +188,8 @@ class _Planner:
         align_us: int | None = None,
     ) -> Fragment:
         """Return a fragment of one operator, titled with the node's name. ``topology``: its
-        fingerprint. ``key_names``: the users' names of the key's columns. ``align_us``: as in
-        ``Fragment``.
+        fingerprint. ``key_names``: the users' names of the key's columns. ``align_us``: the longest
+        wall-clock time that an input waits for another one, None for no waiting.
         """
         return Fragment(
             topology=topology,

@@ -93,8 +93,9 @@ def windowed(
     """Plan the fragment of a node that reads windows: all operators below it that compute or join
     windows.
 
-    ``buckets``, ``feeds``: as in ``Fragment``; ``arrival``: the order of rows. ``emit``: the
-    emission of the last operator. A table with ``windows="on_close"`` emits closed windows only.
+    ``arrival``: the order of rows. ``buckets``: the number of buckets. ``emit``: the emission of
+    the last operator. ``feeds``: the columns that tell a reader which record caused a change. A
+    table with ``windows="on_close"`` emits closed windows only.
 
     Raises ``PlanError`` for ``emit="batch"`` on a stream, and for inputs of which only some share a
     log. It also refuses a selection with expressions in front of another operator, or of windows

@@ -74,7 +74,8 @@ def source_of(
     ``log_partition=``, or None. Columns named there are used up; the remaining columns are values.
     ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
     ``versioned``: the length of a table's history. ``stream``: True for a stream, False for a
-    table. ``static``, ``with_unread``: as in ``Source``.
+    table. ``static``: True if all rows are present when a query begins and never change.
+    ``with_unread``: the rows and the unreadable records; None if those are not kept.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"

@@ -71,9 +71,8 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
 
 
 def strict(session: SparkSession) -> None:
-    """Make missing and broken files an error in a session, which must be the caller's own.
-
-    All rows count for the caller.
+    """Let a session, which must be the caller's own, fail at a missing or broken file. This sets
+    two Spark settings, so that no row is skipped silently.
     """
     for ignored in ("Missing", "Corrupt"):
         session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")

@@ -214,7 +214,9 @@ class _OfHadoop(Files):
         return self._hadoop.blob(files, hadoop_path) if files.exists(hadoop_path) else None
 
     def put(self, path: str, text: str) -> None:
-        """Write a text file by Spark's own means for checkpoints, which rename a complete file."""
+        """Write a text file as a whole or not at all, by Spark's own means for checkpoints. It
+        replaces a file or folder of this path, and missing folders are created.
+        """
         hadoop_path, files = self._hadoop.located(path)
         manager = self._hadoop.checkpoint_manager(hadoop_path.getParent())
         manager.mkdirs(hadoop_path.getParent())

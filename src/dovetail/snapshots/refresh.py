@@ -90,9 +90,9 @@ class Refresher:
         for no limit. ``rebuild``: True to compute the whole target anew, even if it is the target
         of another plan. ``way``: how each step is made; None for the cheaper way.
 
-        Raises ``TargetError`` if the target or a source does not allow it, ``DataError`` for a key
-        that occurs twice or is null, and ``ConfigurationError`` for a source without a change data
-        feed.
+        Raises ``TargetError`` if the target or a source does not allow it. Raises ``DataError`` for
+        a key that occurs twice or is null. Raises ``ConfigurationError`` for a source without a
+        change data feed.
         """
         with self._reading() as reader:
             latest = {key: self._latest(reader, table) for key, table in self._tables.items()}

@@ -211,7 +211,9 @@ class ColumnEncoding:
 
     @staticmethod
     def declared(encoding: Encoding | None) -> ColumnEncoding:
-        """Return the encoding that a query's author declares; one of nulls for None."""
+        """Return the encoding that a query's author declares, without a scale. For None, the name
+        is null too.
+        """
         if encoding is None:
             return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
         matches = (
@@ -360,11 +362,15 @@ class Raw:
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
-        """Return the raw value as a timestamp; null for a raw value of another encoding."""
+        """Return the raw value as a timestamp: microseconds since 1970 in UTC. Null for a raw value
+        of another encoding.
+        """
         return F.timestamp_micros(self._stamp())
 
     def _timestamp_ntz(self, type_: DataType) -> Column:
-        """Return a timestamp without a zone, from the same raw values as ``_timestamp``."""
+        """Return the clock time in UTC as a timestamp without a zone. Null for a raw value of
+        another encoding.
+        """
         epoch = F.lit("1970-01-01").cast(type_)
         return F.timestamp_add("MICROSECOND", self._stamp(), epoch)
 

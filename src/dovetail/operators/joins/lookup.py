@@ -122,8 +122,8 @@ class Answering:
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
     def _ask(self, keys: pa.Table) -> Found:
-        """Return the store's answer for distinct keys. Raises if two rows of the answer have one
-        primary key.
+        """Return the store's answer for distinct keys. Raises ``DataError`` if two rows of the
+        answer have one primary key.
         """
         law = self.law
         answer = opened(law.lookup, law.schema).rows(law.by, keys)

@@ -78,8 +78,9 @@ class Call:
         """Return the fields of the join's node that follow from the call: kind, selection, values,
         wait and label. By default all value columns are selected, the left ones first.
 
-        ``left``, ``right``: the sides as the join reads them. ``one_key``: as in
-        ``select.resolve``. Raises ``PlanError`` for columns that cannot be selected.
+        ``left``, ``right``: the sides as the join reads them. ``one_key``: True if both sides have
+        the same key, whose columns the result has anyway. Raises ``PlanError`` for columns that
+        cannot be selected.
         """
         if self.select is None:
             selected = select_all(self.name, left, right)

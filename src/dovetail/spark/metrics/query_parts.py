@@ -71,8 +71,9 @@ class QueryParts:
 def parts_of(
     plan: Plan, frames: Frames, results: Iterable[Node], outcomes: Iterable[Outcome], title: str
 ) -> QueryParts:
-    """Return the parts of a plan, once its frames have been built. ``results``, ``outcomes`` and
-    ``title``: as the fields.
+    """Return the parts of a plan, once its frames have been built. ``results``: the results of the
+    topology. ``outcomes``: the same with their sinks, and the dead letters. ``title``: the name of
+    the results in errors.
 
     Spark lists sources from left to right, and operators with state from the sink to the sources.
     """

@@ -39,8 +39,8 @@ _FOLDER = "waiting"
 
 
 def entry(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the entry of a new checkpoint's binding if tables are to be loaded first, else
-    nothing.
+    """Return the entry of a new checkpoint's binding that says that tables are to be loaded first.
+    It is empty unless a stream waits and a table that is not static is read.
     """
     held = waiting(*nodes)
     read = [source for source in origins_of(nodes) if not source.static and source not in held]

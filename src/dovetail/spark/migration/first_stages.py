@@ -47,8 +47,8 @@ class FirstStages(Streaming):
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
     def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog of the stage at ``step``. A stage whose state is taken over has its
-        stored rows.
+        """Return the changelog of the stage at ``step``. If its state is taken over, the stored
+        rows of its result follow.
         """
         changelog = super().changes(step, inputs)
         if step.stage not in self.results:

@@ -79,8 +79,8 @@ _STOP: Final = "Stop it first, and upgrade as it stands still"
 
 
 def running(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
-    """Return the running query that ``initial=`` is, or None; and ``initial=`` without one. A query
-    that has ended counts as its checkpoint.
+    """Return the value of ``initial=`` as (running query, anything else); one of both is None. A
+    query that has ended becomes the path of its checkpoint.
 
     Raises ``PlanError`` for a query that is not one of a topology.
     """
@@ -131,10 +131,12 @@ def prepared(
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
-    """Return the way in which each stage would begin beside a running query, as
-    ``first_batch.forecast_of`` does. ``emits``: as there. Nothing is written.
+    """Return the way in which each stage would begin with the state of a running query, which it
+    would then follow. Nothing is written.
 
-    Raises ``CheckpointError`` for a query that cannot be followed.
+    ``checkpoint``: that of the running query. ``emits``: True if the sinks would get the results of
+    the initial rows; then rows that wait are allowed. Raises ``CheckpointError`` for a query that
+    cannot be followed.
     """
     _refuse_remote(run)
     with reaching(run.operator, "initial=", checkpoint):

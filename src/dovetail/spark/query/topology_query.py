@@ -207,7 +207,7 @@ class TopologyQuery(_SparkQuery):
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait as Spark does until all available data is processed, by the last query. If it closes
-        the end of the input, wait for that.
+        the end of the input, wait for that. Raises the failure of any of the queries.
         """
         if self._closes:
             self.awaitTermination()

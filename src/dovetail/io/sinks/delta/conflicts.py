@@ -42,8 +42,8 @@ def conflict(title: str, problem: str) -> TargetError:
 
 
 def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Make a commit. If another writer was faster, make it once more, and raise if it fails
-    again.
+    """Make a commit. If another writer was faster, make it once more, and raise if it fails again.
+    Other errors are raised at once. All are Spark's own errors.
     """
     try:
         commit(*args, **kwargs)

@@ -50,7 +50,10 @@ _END, _BEGIN, _NEW = 0, 1, 2
 
 
 def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema: the versions that the changes make."""
+    """Return the rows of a new table with this schema: the versions that the changes make, one from
+    each point in event time to the key's next one. ``keys``: the columns that identify a versioned
+    row.
+    """
     places = delta_tables.internal_names(keys, schema.names)
     rows = _actions(_new_points(changes, places), places, keys)
     return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
@@ -128,7 +131,9 @@ def _ends_since(points: DataFrame) -> Column:
 
 
 def _new_points(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return a changelog's rows as points, under the internal names ``places``."""
+    """Return a changelog's rows as points of the rank of new changes, one each, under the internal
+    names ``places``.
+    """
     return placed(changes, places).withColumn("rank", F.lit(_NEW))
 
 

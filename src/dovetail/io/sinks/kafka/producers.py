@@ -99,7 +99,8 @@ class BatchWrite:
         return int(self.settings["transaction.timeout.ms"])
 
     def due(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
-        """Return the topics that lack the micro-batch.
+        """Return the topics that lack the micro-batch. ``markers``: the last micro-batch of each
+        topic that has one. ``name``: the producer's name, for errors.
 
         Raises ``TargetError`` if a topic has a later micro-batch, or another one of this number. So
         it does for a missing marker that may have expired.
