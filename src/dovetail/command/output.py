@@ -46,7 +46,9 @@ def as_text(value: Any) -> str:
 
 
 def _json_of(value: Any) -> Any:
-    """Return a value that JSON lacks as one that it has."""
+    """Return a value that JSON lacks as one that it has: times and dates in ISO 8601, bytes in
+    base64, a mapping as a dict. All else is its text.
+    """
     if isinstance(value, datetime):
         return _instant(value).isoformat().replace("+00:00", "Z")
     if isinstance(value, (bytes, bytearray)):

@@ -38,7 +38,9 @@ class TableAddress:
 
     @classmethod
     def of(cls, table: str, catalog: GivenCatalog) -> TableAddress:
-        """Return the address of a table. The property ``name`` names the catalog itself."""
+        """Return the address of a table. ``catalog``: the catalog's name, or its properties. The
+        property ``name`` names the catalog, by default ``"default"``, and is not kept.
+        """
         if isinstance(catalog, str):
             return cls(table, catalog, ())
         properties = {name: value for name, value in catalog.items() if name != "name"}

@@ -79,7 +79,9 @@ def strict(session: SparkSession) -> None:
 
 
 def tune(session: SparkSession) -> None:
-    """Set the settings of a session, which must be the caller's own, for fast small merges."""
+    """Set the settings of a session, which must be the caller's own, for fast small merges. A
+    number of partitions for reading logs that is already set stays.
+    """
     for name, value in _SETTINGS.items():
         if session.conf.get(name, None) != value:  # Spark warns of some settings
             session.conf.set(name, value)

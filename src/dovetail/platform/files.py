@@ -404,7 +404,6 @@ class _OfServer(Files):
         raise _lacking("writes a file only if there is none")
 
     def clear(self, folder: str) -> None:
-        # Overwrite all files with none.
         """Overwrite all files of a folder with none. It runs a job."""
         self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
 

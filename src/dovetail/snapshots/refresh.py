@@ -180,7 +180,8 @@ class Refresher:
     def _choice(self, way: Way | None, sizes: list[SourceChange] | None) -> Choice:
         """Return the way of a step and the reason: ``way``, or the cheaper way if it is None.
 
-        ``sizes``: the sources' changes; None if they are not known, which gives ``"changes"``.
+        ``sizes``: the sources' changes. The cheaper way counts as ``"changes"`` if they are not
+        known or there are none, or if the target speaks against the other way.
         """
         if way is not None:
             return Choice(way, f"way={way!r}")

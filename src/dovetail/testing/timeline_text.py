@@ -105,7 +105,9 @@ def _mark(mark: Mark) -> str:
 
 
 def _bar_cell(bar: WindowBar, column: int, width: int) -> str:
-    """Return a window's part in a column: ``=`` until its end, ``-`` in its grace period."""
+    """Return a window's part in a column: ``=`` until its end, ``-`` in its grace period. It is
+    empty before its first record and once it is closed.
+    """
     if not bar.first <= column < bar.closed:
         return ""
     return width * ("=" if column < bar.ended else "-")

@@ -193,7 +193,9 @@ class ColumnEncoding:
     """The type of the raw value, if known."""
 
     def reads(self, type_: DataType) -> bool:
-        """Say whether the raw value is known to be of the type already, at every depth."""
+        """Say whether the raw value is known to be of the type already, at every depth. False if
+        its type is not known.
+        """
         if self.natural is None or self.natural.simpleString() != type_.simpleString():
             return False
         return all(encoding.reads(inner) for encoding, inner in self._inner(type_))

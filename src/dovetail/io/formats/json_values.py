@@ -202,7 +202,8 @@ def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
 
 def infinite(converted: Column, type_: DataType) -> Column | None:
     """Return a boolean column: a number is infinite, at any depth, as a too large one becomes. It
-    is None if the type has no floats.
+    is null for a null number, and false for a null that contains numbers. Return None if the type
+    has no floats.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(converted) == F.lit(float("inf"))

@@ -281,7 +281,10 @@ class RecordFrame:
         return rows.drop(self.deleted) if used else rows
 
     def _timed(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with the requested event time. A row without one gets a problem."""
+        """Return the rows with the requested event time; a tombstone without one keeps the
+        record's. A row without one gets a problem, and so does a row too far ahead. The column that
+        ``timestamp`` names is dropped.
+        """
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
             event_time = self._given("timestamp=", self.timestamp, rows, TimestampType)

@@ -138,8 +138,9 @@ def checked(
 ) -> InputRows:
     """Return the rows of the expectation ``view`` from those of its node, which are in ``read``.
 
-    Rows that do not meet the condition stay unless the expectation drops them. If it ``reports``,
-    they are counted in ``observations``.
+    Rows that do not meet the condition stay unless the expectation drops them or fails the query.
+    If it ``reports``, they are counted in ``observations``. Their dead letters, if the expectation
+    makes any, are then in ``FAILED``.
     """
     frame, position_names, beside = _plain(read, view.row.names)
     carried = [*read.carried, *beside]

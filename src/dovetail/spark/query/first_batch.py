@@ -246,8 +246,8 @@ def _opened(
     """Return the rows of frames and None, or no rows and the stored state of another checkpoint, as
     ``initial=`` names them.
 
-    Raises ``ConfigurationError`` for a checkpoint on Spark Connect, unless a separate query reads
-    the rows.
+    ``separate``: a separate query reads the rows. Raises ``ConfigurationError`` on Spark Connect
+    without a separate query, and with one for a path that Spark's reader of state does not find.
     """
     if is_remote(run.session) and not separate:
         raise ConfigurationError(

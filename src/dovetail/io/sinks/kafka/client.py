@@ -91,7 +91,7 @@ def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dic
 
 
 def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a client that is no producer."""
+    """Return the settings without those that only a producer takes, for another kind of client."""
     return {name: value for name, value in settings.items() if name not in _OF_PRODUCERS}
 
 

@@ -236,7 +236,9 @@ class PostgresTable:
     """True once this start of the query has written a micro-batch."""
 
     def outgoing(self, batch: DataFrame) -> DataFrame:
-        """Return a micro-batch's rows in the form in which they leave the JVM."""
+        """Return a micro-batch's rows in the form in which they leave the JVM. If the table has a
+        key, ``_deleted`` and ``_position`` follow the columns.
+        """
         change_columns = []
         if self.target.layout.keys:
             change_columns = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
