@@ -127,7 +127,10 @@ class ManifestReader:
         return tuple(lean(applying[path]) for path in sorted(applying))
 
     def _applies(self, delete: ManifestEntry, data: ManifestEntry) -> bool:
-        """Say whether a delete file of the right partition applies to a data file."""
+        """Say whether a delete file of the right partition applies to a data file. Deletes by
+        equality apply to all older files, deletes by position to those that they may name, if not
+        newer.
+        """
         after, before = delete.sequence_number or 0, data.sequence_number or 0
         if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
             return after > before

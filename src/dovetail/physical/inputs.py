@@ -328,8 +328,8 @@ def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str])
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """Raise ``PlanError`` if only some of ``inputs`` have their place in a shared log. Raise it
-    also if all have and they are ``aligned``, as by ``align=``.
+    """Raise ``PlanError`` if some of ``inputs``, but not all, have their place in a shared log. If
+    they are ``aligned``, as by ``align=``, raise it if any has.
     """
     logs = [i.source.name for i in inputs if i.source.ordered]
     if logs and aligned:

@@ -182,8 +182,11 @@ class Entries:
         return {name: computed[name] for name in view.values.names if name in computed}
 
     def record(self, entry: Entry, record: Key) -> RowExplanation:
-        """Explain a record of the stream ``entry``, of which some columns are given. Columns that
-        are not known are named.
+        """Explain a record of the stream ``entry``, of which some columns are given. Columns of a
+        source that are not known are named.
+
+        A record of a view is explained by the one below it. It is unknown if only a condition
+        decides.
         """
         key = {name: record[name] for name in entry.key.names if name in record}
         values = {name: record[name] for name in entry.values.names if name in record}

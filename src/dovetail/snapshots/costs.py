@@ -103,8 +103,9 @@ def estimated_s(work: Work, way: Way) -> float:
 
 
 def _expected_s(work: Work, way: Way, earlier: Sequence[Took]) -> float:
-    """Return the estimated seconds of a step, corrected by the last ``STEPS_MAX`` steps that went
-    the same way. Without any, those of the other way correct it.
+    """Return the estimated seconds of a step, times the median of (seconds taken / seconds
+    estimated). The median is that of the last ``STEPS_MAX`` steps of the same way, or of any way if
+    there are none. Steps without an estimate do not count; without any the factor is 1.
     """
     known = [took for took in earlier if took.step.estimated_s > 0]
     alike = [took for took in known if took.step.way == way] or known

@@ -267,7 +267,8 @@ def write_topic(
     :param options: further options of Spark's Kafka sink; they overrule the arguments, and the
         defaults ``kafka.batch.size`` 262144, ``kafka.linger.ms`` 100 and
         ``kafka.compression.type`` lz4.
-    :raises PlanError: as ``to_records``, and where ``topic`` is no topic's name.
+    :raises PlanError: a column is missing or does not suit its format, or ``topic`` is no topic's
+        name.
     """
     records = to_records(
         changes,

@@ -29,7 +29,9 @@ class Deduplicated(RowsNode):
         return f"deduplicate within {written(self.within_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the stream and the span within which records repeat each other."""
+        """Return, as JSON data, the stream and the span within which records repeat each other.
+        ``whole``: True to describe the whole stream.
+        """
         return {
             "deduplicated": describe(self.node, whole=whole),
             "within_us": self.within_us,

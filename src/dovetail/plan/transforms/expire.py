@@ -35,7 +35,8 @@ class Expired(RowsNode):
 def expired(node: Node, after: Span) -> Expired:
     """Return the table with rows that expire ``after`` their last change.
 
-    Raises ``PlanError`` for a versioned table and for a table that corrects the past.
+    Raises ``PlanError`` for a versioned table, for a table that corrects the past, and if ``after``
+    is no span.
     """
     name = f"expire of {node.name}"
     refuse_corrected(name, node)

@@ -81,8 +81,8 @@ class FirstRows:
 def first_rows(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> FirstRows:
-    """Return at most ``limit`` rows of a node, or of its ``changes``, whether there are more, and
-    what was read of each streaming input.
+    """Return at most ``limit`` rows of a node, or of its ``changes``. Also return whether there are
+    more, and how many rows were read of each streaming input.
 
     ``input_rows``: the most rows that are read of each streaming input. ``timeout_s``: the limit
     for reading, and again for computing. Raises ``ConfigurationError`` if an input cannot be read

@@ -251,7 +251,9 @@ class PostgresTable:
         return None if None in texts else [bytes(text) for text in texts]
 
     def copied_by_task(self, stored_rows: DataFrame, staging: str) -> dict[int, int]:
-        """Let each task copy its rows into ``staging``; return the number of rows by task."""
+        """Let each task copy its rows into ``staging``; return the number of rows by task. Tasks
+        without rows are absent. Raises the first failure that a task reports.
+        """
         rows = self._collected(
             stored_rows, partial(_copied, self, staging, stored_rows.columns), _COPIED
         )
