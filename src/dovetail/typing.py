@@ -8,6 +8,7 @@ from dovetail.plan.joins.delta_options import DeltaJoinOptions
 from dovetail.plan.joins.stream_join import Within
 from dovetail.plan.types.aggregates import AggregateCall
 from dovetail.provenance.explanation import RowExplanation
+from dovetail.snapshots.table import GroupedSnapshotTable
 from dovetail.spark.lineage.reporter import Lineage
 from dovetail.spark.query.options import QueryOptions, TriggerOptions
 from dovetail.spark.query.results import BatchSink, Sink
@@ -16,6 +17,7 @@ __all__ = [
     "AggregateCall",
     "BatchSink",
     "DeltaJoinOptions",
+    "GroupedSnapshotTable",
     "GroupedStream",
     "GroupedTable",
     "Lineage",

@@ -1179,6 +1179,18 @@ CALLS: dict[str, Call] = {
         ),
         name=NAME,
     ),
+    "SnapshotTable.group_by": call(lambda w: w.a.group_by, jar="delta", columns=COLUMN),
+    "GroupedSnapshotTable.agg": call(
+        lambda w: w.a.group_by("a").agg,
+        jar="delta",
+        aggregates=line(
+            "expression",
+            wrong=tuple(
+                Given(lambda _, text=text: F.expr(text))
+                for text in ("sum(nope)", "id", "max(now())", "sum(rand())", "sum(sum(id))")
+            ),
+        ),
+    ),
     "SnapshotTable.to_batch": call(
         lambda w: w.a.to_batch,
         jar="delta",
@@ -1355,6 +1367,7 @@ UNCALLED = {
     "Recorder",
     "Replayed",
     "RowExplanation",
+    "GroupedSnapshotTable",
     "GroupedStream",
     "GroupedTable",
     "InputProgress",

@@ -60,7 +60,7 @@ LAYERS = {
     "checkpoints": {"spark", "api"},
     "metrics": {"spark"},
     "page": {"errors", "base", "plan", "physical", "pictures", "provenance", "spark"},
-    "typing": {"plan", "provenance", "spark", "io", "api", "page"},
+    "typing": {"plan", "provenance", "spark", "io", "snapshots", "api", "page"},
     "__init__": {"base", "io", "plan", "spark", "snapshots", "api", "page", *TOPICS},
 }
 MODULES_MAX = 14

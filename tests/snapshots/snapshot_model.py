@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from dovetail.base.columns import quoted
 from dovetail.snapshots.delta_reader import VersionReader, Versions
 from dovetail.snapshots.delta_rules import FEED_VERSION
-from dovetail.snapshots.plan import SIGN, SnapshotNode, SnapshotSource
+from dovetail.snapshots.plan import SIGN, SnapshotAggregate, SnapshotNode, SnapshotSource
 
 Row = dict[str, Any]
 State = dict[tuple[Any, ...], Row]
@@ -27,6 +27,8 @@ def naive(node: SnapshotNode, tables: Mapping[str, Iterable[Row]]) -> list[Row]:
     """The node's rows, by comparing; ``tables``: by table id."""
     if isinstance(node, SnapshotSource):
         return list(tables[node.table_id])
+    if isinstance(node, SnapshotAggregate):
+        return _aggregated(node, naive(node.input, tables))
     left, right = naive(node.left, tables), naive(node.right, tables)
     matching: dict[tuple[Any, ...], list[int]] = {}
     for number, row in enumerate(right):
@@ -43,6 +45,30 @@ def naive(node: SnapshotNode, tables: Mapping[str, Iterable[Row]]) -> list[Row]:
     if node.how in ("right", "outer"):
         pairs += [(None, right[number]) for number in sorted(alone)]
     return [_result(node, left or {}, right or {}, left is not None) for left, right in pairs]
+
+
+def _aggregated(node: SnapshotAggregate, rows: Iterable[Row]) -> list[Row]:
+    """Aggregates are known by their names: ``n`` counts rows, ``sum_<column>`` and ``max_<column>``
+    take the values of a column that are not null.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in node.key.names)
+        if None not in key:
+            groups.setdefault(key, []).append(row)
+    return [
+        dict(zip(node.key.names, key, strict=True))
+        | {name: _aggregate(name, group) for name in node.values.names}
+        for key, group in groups.items()
+    ]
+
+
+def _aggregate(name: str, group: Sequence[Row]) -> Any:
+    kind, _, column = name.partition("_")
+    if kind == "n":
+        return len(group)
+    values = [row[column] for row in group if row[column] is not None]
+    return {"sum": sum, "max": max}[kind](values) if values else None
 
 
 def _result(node: Any, left: Row, right: Row, has_left: bool) -> Row:

@@ -11,13 +11,19 @@ from typing import Any
 import pytest
 from bench.parameters import slow_after
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from snapshot_model import Histories, Memory, applied, counted, naive
 
 from dovetail.snapshots import plan
 from dovetail.snapshots.delta_reader import Scratch
 from dovetail.snapshots.deltas import Deltas
-from dovetail.snapshots.plan import SnapshotJoin, SnapshotNode, SnapshotSource
+from dovetail.snapshots.plan import (
+    SnapshotAggregate,
+    SnapshotJoin,
+    SnapshotNode,
+    SnapshotSource,
+)
 
 HOWS = ("inner", "left", "right", "outer")
 WORLDS = 80
@@ -169,3 +175,38 @@ def test_four_tables(small_spark: SparkSession, histories: Histories) -> None:
     )  # fmt: skip
     node = join(left, right, {"c": "c"}, "outer")
     check(small_spark, histories, node, {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 2})
+
+
+def aggregate(node: SnapshotNode, by: Sequence[str], column: str) -> SnapshotAggregate:
+    """The groups of a node with three aggregates, of which the last ones are of one column."""
+    count = F.count("*").cast("int")
+    aggregates = {"n": count, f"sum_{column}": F.sum(column), f"max_{column}": F.max(column)}
+    return plan.aggregate(node, by, aggregates)
+
+
+@pytest.mark.parametrize("few", slow_after(1, [True, False]))
+@pytest.mark.parametrize("by", slow_after(1, [["world", "x"], ["x"], ["world", "a"]]))
+def test_an_aggregate_of_a_table(
+    small_spark: SparkSession, histories: Histories, by: list[str], few: bool
+) -> None:
+    """By columns that may be null, over all worlds, and by the table's own key."""
+    node = aggregate(table(histories, "a"), by, "a_value")
+    changed = check(small_spark, histories, node, {"a": 1}, {"a": 3}, few=few)
+    assert changed > (WORLDS / 3 if "world" in by else 1)
+    assert check(small_spark, histories, node, {"a": 2}, {"a": 2}) == 0
+
+
+@pytest.mark.parametrize("how", slow_after(1, ["outer", "inner"]))
+@pytest.mark.parametrize("few", slow_after(1, [False, True]))
+def test_an_aggregate_of_a_join_and_joins_of_aggregates(
+    small_spark: SparkSession, histories: Histories, how: str, few: bool
+) -> None:
+    """One whose groups come from both sides, beside a table by its group and by its aggregate."""
+    joined = join(table(histories, "a"), table(histories, "b"), {"b": "b"}, how)
+    groups = aggregate(joined, ["world", "c"], "b_value")
+    old, new = {"a": 1, "b": 1, "c": 1}, {"a": 3, "b": 2, "c": 2}
+    for on in ({"c": "c"}, {"n": "x"}):
+        node = join(groups, table(histories, "c"), on, how)
+        assert check(small_spark, histories, node, old, new, few=few) > WORLDS / 3
+    of_groups = aggregate(groups, ["max_b_value"], "n")
+    assert check(small_spark, histories, of_groups, old, new, few=few) > 0

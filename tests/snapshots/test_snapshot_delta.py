@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from snapshot_model import counted, naive
 
 import dovetail as dt
@@ -154,6 +155,8 @@ def targets(lake: Lake, request: pytest.FixtureRequest) -> dict[str, dt.Snapshot
     regional = {"on": {"customer": "region"}, "how": "outer"}
     joins["many to many"] = lake.table("orders").join(lake.table("customers"), **regional)
     joins["cascade"] = lake.located("left").join(lake.table("regions"), on="region", how="outer")
+    regions = lake.located("left").group_by("region")
+    joins["aggregate"] = regions.agg(n=F.count("*"), max_id=F.max("id"))
     for name in names:
         joined = joins[name]
         assert [one.version for one in joined.refresh(lake.path(name))] == [0]
@@ -169,7 +172,8 @@ def targets(lake: Lake, request: pytest.FixtureRequest) -> dict[str, dt.Snapshot
 
 
 @pytest.mark.parametrize(
-    "name", slow_after(1, ["outer", "inner", "left", "right", "many to many", "cascade"])
+    "name",
+    slow_after(2, ["outer", "aggregate", "inner", "left", "right", "many to many", "cascade"]),
 )
 def test_every_commit_is_the_join_of_the_versions_that_it_covers(
     lake: Lake, targets: dict[str, dt.SnapshotTable], name: str

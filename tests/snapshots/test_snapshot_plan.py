@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DateType,
     IntegerType,
@@ -157,3 +159,45 @@ def test_two_tables_of_one_name_are_refused() -> None:
     other = table("orders", "x long", "x", table_id="2")
     with pytest.raises(dt.errors.PlanError, match="two tables are called 'orders'"):
         join(ORDERS, other, on={"id": "x"})
+
+
+@pytest.mark.parametrize(
+    ("by", "aggregates", "message"),
+    [
+        ([], {"n": "count(*)"}, "no group column is given"),
+        (["kind"], {}, "no aggregate is given"),
+        (["nope"], {"n": "count(*)"}, "there is no column 'nope'"),
+        (["kind"], {"Kind": "count(*)"}, "column 'Kind' occurs twice"),
+        (["kind"], {"_sign": "count(*)"}, "'_sign' is a name that dovetail uses itself"),
+        (["kind"], {"n": "id"}, "n= does not resolve"),
+        (["kind"], {"n": "sum(nope)"}, "n= does not resolve"),
+        (["kind"], {"n": "max(current_date())"}, "n= does not make the same"),
+    ],
+)
+def test_aggregates_that_are_refused(
+    spark: SparkSession, by: list[str], aggregates: dict[str, str], message: str
+) -> None:
+    columns = {name: F.expr(text) for name, text in aggregates.items()}
+    with pytest.raises(dt.errors.PlanError, match=re.escape(message)):
+        plan.aggregate(ORDERS, by, columns)
+
+
+def test_an_aggregate_has_its_groups_as_key_and_says_what_it_is_made_of(
+    spark: SparkSession,
+) -> None:
+    aggregates = {"n": F.count("*"), "last": F.max("id")}
+    node = plan.aggregate(ORDERS, ["kind", "customer"], aggregates)
+    assert (node.key.simpleString(), node.values.simpleString()) == (
+        "struct<kind:string,customer:bigint>",
+        "struct<n:bigint,last:bigint>",
+    )
+    assert all(field.nullable for field in node.values)
+    described = plan.describe(node)
+    assert (described["by"], [*described["aggregates"]]) == (["kind", "customer"], ["n", "last"])
+    other = plan.aggregate(ORDERS, ["kind", "customer"], {**aggregates, "last": F.min("id")})
+    assert [*plan.differences(described, plan.describe(other))] == [
+        "aggregates.last was \"Column<'max(id)'>\" and is \"Column<'min(id)'>\""
+    ]
+    joined = join(ORDERS, CUSTOMERS, on={"customer": "cid"})
+    differences = plan.differences(plan.describe(joined), plan.describe(node))
+    assert next(differences) == "how was 'inner' and is missing"

@@ -361,6 +361,7 @@ OF_VALUES: Final[Mapping[tuple[str, str], str]] = {
     ),
     ("", "a pyarrow Table"): "Make a frame of Spark's of it: spark.createDataFrame(table)",
     ("", "a GroupedTable"): "Aggregate it first: agg(n=dt.count())",
+    ("", "a GroupedSnapshotTable"): "Aggregate it first: agg(n=F.count('*'))",
     ("", "a GroupedStream"): "Aggregate it first: agg(n=dt.count())",
     ("", "a WindowedStream"): "Aggregate it first: agg(n=dt.count())",
 }

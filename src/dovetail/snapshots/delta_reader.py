@@ -30,6 +30,7 @@ from dovetail.snapshots.iceberg_reader import SnapshotReader
 from dovetail.snapshots.plan import (
     REBUILD,
     SIGN,
+    SnapshotAggregate,
     SnapshotJoin,
     SnapshotNode,
     SnapshotSource,
@@ -192,10 +193,29 @@ class VersionReader:
             if keys is None:
                 return self._snapshot(node, versions)
             return keys.among(self._near(node, versions, columns, keys), columns)
+        if isinstance(node, SnapshotAggregate):
+            return self._aggregated(node, versions, columns, keys)
         if keys is None:
             sides = [self.rows(side, versions) for side in node.sides]
             return delta_rules.joined(node, sides[0], sides[1], node.how)
         return keys.among(self._narrowed(node, versions, columns, keys), columns)
+
+    def _aggregated(
+        self,
+        node: SnapshotAggregate,
+        versions: Versions,
+        columns: Sequence[str],
+        keys: Keys | None,
+    ) -> DataFrame:
+        """Return the aggregate's rows at these versions: all rows or, with ``keys``, those whose
+        ``columns`` have the values of one of them.
+
+        Keys of group columns restrict the input. With others, all groups are computed first.
+        """
+        if keys is None or not set(columns) <= set(node.key.names):
+            rows = delta_rules.aggregated(node, self.rows(node.input, versions))
+            return rows if keys is None else keys.among(rows, columns)
+        return delta_rules.aggregated(node, self.rows(node.input, versions, columns, keys))
 
     def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
         """Return the source's rows at its version whose key is one of ``keys``. A null equals a

@@ -19,6 +19,9 @@ Such rows occur once with +1 and once with -1. An *image* of a row is known by i
 by the ages of both sides. Cancelling rows are therefore found by keys, without comparing values,
 and selections see only rows that exist.
 
+An aggregate changes by the groups that have changed rows: their rows before the change give the
+results that go, and those after it the results that come.
+
 Source: FLIP-486, "What is Delta Join" and "Future Work" (strong consistency, cascading joins).
 """
 
@@ -43,7 +46,14 @@ from pyspark.sql.types import (
 
 from dovetail.base.columns import DELETED, foreign_name, key_name, quoted, value_name
 from dovetail.plan.select import row_columns
-from dovetail.snapshots.plan import LEFT_AGE, RIGHT_AGE, SIGN, SnapshotJoin, shell
+from dovetail.snapshots.plan import (
+    LEFT_AGE,
+    RIGHT_AGE,
+    SIGN,
+    SnapshotAggregate,
+    SnapshotJoin,
+    shell,
+)
 
 OLD, NEW, UNCHANGED = "o", "n", "u"
 AGES = (LEFT_AGE, RIGHT_AGE)
@@ -304,6 +314,29 @@ def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> 
         for side, frame in enumerate((left, right))
     ]
     return projected(node, numbered[0].join(numbered[1], _matches(node), kind), [])
+
+
+def aggregated(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
+    """Return a row for each group of ``rows``, the rows of the aggregate's input: the group columns
+    and the aggregates. Rows with a null in a group column are left out.
+    """
+    by = [F.col(quoted(name)) for name in node.key.names]
+    aggregates = zip(node.aggregates, node.values.names, strict=True)
+    grouped = rows.where(all_of(column.isNotNull() for column in by)).groupBy(*by)
+    return grouped.agg(*(column.alias(name) for column, name in aggregates))
+
+
+def recomputed(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
+    """Return the delta of an aggregate, with ``_sign``: the rows of its groups before a change,
+    which go, and those after it, which come. A group may come as it was.
+
+    ``before``, ``now``: all rows of these groups in the aggregate's input.
+    """
+    sides = ((before, -1), (now, 1))
+    return reduce(
+        DataFrame.unionByName,
+        (aggregated(node, rows).withColumn(SIGN, F.lit(sign)) for rows, sign in sides),
+    )
 
 
 def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:

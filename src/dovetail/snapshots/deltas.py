@@ -6,6 +6,7 @@ read at their new versions only. A node's old rows are its new ones without its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -27,7 +28,13 @@ from dovetail.snapshots.delta_reader import (
     small,
 )
 from dovetail.snapshots.few_rows import FewRows
-from dovetail.snapshots.plan import SIGN, SnapshotJoin, SnapshotNode, SnapshotSource
+from dovetail.snapshots.plan import (
+    SIGN,
+    SnapshotAggregate,
+    SnapshotJoin,
+    SnapshotNode,
+    SnapshotSource,
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Deltas:
             if isinstance(node, SnapshotSource):
                 self._known[node] = self._source(node)
             else:
-                self._known[node] = self._held(self._join(node))
+                self._known[node] = self._held(self._computed(node))
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
@@ -91,7 +98,7 @@ class Deltas:
         Each key has its row before and after. Raises ``DataError`` if a source has several rows of
         one key, or a key that is null. Runs Spark jobs.
         """
-        frame = self._join(root) if isinstance(root, SnapshotJoin) else self.of(root).frame
+        frame = self.of(root).frame if isinstance(root, SnapshotSource) else self._computed(root)
         if frame is None:
             return TargetChanges(None, 0, few=True)
         key, values = root.key.names, root.values.names
@@ -173,13 +180,45 @@ class Deltas:
         rows = self._reader.having_keys(source, self._new, fresh).count()
         refuse_keys(source, self._new, rows - come, 0)
 
+    def _computed(self, node: SnapshotJoin | SnapshotAggregate) -> DataFrame | None:
+        """Return the rows that a node above the sources loses and gains, with ``_sign``; None if no
+        input has changed.
+        """
+        return self._join(node) if isinstance(node, SnapshotJoin) else self._aggregate(node)
+
+    def _aggregate(self, node: SnapshotAggregate) -> DataFrame | None:
+        """Return the rows that an aggregate loses and gains, with ``_sign``: those of the groups
+        that have changed rows, computed anew. Return None, and read nothing, if the input has not
+        changed.
+        """
+        reader, by = self._reader, node.key.names
+        delta = self.of(node.input)
+        if delta.frame is None:
+            return None
+        keys = self._keys(delta, by)
+        now = reader.scratch.keep(reader.rows(node.input, self._new, by, keys))
+        gone = keys.among(delta.frame.where(F.col(SIGN) < 0), by)
+        changed = small(delta.frame, delta.rows)
+        before = delta_rules.former(now, changed, node.input.key.names, gone)
+        return delta_rules.recomputed(node, before, now)
+
+    def _keys(self, delta: RowDelta, columns: Sequence[str]) -> Keys:
+        """Return the distinct values of ``columns`` in a delta, which must have rows, without
+        nulls.
+        """
+        assert delta.frame is not None
+        if delta.few is None:
+            return keys_of(self._reader.scratch, delta.frame, columns)
+        types = [delta.few.schema[name].dataType for name in columns]
+        return few_keys(self._reader.session, few_rows.keys_of(delta.few.table, columns), types)
+
     def _join(self, node: SnapshotJoin) -> DataFrame | None:
         """Return the rows that a join loses and gains, with ``_sign``. Return None, and read
         nothing, if neither side has changed.
         """
         deltas = [self.of(side) for side in node.sides]
         terms = [
-            self._term(node, side, delta.frame, delta.few)
+            self._term(node, side, delta)
             for side, delta in enumerate(deltas)
             if delta.frame is not None
         ]
@@ -187,33 +226,28 @@ class Deltas:
             return None
         return delta_rules.netted(node, reduce(lambda a, b: a.unionByName(b), terms))
 
-    def _term(
-        self, node: SnapshotJoin, side: int, delta: DataFrame, few: FewRows | None
-    ) -> DataFrame:
+    def _term(self, node: SnapshotJoin, side: int, delta: RowDelta) -> DataFrame:
         """Return the effect of one side's changes on a join, a result of ``delta_rules.term``.
 
         ``side``: 0 for the left, 1 for the right. Changes of the left side meet the right side's
         new rows. Changes of the right side meet the left side's old rows. ``delta``: the side's
-        changes, with ``_sign``; ``few``: the same rows in this process, None if they are many.
+        changes, at least one.
         """
+        assert delta.frame is not None
         reader, other, columns = self._reader, 1 - side, node.on_columns(side)
-        if few is None:
-            keys = keys_of(reader.scratch, delta, columns)
-        else:
-            types = [few.schema[name].dataType for name in columns]
-            keys = few_keys(reader.session, few_rows.keys_of(few.table, columns), types)
+        few, keys = delta.few, self._keys(delta, columns)
         others = self._others(node.sides[other], node.on_columns(other), keys, old=side == 1)
         if not node.preserves(other):
-            return delta_rules.term(node, side, delta, others, None)
+            return delta_rules.term(node, side, delta.frame, others, None)
         now = None
         if not node.one_each(side):
             now = reader.rows(node.sides[side], self._new, columns, keys)
         elif few is not None and not delta_upsert.has_floats(few.schema, columns):
             moved = few_rows.moves(few.table, columns)
             if not moved.num_rows:
-                return delta_rules.term(node, side, delta, others, None)
-        moved = delta_rules.moves(delta, columns, now)
-        return delta_rules.term(node, side, delta, reader.scratch.keep(others), moved)
+                return delta_rules.term(node, side, delta.frame, others, None)
+        moved = delta_rules.moves(delta.frame, columns, now)
+        return delta_rules.term(node, side, delta.frame, reader.scratch.keep(others), moved)
 
     def _others(
         self, node: SnapshotNode, columns: list[str], keys: Keys, *, old: bool

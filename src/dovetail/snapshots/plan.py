@@ -1,9 +1,10 @@
-"""The plan of a join over snapshots: frozen nodes with their keys, checked when they are built.
+"""The plan of a join or aggregate over snapshots: frozen nodes with their keys, checked as they are
+built.
 
 A row of a node is known by its key, and every key is unique. The key of a source is declared. The
 key of a join is the left row's key if no left row has more than one result. Otherwise it is the
 keys of both rows. The right columns are named ``right_<column>`` then, and the columns of a missing
-side are null.
+side are null. The key of an aggregate is its group columns.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from pyspark.errors import PySparkException
+from pyspark.sql import Column
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.base.columns import is_reserved
+from dovetail.base.columns import is_reserved, quoted
 from dovetail.errors import PlanError
 from dovetail.iceberg.catalogs import TableAddress
 from dovetail.laws.joins.table_join import How, preserved
 from dovetail.plan.joins.join_keys import On, pairs_of
 from dovetail.plan.nodes import Selected, Source, right_key
-from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.select import Selection, resolve, select_all, session_for
+from dovetail.plan.types.analysis import names_moment
+from dovetail.plan.types.arrow import nullable
 from dovetail.plan.types.checks import keyed, refuse_duplicates, refuse_key_type
+from dovetail.platform.spark_errors import reason
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
 OWN = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
@@ -193,7 +199,28 @@ class SnapshotJoin:
         return origins
 
 
-SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SnapshotAggregate:
+    """A row for each group of a node's rows. Rows with a null in a group column have no group."""
+
+    input: SnapshotNode
+    """The node whose rows are aggregated."""
+    key: StructType
+    """The group columns, which are the key of the result."""
+    aggregates: tuple[Column, ...]
+    """The aggregates as Spark expressions, in the order of ``values``."""
+    values: StructType
+    """The fields of the aggregates."""
+    name: str
+    """The name in errors."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, group columns first."""
+        return [*self.key.names, *self.values.names]
+
+
+SnapshotNode: TypeAlias = SnapshotSource | SnapshotJoin | SnapshotAggregate
 
 
 def source(
@@ -266,12 +293,77 @@ def join(
     return node
 
 
+def aggregate(
+    node: SnapshotNode, by: Sequence[str], aggregates: Mapping[str, Column]
+) -> SnapshotAggregate:
+    """Return the aggregate of a node's rows by the columns ``by``.
+
+    ``aggregates``: Spark expressions by the names of their columns. Raises ``PlanError``
+    without a group column or an aggregate, and for names that are unknown, reserved or duplicate.
+    Also for a group column of a type that cannot be a key, and with Spark's complaint.
+    """
+    label = f"aggregate of {node.name} by {', '.join(by)}"
+    fields = {field.name: field for field in (*node.key, *node.values)}
+    if not by:
+        raise PlanError(label, "no group column is given", "Name at least one in group_by()")
+    if not aggregates:
+        raise PlanError(label, "no aggregate is given", 'Give one, such as total=F.sum("amount")')
+    for name in by:
+        if name not in fields:
+            raise PlanError(
+                label, f"there is no column {name!r}", f"The columns are {', '.join(fields)}"
+            )
+        refuse_key_type(label, fields[name])
+    refuse_duplicates(label, [*by, *aggregates], "Give the aggregate another name")
+    row = StructType([*fields.values()])
+    values = [_aggregate_field(label, row, by, *item) for item in aggregates.items()]
+    return SnapshotAggregate(
+        input=node,
+        key=StructType([fields[name] for name in by]),
+        aggregates=tuple(aggregates.values()),
+        values=StructType(values),
+        name=label,
+    )
+
+
+def _aggregate_field(
+    label: str, row: StructType, by: Sequence[str], name: str, column: Column
+) -> StructField:
+    """Return the field of an aggregate of rows in groups ``by``, nullable at every depth.
+
+    ``row``: the columns of the rows. Raises ``PlanError`` for a reserved name, an aggregate that
+    depends on the present time or the user, and with Spark's complaint.
+    """
+    if is_reserved(name) or name.lower() in OWN:
+        raise PlanError(
+            label, f"{name!r} is a name that dovetail uses itself", "Give it another name"
+        )
+    if names_moment(column):
+        raise PlanError(
+            label,
+            f"{name}= does not make the same of the same rows each time",
+            "Leave out the time of the moment and the user, or store them in the table itself",
+        )
+    rows = session_for(label, "agg()").createDataFrame([], row)
+    try:
+        field = rows.groupBy(*map(quoted, by)).agg(column.alias(name)).schema.fields[-1]
+    except PySparkException as error:
+        raise PlanError(
+            label,
+            f"{name}= does not resolve: {reason(error)}",
+            f"Aggregate columns of this table: {', '.join(row.names)}",
+        ) from error
+    return StructField(name, nullable(field.dataType), True)
+
+
 def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
     """Yield the tables below a plan node, from left to right. A table used twice comes twice; a
     table yields itself.
     """
     if isinstance(node, SnapshotSource):
         yield node
+    elif isinstance(node, SnapshotAggregate):
+        yield from sources(node.input)
     else:
         yield from sources(node.left)
         yield from sources(node.right)
@@ -329,6 +421,15 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
                 if field.name in used[node]
             },
         }
+    if isinstance(node, SnapshotAggregate):
+        return {
+            "by": node.key.names,
+            "aggregates": {
+                name: _text(str(column))
+                for name, column in zip(node.values.names, node.aggregates, strict=True)
+            },
+            "input": _describe(node.input, used),
+        }
     return {
         "how": node.how,
         "on": [list(pair) for pair in node.on],
@@ -381,10 +482,13 @@ def _use(
     """Add to ``used`` the source columns that the columns ``wanted`` of a plan node need.
 
     ``used``: column names by source, changed in place. Keys and joined columns are always needed. A
-    selection with expressions needs all columns.
+    selection with expressions and an aggregate need all columns.
     """
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
+        return
+    if isinstance(node, SnapshotAggregate):
+        _use(node.input, frozenset(node.input.columns), used)
         return
     computes = any(selected.ref is None for selected in node.select)
     for side_index, side in enumerate(node.sides):
@@ -402,6 +506,8 @@ def _short(part: Any) -> str:
     None, else Python's text of it.
     """
     if isinstance(part, dict):
+        if "by" in part:
+            return "an aggregate"
         return f"a {part['how']} join" if "how" in part else "a table"
     return "missing" if part is None else repr(part)
 

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from time import sleep
 from typing import NoReturn
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.base.text_cells import columns_text, html_columns
-from dovetail.base.validation import ColumnNames, Natural, Path, Positive, Text, validated
+from dovetail.base.validation import (
+    ColumnName,
+    ColumnNames,
+    Natural,
+    Path,
+    Positive,
+    Text,
+    validated,
+)
 from dovetail.errors import PlanError
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.laws.joins.table_join import How
@@ -32,12 +40,12 @@ _GIVEN = "Give a Delta table's path, or its name in a catalog"
 
 
 class SnapshotTable:
-    """A Delta or Iceberg table at its versions, or a join of such tables; immutable.
+    """A Delta or Iceberg table at its versions, or a join or aggregate of such tables; immutable.
 
-    ``from_delta``, ``from_iceberg`` and ``join`` make it. ``refresh`` and ``maintain`` keep
-    it in another table, the *target*. At every commit, the target equals the join of its
-    sources at the versions that the commit covers. The strong form of the delta join needs
-    no streaming query and no state.
+    ``from_delta``, ``from_iceberg``, ``join`` and ``group_by`` make it. ``refresh`` and
+    ``maintain`` keep it in another table, the *target*. At every commit, the target equals
+    the result over its sources at the versions that the commit covers. The strong form of
+    the delta join needs no streaming query and no state.
 
     See Also
     --------
@@ -351,6 +359,48 @@ class SnapshotTable:
         return SnapshotTable(self._session, node)
 
     @validated
+    def group_by(self, *columns: ColumnName) -> GroupedSnapshotTable:
+        """Group the rows by columns, for ``agg``.
+
+        Parameters
+        ----------
+        *columns : str
+            The columns of the group, at least one. They become the key of the result of
+            ``agg``.
+
+        Returns
+        -------
+        GroupedSnapshotTable
+            The groups. Call ``agg`` to make a table of them.
+
+        Raises
+        ------
+        PlanError
+            If an argument is not the name of a column. ``agg`` refuses unknown columns.
+
+        See Also
+        --------
+        GroupedSnapshotTable.agg : Aggregate the groups.
+        Table.group_by : Group the rows of a table in a streaming query.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> from pyspark.sql import functions as F
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> orders.group_by("customer").agg(orders=F.count("*"))
+        SnapshotTable[aggregate of orders by customer; key customer]
+          customer string, orders bigint
+        """
+        return GroupedSnapshotTable(self._session, self.plan, columns)
+
+    @validated
     def refresh(
         self,
         target: Path | None = None,
@@ -637,3 +687,91 @@ class SnapshotTable:
 
     def _repr_html_(self) -> str:
         return html_columns(self._title, self._columns, len(self.plan.key))
+
+
+class GroupedSnapshotTable:
+    """The rows of a ``SnapshotTable`` in groups, made by its ``group_by``.
+
+    See Also
+    --------
+    SnapshotTable.group_by : Group the rows of a table.
+    GroupedTable : Groups of a table's rows in a streaming query.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dovetail as dt
+    >>> from pyspark.sql import functions as F
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = f"{folder.name}/orders"
+    >>> columns = "(id BIGINT, customer STRING)"
+    >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+    >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+    >>> groups = orders.group_by("customer")
+    >>> groups.agg(first=F.min("id"), last=F.max("id")).schema.names
+    ['customer', 'first', 'last']
+    """
+
+    def __init__(self, session: SparkSession, node: plan.SnapshotNode, by: tuple[str, ...]) -> None:
+        self._session = session
+        self._node = node
+        self._by = by
+
+    @validated
+    def agg(self, **aggregates: Column) -> SnapshotTable:
+        """Aggregate the groups: at any versions of the sources, a row per group.
+
+        The result is joined, aggregated and kept in a target as any other table.
+
+        Parameters
+        ----------
+        **aggregates : Column
+            Spark's aggregates by the names of their result columns, such as
+            ``total=F.sum("amount")``; at least one. They may name all columns of the table.
+
+        Returns
+        -------
+        SnapshotTable
+            The aggregate, whose key is the group columns. Rows with a null in one of them have
+            no group.
+
+        Raises
+        ------
+        PlanError
+            If a group column is unknown or has a type that cannot be a key. Also if an
+            aggregate does not resolve, has the name of a group column, or depends on the time
+            of the moment or the user. Also without an active Spark session.
+
+        See Also
+        --------
+        SnapshotTable.refresh : Write the aggregate to a target.
+        GroupedTable.agg : Aggregate a table in a streaming query.
+
+        Notes
+        -----
+        A step that merges changes reads all rows of the groups that have changed, and
+        aggregates them anew. So any aggregate of Spark is exact. Those that depend on the
+        order of rows, such as ``F.first``, take some order. Sums of floats may differ in their
+        last digits. Source: FLIP-486, "Future Work" (strong consistency).
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dovetail as dt
+        >>> from pyspark.sql import functions as F
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/orders"
+        >>> columns = "(id BIGINT, customer STRING, amount BIGINT)"
+        >>> feed = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        >>> created = spark.sql(f"CREATE TABLE delta.`{path}` {columns} USING delta {feed}")
+        >>> orders = dt.SnapshotTable.from_delta(spark, path, key="id")
+        >>> totals = orders.group_by("customer").agg(total=F.sum("amount"))
+        >>> totals
+        SnapshotTable[aggregate of orders by customer; key customer]
+          customer string, total bigint
+        >>> totals.refresh(f"{folder.name}/totals")[0].version
+        0
+        """
+        node = plan.aggregate(self._node, self._by, aggregates)
+        return SnapshotTable(self._session, node)

@@ -207,6 +207,11 @@ _OF_FILES = re.compile(r"\binput_file_\w+\(", re.IGNORECASE)
 _FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
 
+def names_moment(column: Column) -> bool:
+    """Return True if the text of an expression names a function of the present time or the user."""
+    return _MOMENT.search(str(column)) is not None
+
+
 class _Shown(Analysis):
     """The analysis of an expression by the text of a plan in Spark Connect."""
 
