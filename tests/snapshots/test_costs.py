@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import dovetail as dt
 from dovetail.platform.delta_log import ChangeSize, DeltaLog
+from dovetail.snapshots import plan
+from dovetail.snapshots.commit_records import Commit, CommitRecords, commit_of, step_of
 from dovetail.snapshots.costs import JOBS_S, RefreshStep, Took, Way, Work, choose, estimated_s
 
 MB = 1 << 20
@@ -65,6 +68,22 @@ def test_a_choice_says_both_estimates() -> None:
         "about 1.00% of the rows change, which takes an estimated 15.0 s to merge, and 22.9 s to "
         "compute and overwrite all"
     )
+
+
+def test_a_step_of_another_format_is_not_read() -> None:
+    """A target that was rebuilt has such commits in its history."""
+    step = {"way": "all", "share": 1.0, "size": 1000, "started_ms": 0}
+    table = {"name": "orders", "id": "x", "version": 3}
+    record = {"dovetail": 1, "tables": [table], "base": 0, "step": step}
+    assert commit_of(7, record) == Commit(7, {"orders": 3})
+    orders = plan.source(
+        path="o", table_id="x", schema=StructType.fromDDL("id long"), key="id", name="orders"
+    )
+    with pytest.raises(dt.errors.TargetError, match="it has format 1, this version reads 2"):
+        CommitRecords("target t", orders).refuse_other_plan(record)
+    present = {**record, "dovetail": 2, "step": {"way": "all", "estimated_s": 3.0, "started_ms": 5}}
+    assert step_of(present) == RefreshStep("all", 3.0, 5)
+    assert commit_of(7, present) == Commit(7, {"orders": 3}, way="all")
 
 
 class Shop:

@@ -22,7 +22,7 @@ from dovetail.snapshots.costs import RefreshStep, Way
 from dovetail.snapshots.delta_reader import Versions
 from dovetail.snapshots.plan import REBUILD, SnapshotNode, describe, differences, tables
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,12 @@ def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
 
 
 def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
-    """Return the step in a commit's parsed record; None if the record has none."""
-    return RefreshStep(**record["step"]) if "step" in record else None
+    """Return the step in a commit's parsed record; None if the record has none, or is of another
+    format.
+    """
+    if record.get("dovetail") != FORMAT or "step" not in record:
+        return None
+    return RefreshStep(**record["step"])
 
 
 def covered_by_name(record: Mapping[str, Any]) -> dict[str, int]:
