@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 import dovetail as dt
 from dovetail.platform.delta_log import ChangeSize, DeltaLog
@@ -77,7 +77,11 @@ def test_a_step_of_another_format_is_not_read() -> None:
     record = {"dovetail": 1, "tables": [table], "base": 0, "step": step}
     assert commit_of(7, record) == Commit(7, {"orders": 3})
     orders = plan.source(
-        path="o", table_id="x", schema=StructType.fromDDL("id long"), key="id", name="orders"
+        path="o",
+        table_id="x",
+        schema=StructType([StructField("id", LongType())]),
+        key="id",
+        name="orders",
     )
     with pytest.raises(dt.errors.TargetError, match="it has format 1, this version reads 2"):
         CommitRecords("target t", orders).refuse_other_plan(record)
