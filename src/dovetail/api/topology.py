@@ -702,8 +702,9 @@ class Topology(Planned):
         log_partition: Given | None = None,
         topic: str | None = None,
     ) -> Self:
-        """Return a table or a stream of records; arguments as in ``from_records``. ``topic``: its
-        name, if known. Raises ``PlanError`` for a format of tables on a stream.
+        """Return a table or a stream of the records in ``frame``, for the user's arguments of
+        ``from_records``. ``topic``: its name, if known. Raises ``PlanError`` for a format of tables
+        on a stream.
         """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())

@@ -119,8 +119,8 @@ def refuse_types(
 
 
 def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> None:
-    """Raise ``DataError`` for keys of another kind than their column in the store, and for those
-    that are not compared to the letter.
+    """Raise ``DataError`` unless each key column and its column in the store are both whole
+    numbers, both booleans or both texts. Other types are not compared to the letter.
 
     ``by``: the columns of ``keys``, by their names in ``stored``.
     """

@@ -82,7 +82,7 @@ class SqliteReader:
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
         """Return all rows found for ``keys`` in the columns ``by``, in one transaction, each with
         the number of its key, from 0, in front. Raises ``sqlite3.OperationalError`` if another
-        attempt may help.
+        attempt may help, and ``DataError`` for a missing table or column.
         """
         connection = self._connect()
         step = max(1, _PARAMETERS_MAX // keys.num_columns)

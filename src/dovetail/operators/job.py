@@ -45,15 +45,18 @@ END_OF_TIME = 2**62
 class Batch:
     """The n rows of one source in a micro-batch, in the order they were read.
 
-    ``clock_us``, ``order`` and ``tie`` are int64[n], as in ``timeline.Rows``.
+    All arrays are int64[n].
     """
 
     rows: pa.Table
     clock_us: Ints
+    """The largest timestamp in each row's log so far in the micro-batch."""
     stream_us: Ints
-    """int64[n]: the source's stream time when each row has arrived, as far as this batch shows."""
+    """The source's stream time when each row has arrived, as far as this batch shows."""
     order: Ints | None = None
+    """The order of rows with equal clocks; None for the order in which they were read."""
     tie: Ints | None = None
+    """The order of rows that one record of another stage caused; None if there are none."""
     stairs: Stairs | None = None
     """The steps of stream time in the whole batch. None if no other source asks for them, or if all
     sources wait for each other.

@@ -97,8 +97,9 @@ def foreign_key(
     """Return the operator that joins subscriptions with the table that they refer to.
 
     ``left``: the input of ``Subscribe``, whose output the operator reads. ``carries``: the arrival
-    columns that this output brings. ``right``: the table. ``how``: the kind of join. Other
-    arguments are fields of ``Operator``.
+    columns that this output brings. ``right``: the table. ``how``: the kind of join. ``emit``: the
+    emission. ``feeds``: the columns that tell a reader which record caused a change. ``visible``:
+    True if changes say which sides have a row. ``buckets``: the number of buckets of its output.
     """
     return Operator(
         law=ops.ForeignKeyJoinLaw(left.shape.keys, how),

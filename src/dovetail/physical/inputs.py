@@ -231,12 +231,16 @@ def source_spec(
     aligned: bool = False,
 ) -> SourceSpec:
     """Return the layout of an input's rows under ``name``, from what its source and ``arrival``
-    say.
+    say. The flags are what a stage asks for:
 
-    ``alone``: True for a stream whose records are emitted even if nothing matches them.
-    ``aligned``: True if the inputs wait for each other. ``numbered``, ``stairs``: fields of
-    ``RowArrival``; ``valueless``, ``keeps_time``: fields of ``RowMeaning``. A stage sets those that
-    it needs.
+    | flag | if true |
+    |---|---|
+    | ``numbered`` | rows get ``_order``, their place among rows with equal clocks |
+    | ``alone`` | records of a stream are emitted even if nothing matches them |
+    | ``valueless`` | records of a stream without a value are kept |
+    | ``keeps_time`` | records that no join can use travel, too, as they advance stream time |
+    | ``stairs`` | all buckets hear how the input's stream time rises |
+    | ``aligned`` | the inputs wait for each other |
     """
     source, base = input_.source, input_.source.base
     ordered_by = _ordered_by(source, arrival)

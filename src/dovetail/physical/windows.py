@@ -193,7 +193,10 @@ class _Made:
         looks: Windows | None = None,
     ) -> Feed:
         """Return the feed of the node's columns ``names``, in this order; a pair (name,
-        microseconds) shifts a column of times. ``rehashed``, ``looks``: fields of ``Feed``.
+        microseconds) shifts a column of times.
+
+        ``rehashed``: True to compute the hash anew from the reader's own key. ``looks``: the
+        windows that the last two key columns name, None for none.
         """
         pairs = ((name, 0) if isinstance(name, str) else name for name in names)
         columns = tuple((self.columns[name], by_us) for name, by_us in pairs)

@@ -33,7 +33,8 @@ SIDES = ("left", "right")
 def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
     """Return all value columns of the left side, then all of the right side.
 
-    Raises ``PlanError`` if a name is on both sides, or is a name of a key column.
+    Raises ``PlanError`` if a name is on both sides, or is a name of a left key column. Case is
+    ignored.
     """
     shared = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
     if shared:

@@ -54,7 +54,7 @@ _ROWS_MAX: Final = 1 << 24
 
 def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
     """Return an event's part of its transaction: a struct of ``TRANSACTION_TYPE``, whose parts are
-    null where the envelope has none.
+    null where the envelope has none. Of an id of two numbers only the first one stays.
 
     ``op``: the event's operation. ``part_at``: returns the part of the envelope at a path.
     """

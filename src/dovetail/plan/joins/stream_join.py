@@ -137,7 +137,9 @@ class StreamJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words for ``explain`` on how rows of both sides match: the window."""
+        """A few words for ``explain`` on how rows of both sides match: the window and, unless the
+        join is inner, when unmatched rows come out.
+        """
         before, after, grace = map(written, asdict(self.within).values())
         alone = "" if self.how == "inner" else f", unmatched {self.unmatched}"
         return f"of streams, before {before}, after {after}, grace {grace}{alone}"

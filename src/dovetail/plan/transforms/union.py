@@ -68,7 +68,8 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
     name, None for the names of the inputs.
 
     ``source``: for tables, the name of a new key column with the name of each row's table. Raises
-    ``PlanError`` if the columns differ, or if a part or a name occurs twice.
+    ``PlanError`` if the columns differ, or if a part or a name occurs twice. Raises it also for
+    tables that correct the past, and if ``source`` is the name of a column.
     """
     name = label or f"union of {', '.join(node.name for node in nodes)}"
     first = nodes[0]

@@ -196,7 +196,8 @@ class _Input:
 
     def _take(self, batch: DataFrame, _: int) -> None:
         """Keep the rows of a micro-batch that are still wanted, and one more, which shows that
-        there are more. Set ``ended`` once there are enough.
+        there are more. Set ``ended`` once there are enough; for a source without an end, once there
+        are any.
         """
         if not self.ended.is_set():
             wanted = self.limit + 1 - sum(rows.num_rows for rows in self.batches)
