@@ -416,21 +416,27 @@ class _Whole(Pack):
 class Tag:
     """The address of some packed rows, and the facts that every bucket hears of them.
 
-    ``source``, ``partition``, ``number``, ``high_time_us``, ``runs``, ``stairs`` and ``heard_us``
-    are as in ``pieces.Piece``.
+    All but ``reader`` and ``counted`` become attributes of ``pieces.Piece``.
     """
 
     reader: int
     """The number of the stage, or the address of the result, that the rows go to."""
     source: int
+    """The number of the source among the inputs of the stage."""
     partition: int
+    """The number of the input partition; -1 for a heartbeat of none."""
     number: int
+    """The number of these rows among those of the partition, from 0."""
     high_time_us: int = NO_TIME
+    """The largest timestamp of these rows in all buckets; ``NO_TIME`` for none."""
     counted: str | None = None
     """The numbers of rows that had no use and the report (``counted_text``); None for neither."""
     runs: pa.Table | None = None
+    """The runs of logs (``RUNS``); None if the rows are one run."""
     stairs: pa.Table | None = None
+    """The steps of the source's stream time (``STAIRS``), None unless another source asks."""
     heard_us: int = NO_TIME
+    """In a stage's heartbeat, the time since which nothing has come to it."""
 
     @property
     def facts(self) -> bytes:

@@ -79,8 +79,8 @@ def rows(
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
     kept, or those that wait. ``beside``: the runs of the stores that are read with it
-    (``Store.beside``). ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where
-    segments are read from.
+    (``Store.beside``). ``horizon_us``: the time before which rows are of no use. ``blobs``,
+    ``cache``: where segments are read from.
     """
     segment = next(runs.segments, None)
     if segment is None:

@@ -71,7 +71,9 @@ def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the table unchanged. Raises ``DataError`` if one of the columns ``key`` has nulls."""
+    """Return the table unchanged. Raises ``DataError`` if one of the columns ``key`` has nulls;
+    columns that the table lacks do not count.
+    """
     for name in key:
         if name in table.schema.names and table.column(name).null_count:
             raise DataError(
@@ -169,7 +171,8 @@ def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
 
 def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
     """Return True if values of the type ``stored`` may have the declared type; the cast checks each
-    value.
+    value. Whole numbers may become any number, decimals exact ones, and floats wider ones. All else
+    stays of its kind, a null fits all.
 
     ``narrows``: True if fractions may have more digits than the declared type.
     """

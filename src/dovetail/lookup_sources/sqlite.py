@@ -60,6 +60,8 @@ class SqliteReader:
         one's key, in one transaction. A NaN is an unfit key.
 
         Each query has as many keys as SQLite takes parameters. ``keys``: distinct, without nulls.
+        Raises ``DataError`` for keys that are no whole numbers, texts, floats or bytes, and for
+        rows that do not fit the schema.
         """
         title = self._source.title
         kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)

@@ -53,7 +53,7 @@ from dovetail.state.table_state import TableState
 def run(job: Job, law: Expire) -> Done:
     """Emit each record's change, and the tombstone of each expired row before the record whose time
     expires it. With ``emit="batch"``, emit each key's last change, if it differs from the stored
-    row.
+    row. Count the rows that had expired when they arrived.
     """
     (name,) = job.operator.names
     read_us = _read_us(job)

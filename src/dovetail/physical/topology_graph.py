@@ -94,7 +94,9 @@ class TopologyGraph:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Return the names of a stage's inputs in order; names that occur twice are numbered."""
+    """Return the names of a stage's inputs in order. A name that occurs several times gets its
+    place among all, from 1, each time: ``a#1``, ``b``, ``a#3``.
+    """
     return [
         name if names.count(name) == 1 else f"{name}#{index + 1}"
         for index, name in enumerate(names)

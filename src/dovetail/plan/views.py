@@ -272,7 +272,9 @@ def with_columns(
 ) -> View:
     """Return a view of all columns, with those in ``named`` added at the end or replaced.
 
-    ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be replaced.
+    ``errors``: ``"dead_letter"`` leaves out rows on which an expression fails, ``"fail"`` stops the
+    query. ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be
+    replaced.
     """
     name = f"{call} of {node.name}"
     source = viewed_entry(name, node)

@@ -270,8 +270,10 @@ def explanation_of(
     inputs: tuple[RowExplanation, ...] = (),
 ) -> RowExplanation:
     """Return the explanation of a row of a node, with the node's name and step. ``presence``:
-    ``"row"``, ``"none"`` or ``"unknown"``. Other arguments are fields of ``RowExplanation``; by
-    default they are empty.
+    ``"row"``, ``"none"`` or ``"unknown"``.
+
+    ``values``, ``time``: those of the row. ``reason``: why it is so, in words. ``inputs``: the rows
+    below it. All of these are empty by default, ``time`` is None.
     """
     step = "table" if isinstance(node, Source) else node.summary
     label = getattr(node, "label", None)

@@ -301,7 +301,8 @@ def change_explanation(
     walk: Walk, node: Node, change: Change, cause: RowExplanation | None
 ) -> RowExplanation:
     """Explain a change that a record has just caused, by the state that it has left, which ``walk``
-    reads.
+    reads. Row and time are those of the change. If the state shows another row, no inputs are
+    named, and the reason says so.
 
     ``cause``: the record; None if stream time has passed.
     """

@@ -20,7 +20,7 @@ class DriverRecords:
 
     def of(self, stream: Entry) -> pa.Table | None:
         """Return the records of an input, or of a view of one without expressions, with their event
-        times; None for another stream.
+        times; None for another stream, and if nothing was fed.
         """
         if not stream.stream:
             return None

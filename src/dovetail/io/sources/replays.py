@@ -140,7 +140,9 @@ def _with_file(rows: DataFrame) -> DataFrame:
 
 
 def _sent_fields(schema: StructType) -> list[StructField]:
-    """Return the columns of a source's frame that a mended dead letter has."""
+    """Return the columns of a source's frame that a mended dead letter has: all but partition,
+    offset and the metadata of a file.
+    """
     return [f for f in schema.fields if f.name not in (PARTITION, OFFSET, FILE_METADATA)]
 
 

@@ -235,7 +235,8 @@ def _stays(
 
     The cache and lookups may hold one row under several join keys, because its key changed between
     them. Then the last one stays. ``group``: the group of each row. ``answer``: 0 for a row of the
-    cache, else the number of its lookup. Raises ``DataError`` if one answer has a key twice.
+    cache, else the number of its lookup. Raises ``DataError`` if one answer has a primary key
+    twice, or if a group has two rows although the index is unique.
 
     | primary key | from         | fresh row | stays                   |
     |-------------|--------------|-----------|-------------------------|

@@ -112,7 +112,7 @@ def aggregation(
 
     ``calls``: the aggregates by result name. ``label``: the node's name, None for one made of the
     input and the columns. Raises ``PlanError`` for no group, no aggregate, unusable names and
-    unsuitable types.
+    unsuitable types. It also refuses a table that corrects the past.
     """
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)

@@ -45,7 +45,7 @@ class Filled(RowsNode):
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table and the column of names, or the columns of nulls. State
-        keeps all columns of the table.
+        keeps all columns of the table, so ``whole`` changes nothing.
         """
         table = describe(self.node, whole=True)
         if self.unsent is None:

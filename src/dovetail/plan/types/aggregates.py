@@ -1024,8 +1024,8 @@ def _extreme(context: _Context) -> _Resolved:
 
 
 def _top(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``top``. Raises ``PlanError`` if a column shown has
-    no order, which breaks ties.
+    """Return the Spark type and the kernel of ``top``. Raises ``PlanError`` if the ranking column
+    has no order, or if a column shown has none, which breaks ties.
     """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields

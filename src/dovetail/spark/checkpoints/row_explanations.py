@@ -162,10 +162,11 @@ class CheckpointState:
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of a store whose columns equal ``match``, of a versioned key the version
-        at a time.
+        """Return the rows of a store whose columns equal ``match``; none before anything is stored.
+        ``at_us``: the time whose version of a key is returned, None for the last.
 
-        Rows are looked up if ``match`` is their key, else sought in the whole store.
+        Rows are looked up if ``match`` is their key, else sought in the whole store, with all its
+        versions.
         """
         stage_store = self._kept(stage, store)
         if stage_store is None:
@@ -183,8 +184,8 @@ class CheckpointState:
         return pa.concat_tables([matching(in_microseconds(table), match) for table in tables])
 
     def _is_key(self, stage_store: Kept, match: Mapping[str, Any]) -> bool:
-        """Return True if ``match`` has just the key columns of a store, without nulls, and the
-        store finds rows by its key.
+        """Return True if ``match`` has just the key columns of a store, in order and without nulls,
+        and the store finds rows by its key.
         """
         store = stage_store.store
         key_names = [field.name for field in store.own_key]

@@ -50,8 +50,8 @@ class StateFiles(Protocol):
         """
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return the checkpoint's own file, corrected if the checkpoint was moved and a reader
-        needs that.
+        """Return ``bound``, the checkpoint's own file, corrected if the checkpoint was moved and a
+        reader needs that. ``caller``: the call in errors.
         """
 
     def committed(self, caller: str) -> Committed | None:
@@ -76,7 +76,10 @@ class StateFiles(Protocol):
         buckets: int,
         names: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield the blobs of these names, each with the label of its bucket."""
+        """Yield (name, blob) for each of ``names``, in any order, as they are after the micro-batch
+        ``batch``. ``names``: the label of the bucket that has each blob. ``buckets``: the number of
+        buckets. ``caller``: the call in errors.
+        """
 
     has_frames: bool
     """True if Spark reads the files, so that their rows can be read as frames."""

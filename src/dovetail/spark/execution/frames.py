@@ -200,8 +200,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return rows of ``PACKED`` for all readers. ``packings``: one per reader.
         ``passing_index``: the number of the column with passing rows, None if there is none.
 
-        Rows are dropped for a null in the key, and records of a stream without a value. They are
-        counted as observed metric ``<name>.dropped``; failing foreign keys as ``<name>.failed``.
+        Rows are dropped for a null in the key, and records of a stream without a value, unless a
+        reader keeps them. They are counted as observed metric ``<name>.dropped``; failing foreign
+        keys as ``<name>.failed``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         packed = frame.mapInArrow(packing(packings, title, passing_index), PACKED_COLUMNS)

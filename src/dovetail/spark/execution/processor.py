@@ -96,7 +96,8 @@ class BucketProcessor(StatefulProcessor):
         yield from map(in_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
 
     def close(self) -> None:
-        """Release nothing: open files belong to the worker process.
+        """Release nothing: open files belong to the worker process. Only freeze the imports, if a
+        bucket has run.
 
         Spark also calls this in the process that has only asked for the state variables.
         """

@@ -319,7 +319,7 @@ def with_foreign_key(
     parts, and a condition: computing the key fails.
 
     ``items``: the parts, names of columns or expressions. The key never fails on a tombstone, which
-    has no foreign key. ``deleted``: None if there are no tombstones.
+    has no foreign key. ``deleted``: null counts as true; None if there are no tombstones.
     """
     key = attempted(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()

@@ -111,8 +111,8 @@ def _output(output: OutputDataset) -> OutputEvent:
 def _field(
     use: ColumnUse, kind: str, subtypes: Mapping[str, str]
 ) -> column_lineage_dataset.InputField:
-    """Return the entry for an input's column in an event, with its kind of use. ``subtypes``:
-    OpenLineage's name of each use.
+    """Return the entry for an input's column in an event, with its kind of use. ``kind``:
+    OpenLineage's word for the kind, ``subtypes``: its name of each use.
     """
     from openlineage.client.facet_v2 import column_lineage_dataset as lineage
 

@@ -131,8 +131,9 @@ def prepared(
 ) -> dict[str, Any]:
     """Return the binding of a checkpoint that has not begun, with all initial rows stored.
 
-    ``emits``: whether the sinks get the results of the initial rows. Those of static tables alone
-    always reach the sinks if they give rows. ``more``: further entries of the binding.
+    ``initial``: frames by table, another checkpoint, or None for static tables alone. ``emits``:
+    whether the sinks get the results of the initial rows. Those of static tables alone always reach
+    the sinks if they give rows. ``more``: further entries of the binding.
 
     Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
     on from that cannot be used. Both are raised before anything is written.

@@ -111,7 +111,7 @@ def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> Dat
     current rows are in the order of the key, records and changes in their own order.
 
     ``changes``: True for the changes of a table. Rows of a table have neither ``_change`` nor
-    ``_position``.
+    ``_position``. A table that corrects the past is always shown by its changes.
     """
     if isinstance(node, Entry) and isinstance(node.base, Source) and node.stream:
         return _records(node, sources)

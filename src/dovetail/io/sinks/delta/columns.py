@@ -35,8 +35,8 @@ _NESTED = (ArrayType, MapType, StructType, VariantType)
 def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
-    """Raise ``PlanError`` for a column that Delta cannot store, or for wrong columns in
-    ``partition_by``.
+    """Raise ``PlanError`` for a column that Delta cannot store, for a name that occurs twice, or
+    for wrong columns in ``partition_by``.
 
     ``mapped``: True if the table has column mapping, which allows columns of any name.
     """
