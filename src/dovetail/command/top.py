@@ -48,7 +48,9 @@ class QueryView:
     """The last recorded micro-batches."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the view as JSON data, with the last recorded micro-batch."""
+        """Return the view as JSON data. Its ``progress`` is None, in which the caller puts the last
+        recorded micro-batch.
+        """
         return {
             "name": self.name,
             "batch": self.batch,

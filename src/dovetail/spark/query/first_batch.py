@@ -279,7 +279,8 @@ def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
 def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> CheckpointStores:
     """Return the stored state of a query, whose binding is ``bound``.
 
-    Raises ``CheckpointError`` for one that has ended, has not begun or is partly repartitioned.
+    Raises ``CheckpointError`` for one that has ended, has not begun or is partly repartitioned,
+    that follows another query, or whose tables are not yet loaded.
     """
     refuse_repartitioning(bound, run.title)
     refuse_following(bound, checkpoint, run.title)

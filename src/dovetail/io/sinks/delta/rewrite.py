@@ -75,7 +75,7 @@ class Rewriter:
 
     def merge(self, rows: pa.Table) -> bool:
         """Put rows in place of those of the same keys, in one commit. Return False, and change
-        nothing, if this is Spark's to do.
+        nothing, if this is Spark's to do: a key is null, or deltalake cannot write the table.
 
         ``rows``: one per key: the table's columns and ``_deleted``, true for a key without a row.
         Raises ``TargetError`` if another writer conflicts twice.
