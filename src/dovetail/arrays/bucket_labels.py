@@ -8,11 +8,12 @@ from dovetail.arrays.hashing import spark_preimage
 
 
 def bucket_labels(buckets: int) -> list[int]:
-    """Return the label of each bucket, under which it is shuffled and its state is stored.
+    """Return the label of each bucket, by its number, under which it is shuffled and its state is
+    stored.
 
-    A label is a number whose Spark hash is the bucket's own number. So bucket b goes to partition
-    ``b % partitions``, as evenly as can be for any number of partitions. A bucket's state is found
-    again whatever number the session sets.
+    A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own number. So
+    bucket b goes to partition ``b % partitions``, as evenly as can be for any number of partitions.
+    A bucket's state is found again whatever number the session sets.
     """
     return [spark_preimage(bucket) for bucket in range(buckets)]
 

@@ -347,7 +347,12 @@ _FITS: dict[Any, Callable[[Any, Any], bool]] = {
 
 
 def _misfits(value: Any, kind: Any) -> Iterator[str]:
-    """Yield the items of a list or mapping that do not fit, in words."""
+    """Yield in words the items that do not fit, such as ``has 3``: of a list, or names and values
+    of a mapping.
+
+    ``kind``: the annotation; each list or mapping type in a union is tried. Yield nothing for
+    another value, or if all fit.
+    """
     for option in _options(kind):
         if get_origin(option) is Sequence and isinstance(value, (list, tuple)):
             yield from (f"has {shown_value(v)}" for v in value if not _fits(v, get_args(option)[0]))

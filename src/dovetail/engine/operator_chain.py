@@ -191,9 +191,11 @@ class _Clock:
 
     @classmethod
     def of_table(cls, share: Share, source_index: int, rank: Ints, count: int) -> _Clock:
-        """Return the clock of input ``source_index``; ``rank``: the ranks of its rows among all.
+        """Return the clock of input ``source_index``: its stream time as each of its rows comes,
+        that row included.
 
-        ``count``: the number of records. The clock is ``NO_TIME`` at records of other inputs.
+        ``rank``: int64[rows], the ranks of its rows among the records of all inputs. ``count``: the
+        number of all records. The clock is ``NO_TIME`` at those of other inputs.
         """
         at_us = np.full(count, NO_TIME)
         at_us[rank] = share.clock_of(source_index, source_index)

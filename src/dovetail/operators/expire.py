@@ -283,8 +283,11 @@ class _Versions:
         return np.where(stands, self.reference[changes.version], ABSENT)
 
     def output(self, changes: _Changes) -> pa.Table | None:
-        """Return the changes as the operator's output table, or None if there are none. A tombstone
-        of an expired or late row has the time at which that row expires.
+        """Return the changes as the operator's output table, one row each in their order; None if
+        there are none.
+
+        A row has its record's event time. A tombstone of an expired or late row has the time at
+        which that row expires.
         """
         version = changes.version
         if not len(version):

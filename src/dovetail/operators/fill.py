@@ -100,8 +100,11 @@ def _filled(
 
 
 def _named_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
-    """Return the events that name a column as unsent, bool[events], by the number of each column
-    that is named; empty if none is. ``values``: the value columns, one row per event.
+    """Return the events that name a column as unsent: bool[events] by the number of the column, for
+    named columns only.
+
+    ``values``: the value columns, one row per event. ``law.column`` must be the number of the
+    column with the lists of names. Null lists and unknown names name nothing.
     """
     row, name = elements(values[law.column])
     events: dict[int, Mask] = {}

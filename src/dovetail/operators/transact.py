@@ -100,8 +100,10 @@ def _is(op: pa.Array, kind: str) -> Mask:
 
 
 def _keep(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
-    """Store the state of each group after the batch, a tombstone for one without rows. ``ids``: the
-    ids of transactions, by number.
+    """Store the state of each key in ``events``, a tombstone for one without rows.
+
+    ``tally``: the state after the batch, one per key. ``ids``: the transactions' ids by number; a
+    state whose number is ABSENT has none.
     """
     last = last_of_source(events, 0)
     number = pa.array(tally.transaction, mask=tally.transaction == ABSENT)

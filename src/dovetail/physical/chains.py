@@ -112,8 +112,10 @@ def foreign_key(
 
 
 def in_order(answering: Operator, name: str) -> Operator:
-    """Return the operator that puts the results of ``answering``, a foreign-key join, in order.
-    ``name``: the name of its input.
+    """Return the operator that puts the results of a foreign-key join in order: those of each
+    primary key by the change that caused them.
+
+    ``answering``: the join. ``name``: the name of the returned operator's input in errors.
     """
     numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
     results = SourceSpec(name, RowShape(pa.schema([*answering.output_schema, *numbers]), keys=0))

@@ -79,8 +79,11 @@ def strict(session: SparkSession) -> None:
 
 
 def tune(session: SparkSession) -> None:
-    """Set the settings of a session, which must be the caller's own, for fast small merges. A
-    number of partitions for reading logs that is already set stays.
+    """Set a session's settings for fast small merges, and for conditions that contain keys
+    literally.
+
+    The session must be the caller's own; other values are overwritten. Only a number of partitions
+    for reading logs stays, if it is set.
     """
     for name, value in _SETTINGS.items():
         if session.conf.get(name, None) != value:  # Spark warns of some settings

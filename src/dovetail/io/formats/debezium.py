@@ -125,10 +125,13 @@ class DebeziumFormat(Format):
         return key
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the row after a change; a delete has the key's columns only.
+        """Return how to read the row after a change: the table's columns, then those of
+        ``metadata=``, unsent names and the transaction.
 
-        Raises ``PlanError`` for a key, for ``tombstones="delete"`` with ``key_columns=``, and for
-        ``transactions=True`` with schemas that have no transaction.
+        A delete has nulls except for metadata, the transaction and the columns in ``key_columns=``.
+        An unreadable event has no row, and a problem in words. Raises ``PlanError`` for a key, for
+        an unknown column in ``key_columns=``, and for ``key_columns=`` with
+        ``tombstones="delete"``. Also for ``transactions=True`` if no Avro schema has a transaction.
         """
         if context.part != "value":
             raise context.refuse(

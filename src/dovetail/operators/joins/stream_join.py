@@ -126,9 +126,11 @@ def _arrivals(
 
 
 def _moved(job: Job, limit_us: Ints) -> Ints:
-    """Return for each limit the position of the record, of any bucket, that moves stream time past
-    it: int64[limits], ``NEVER`` if none does. All are 0 if buckets do not know each other's
-    records.
+    """Return for each limit (microseconds) the position of the first record that moves stream time
+    past it: int64[limits].
+
+    Records of both inputs and of all buckets count. ``NEVER`` if none does; all are 0 if buckets do
+    not know each other's records.
     """
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:

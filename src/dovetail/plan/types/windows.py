@@ -319,8 +319,9 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
     """Return windows from a first record to a last one, with neighbours at most ``gap`` apart.
 
     A session has its first and its last record's time as its start and end. A record
-    between two sessions merges them: the old sessions are deleted, and the new one is
-    added. *Stream time* is the highest event time seen so far.
+    within ``gap`` of sessions replaces them by one: the old ones are deleted, and the new
+    one is added. So a session that only grows is deleted, too. *Stream time* is the highest
+    event time seen so far.
 
     Parameters
     ----------
@@ -352,8 +353,9 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
     Notes
     -----
     A session is closed once stream time has passed its end by more than ``gap + grace``. A
-    later record does not join it. Source: Kafka Streams join design, "Windowed Aggregate";
-    Kafka Streams' ``SessionWindows``; spec/windowed.
+    record that comes for a closed session is left out, and counted as ``<stream>.late``.
+    Source: Kafka Streams join design, "Windowed Aggregate"; Kafka Streams'
+    ``SessionWindows``; spec/windowed.
 
     Examples
     --------

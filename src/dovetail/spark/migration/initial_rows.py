@@ -69,7 +69,11 @@ class InitialRows:
         return list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in depths))
 
     def results_of(self, plan: Plan) -> list[Stage]:
-        """Return the carried stages whose results are in the files, in the order of the files."""
+        """Return the stages, carried over from another checkpoint, whose results are in the files.
+
+        They are in the order of the files; empty if there are none. ``plan``: the one for which the
+        files were written.
+        """
         return [plan.stages[index] for index in self.results]
 
 

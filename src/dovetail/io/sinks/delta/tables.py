@@ -122,7 +122,11 @@ class DeltaTarget:
         delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
 
     def taken_by(self, session: SparkSession, query: str) -> Row:
-        """Return Delta's details of the table; raise ``TargetError`` if the query has lost it."""
+        """Return Delta's details of the table, after checking that the query still owns it.
+
+        ``query``: the id that the query writes into the table's properties. Raises ``TargetError``
+        if another query has become the owner. Spark's own error passes for a table that is gone.
+        """
         details = delta_tables.details(session, self.table)
         if details["properties"].get(QUERY) != query:
             refuse_taken(self.title)

@@ -170,8 +170,8 @@ def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
 
 
 def _until_many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches up to and including the one with which they are too large for the driver; all
-    of them if they never are.
+    """Yield batches up to and including the one that makes ``_are_many`` true for those so far; all
+    if none does. The rest stays in ``batches``.
     """
     taken: list[pa.RecordBatch] = []
     for batch in batches:
