@@ -166,9 +166,13 @@ def test_two_tables_of_one_name_are_refused() -> None:
     [
         ([], {"n": "count(*)"}, "no group column is given"),
         (["kind"], {}, "no aggregate is given"),
-        (["nope"], {"n": "count(*)"}, "there is no column 'nope'"),
+        (["nope"], {"n": "count(*)"}, "group_by() names an unknown column 'nope'"),
         (["kind"], {"Kind": "count(*)"}, "column 'Kind' occurs twice"),
-        (["kind"], {"_sign": "count(*)"}, "'_sign' is a name that dovetail uses itself"),
+        (
+            ["kind"],
+            {"_sign": "count(*)"},
+            "column '_sign' has a name that dovetail or the change feed uses itself",
+        ),
         (["kind"], {"n": "id"}, "n= does not resolve"),
         (["kind"], {"n": "sum(nope)"}, "n= does not resolve"),
         (["kind"], {"n": "max(current_date())"}, "n= does not make the same"),

@@ -197,9 +197,7 @@ class Deltas:
             return None
         keys = self._keys(delta, by)
         now = reader.scratch.keep(reader.rows(node.input, self._new, by, keys))
-        gone = keys.among(delta.frame.where(F.col(SIGN) < 0), by)
-        changed = small(delta.frame, delta.rows)
-        before = delta_rules.former(now, changed, node.input.key.names, gone)
+        before = self._former(node.input, now, by, keys)
         return delta_rules.recomputed(node, before, now)
 
     def _keys(self, delta: RowDelta, columns: Sequence[str]) -> Keys:
@@ -262,11 +260,20 @@ class Deltas:
         delta = self.of(node)
         if delta.frame is None:
             return rows.withColumn("_age", F.lit(delta_rules.UNCHANGED))
-        changed = small(delta.frame, delta.rows)
-        if not old:
-            return delta_rules.aged(rows, changed, node.key.names)
+        if old:
+            return self._former(node, rows, columns, keys)
+        return delta_rules.aged(rows, small(delta.frame, delta.rows), node.key.names)
+
+    def _former(
+        self, node: SnapshotNode, now: DataFrame, columns: Sequence[str], keys: Keys
+    ) -> DataFrame:
+        """Return the rows of a node with changes before these, whose ``columns`` have the values of
+        one of the keys, each with ``_age``: ``o`` or ``u``. ``now``: such rows after the changes.
+        """
+        delta = self.of(node)
+        assert delta.frame is not None
         gone = keys.among(delta.frame.where(F.col(SIGN) < 0), columns)
-        return delta_rules.former(rows, changed, node.key.names, gone)
+        return delta_rules.former(now, small(delta.frame, delta.rows), node.key.names, gone)
 
     def _held(self, frame: DataFrame | None) -> RowDelta:
         """Return rows with ``_sign`` as a delta, computed and counted by a job. None gives an empty

@@ -10,7 +10,7 @@ side are null. The key of an aggregate is its group columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ from dovetail.plan.nodes import Selected, Source, right_key
 from dovetail.plan.select import Selection, resolve, select_all, session_for
 from dovetail.plan.types.analysis import names_moment
 from dovetail.plan.types.arrow import nullable
-from dovetail.plan.types.checks import keyed, refuse_duplicates, refuse_key_type
+from dovetail.plan.types.checks import keyed, known_field, refuse_duplicates, refuse_key_type
 from dovetail.platform.spark_errors import reason
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
@@ -245,13 +245,7 @@ def source(
     key_fields, values = keyed(operator, key, schema)
     if not key_fields:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
-    for column in schema.names:
-        if is_reserved(column) or column.lower() in OWN:
-            raise PlanError(
-                operator,
-                f"column {column!r} has a name that dovetail or the change feed uses itself",
-                "Rename it in the table",
-            )
+    _refuse_own_names(operator, schema.names, "Rename it in the table")
     for field in key_fields:
         refuse_key_type(operator, field)
     return SnapshotSource(name, path, table_id, key_fields, values, iceberg)
@@ -303,23 +297,20 @@ def aggregate(
     Also for a group column of a type that cannot be a key, and with Spark's complaint.
     """
     label = f"aggregate of {node.name} by {', '.join(by)}"
-    fields = {field.name: field for field in (*node.key, *node.values)}
+    row = StructType([*node.key, *node.values])
     if not by:
         raise PlanError(label, "no group column is given", "Name at least one in group_by()")
     if not aggregates:
         raise PlanError(label, "no aggregate is given", 'Give one, such as total=F.sum("amount")')
-    for name in by:
-        if name not in fields:
-            raise PlanError(
-                label, f"there is no column {name!r}", f"The columns are {', '.join(fields)}"
-            )
-        refuse_key_type(label, fields[name])
+    key = [known_field(label, "group_by()", name, row, input_name=node.name) for name in by]
+    for field in key:
+        refuse_key_type(label, field)
+    _refuse_own_names(label, aggregates, "Give the aggregate another name")
     refuse_duplicates(label, [*by, *aggregates], "Give the aggregate another name")
-    row = StructType([*fields.values()])
     values = [_aggregate_field(label, row, by, *item) for item in aggregates.items()]
     return SnapshotAggregate(
         input=node,
-        key=StructType([fields[name] for name in by]),
+        key=StructType(key),
         aggregates=tuple(aggregates.values()),
         values=StructType(values),
         name=label,
@@ -331,13 +322,9 @@ def _aggregate_field(
 ) -> StructField:
     """Return the field of an aggregate of rows in groups ``by``, nullable at every depth.
 
-    ``row``: the columns of the rows. Raises ``PlanError`` for a reserved name, an aggregate that
-    depends on the present time or the user, and with Spark's complaint.
+    ``row``: the columns of the rows. Raises ``PlanError`` for an aggregate that depends on the
+    present time or the user, and with Spark's complaint.
     """
-    if is_reserved(name) or name.lower() in OWN:
-        raise PlanError(
-            label, f"{name!r} is a name that dovetail uses itself", "Give it another name"
-        )
     if names_moment(column):
         raise PlanError(
             label,
@@ -448,6 +435,17 @@ def _described(source: SnapshotSource, field: StructField) -> str:
     """Return a column's type in Spark's words and, for an Iceberg table, its number."""
     type_ = field.dataType.simpleString()
     return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
+
+
+def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> None:
+    """Raise ``PlanError`` for a reserved column name, and for one that change feeds have."""
+    for column in columns:
+        if is_reserved(column) or column.lower() in OWN:
+            raise PlanError(
+                operator,
+                f"column {column!r} has a name that dovetail or the change feed uses itself",
+                remedy,
+            )
 
 
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
