@@ -19,7 +19,7 @@ MB = 1 << 20
 
 
 def work(megabytes: float, changed: float, *, few: bool = True, cores: int = 2) -> Work:
-    return Work(int(megabytes * MB), int(changed * MB), few, cores)
+    return Work(int(megabytes * MB), int(changed * MB), None, few, cores)
 
 
 def took(way: Way, seconds: float, estimated_s: float = 1.0) -> Took:

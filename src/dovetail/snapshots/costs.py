@@ -43,6 +43,8 @@ class Work:
     """The bytes of the sources."""
     changed: int
     """About how many of them have changed."""
+    rows: int | None
+    """The number of rows that have changed; None if it is not known."""
     few: bool
     """True if the changes are few enough for this process."""
     cores: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike, fspath
 from time import time
 
@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from dovetail.errors import DovetailError, PlanError, TargetError
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.delta_log import ChangeSize, DeltaLog
 from dovetail.platform.delta_tables import (
     folder_of,
     path_of,
@@ -106,14 +105,14 @@ class Refresher:
             until = self._next(reader, standing.covered, latest, max_versions)
             if until == standing.covered:
                 return commits
-            sizes = self._sizes(standing.covered, until)
-            choice = self._choice(way, sizes)
+            work = self._work(standing.covered, until)
+            choice = self._choice(way, work)
             title = f"{self._operator}, step {len(commits) + 1} by {choice.way}: {choice.reason}"
             with progress_bar(self._session, title):
                 if choice.way == "all":
-                    commits.append(self._replace(standing, until, choice, sizes))
+                    commits.append(self._replace(standing, until, choice, work))
                 else:
-                    commits.append(self._follow(standing, until, choice, sizes))
+                    commits.append(self._follow(standing, until, choice, work))
             if until == latest:
                 return commits
 
@@ -149,61 +148,53 @@ class Refresher:
                 until[key] = end if max_versions is None else min(end, start + max_versions)
         return until
 
-    def _sizes(self, old: Versions, new: Versions) -> list[SourceChange] | None:
-        """Return the bytes of each source and the size of its changes, in the order of the sources.
+    def _work(self, old: Versions | None, new: Versions) -> Work | None:
+        """Return the work of a step; None if a source is not a Delta table, or on Spark Connect,
+        where logs are not in reach.
 
         ``old``, ``new``: the version of each source by table id, the former exclusive, the latter
-        inclusive. None if a source is not a Delta table, or on Spark Connect, where logs are not in
-        reach.
-        """
-        logs = self._logs()
-        if logs is None:
-            return None
-        return [
-            SourceChange(log.size, log.changes(old[key], new[key])) for key, log in logs.items()
-        ]
-
-    def _logs(self) -> dict[str, DeltaLog] | None:
-        """Return each source's log by table id. None if a source is not a Delta table, or on Spark
-        Connect.
+        inclusive; None for a target that is made. A source whose log does not say what changed
+        counts as changed as a whole.
         """
         logs = {key: state.log for key, state in self._states.items() if state.log is not None}
-        return logs if len(logs) == len(self._tables) else None
+        if len(logs) < len(self._tables):
+            return None
+        sources = [
+            (log.size, None if old is None else log.changes(old[key], new[key]))
+            for key, log in logs.items()
+        ]
+        total = sum(size for size, _ in sources)
+        share = sum(1.0 if c is None else c.size / max(size, 1) for size, c in sources)
+        known = [changes for _, changes in sources if changes is not None]
+        all_known = len(known) == len(sources)
+        rows = sum(changes.rows for changes in known) if all_known else None
+        few = (
+            rows is not None
+            and rows <= delta_upsert.ROWS_MAX
+            and sum(changes.size for changes in known) <= delta_upsert.BYTES_MAX
+        )
+        return Work(total, int(min(share, 1.0) * total), rows, few, cores(self._session))
 
-    def _bytes(self) -> int | None:
-        """Return the bytes of all sources' data files together; None if a source's log is not in
-        reach.
-        """
-        logs = self._logs()
-        return None if logs is None else sum(log.size for log in logs.values())
-
-    def _choice(self, way: Way | None, sizes: list[SourceChange] | None) -> Choice:
+    def _choice(self, way: Way | None, work: Work | None) -> Choice:
         """Return the way of a step and the reason: ``way``, or the cheaper way if it is None.
 
-        ``sizes``: the sources' changes. The cheaper way counts as ``"changes"`` if they are not
-        known or there are none, or if the target speaks against the other way.
+        The cheaper way counts as ``"changes"`` if the work is not known, or if no row has changed.
+        So it does if the target speaks against the other way.
         """
         if way is not None:
             return Choice(way, f"way={way!r}")
-        if sizes is None:
+        if work is None:
             return Choice("changes", "the size of the changes is not known beforehand")
-        if not any(size.changes is None or size.changes.rows for size in sizes):
+        if work.rows == 0:
             return Choice("changes", "no row of a source has changed")
         objection = self._target.objection
         if objection is not None:
             return Choice("changes", objection)
-        return choose(self._work(sizes), self._target.earlier())
+        return choose(work, self._target.earlier())
 
-    def _work(self, sizes: Sequence[SourceChange]) -> Work:
-        """Return the work of a step. ``sizes``: those of all sources and of their changes."""
-        size = sum(source.size for source in sizes)
-        return Work(size, int(_share(sizes) * size), _are_few(sizes), cores(self._session))
-
-    def _step(self, choice: Choice, sizes: Sequence[SourceChange] | None) -> RefreshStep:
-        """Return the record of a step that begins now. ``sizes``: those of all sources and of their
-        changes; None if they are not known.
-        """
-        seconds = 0.0 if sizes is None else estimated_s(self._work(sizes), choice.way)
+    def _step(self, choice: Choice, work: Work | None) -> RefreshStep:
+        """Return the record of a step that begins now. ``work``: None if it is not known."""
+        seconds = 0.0 if work is None else estimated_s(work, choice.way)
         return RefreshStep(choice.way, seconds, int(time() * 1000))
 
     def _make(self, versions: Versions, choice: Choice) -> Commit:
@@ -214,9 +205,8 @@ class Refresher:
         which the commit tells. Raises ``TargetError`` if a table is there that no join over
         snapshots has made. Raises ``DataError`` for a key that occurs twice or is null.
         """
-        logs = self._logs()
-        sizes = None if logs is None else [SourceChange(log.size, None) for log in logs.values()]
-        exists, step = self._target.exists(), self._step(choice, sizes)
+        work = self._work(None, versions)
+        exists, step = self._target.exists(), self._step(choice, work)
         if exists and not self._target.belongs():
             raise TargetError(
                 self._operator,
@@ -224,7 +214,7 @@ class Refresher:
                 "Choose another one; it is not overwritten",
             )
         with self._reading() as reader:
-            refuse_duplicates(reader, [*self._tables.values()], versions, self._bytes())
+            refuse_duplicates(reader, [*self._tables.values()], versions, _bytes(work))
             rows = reader.rows(self._root, versions)
             if exists:
                 commit = self._target.replace(rows, versions, None, step)
@@ -237,20 +227,19 @@ class Refresher:
         standing: Standing,
         new: Versions,
         choice: Choice,
-        sizes: Sequence[SourceChange] | None,
+        work: Work | None,
     ) -> Commit:
         """Overwrite all rows of the target by the join at the new versions, in one commit; return
         it.
 
-        ``standing``: the target before. ``sizes``: those of all sources and of their changes; None
-        if they are not known. Raises ``DataError`` for a key that occurs twice or is null,
-        ``TargetError`` if another writer was faster.
+        ``standing``: the target before. ``work``: None if it is not known. Raises ``DataError`` for
+        a key that occurs twice or is null, ``TargetError`` if another writer was faster.
         """
-        step = self._step(choice, sizes)
+        step = self._step(choice, work)
         with self._reading() as reader:
             covered = standing.covered  # the keys of sources that have not changed are known
             changed = [table for key, table in self._tables.items() if new[key] != covered[key]]
-            refuse_duplicates(reader, changed, new, self._bytes())
+            refuse_duplicates(reader, changed, new, _bytes(work))
             rows = reader.rows(self._root, new)
             commit = self._target.replace(rows, new, standing.version, step)
             return replace(commit, way=choice.way, reason=choice.reason)
@@ -260,16 +249,16 @@ class Refresher:
         standing: Standing,
         new: Versions,
         choice: Choice,
-        sizes: list[SourceChange] | None,
+        work: Work | None,
     ) -> Commit:
         """Merge the changes up to the new versions into the target in one commit; return it.
 
-        ``standing``: the target before. ``sizes``: the sources' changes, None if they are not
-        known. A commit is made even if no row changes. Raises ``DataError`` for a key that occurs
-        twice or is null, ``TargetError`` if another writer was faster.
+        ``standing``: the target before. ``work``: None if it is not known. A commit is made even if
+        no row changes. Raises ``DataError`` for a key that occurs twice or is null, ``TargetError``
+        if another writer was faster.
         """
-        step = self._step(choice, sizes)
-        few = sizes is not None and _are_few(sizes)
+        step = self._step(choice, work)
+        few = work is not None and work.few
         with self._reading() as reader, ExitStack() as settings:
             if few:
                 settings.enter_context(setting(self._session, self._for_few))
@@ -317,36 +306,9 @@ class Refresher:
             scratch.release()
 
 
-@dataclass(frozen=True)
-class SourceChange:
-    """The size of a source and of its changes since the version that the target covers."""
-
-    size: int
-    """The bytes of the source's data files."""
-    changes: ChangeSize | None
-    """The rows and bytes that have changed; None if the log does not say it."""
-
-
-def _share(sizes: Sequence[SourceChange]) -> float:
-    """Return the estimated share of the target's rows that change, from 0 to 1.
-
-    It is the sum of the sources' shares. A source whose log does not say what changed counts as
-    changed as a whole.
-    """
-    shares = [1.0 if s.changes is None else s.changes.size / max(s.size, 1) for s in sizes]
-    return min(sum(shares), 1.0)
-
-
-def _are_few(sizes: Sequence[SourceChange]) -> bool:
-    """Return True if the changes of all sources together fit into this process, by rows and by
-    bytes. False if a source's log does not say what changed.
-    """
-    known = [size.changes for size in sizes if size.changes is not None]
-    return (
-        len(known) == len(sizes)
-        and sum(changes.rows for changes in known) <= delta_upsert.ROWS_MAX
-        and sum(changes.size for changes in known) <= delta_upsert.BYTES_MAX
-    )
+def _bytes(work: Work | None) -> int | None:
+    """Return the bytes of the sources' data files; None if the work is not known."""
+    return None if work is None else work.size
 
 
 def target_of(
