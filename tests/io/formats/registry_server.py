@@ -18,13 +18,15 @@ USER, PASSWORD = "reader", "s3cret"
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        listed = re.fullmatch(r"/subjects/([^/]+)/versions\?deleted=true", self.path)
+        listed = re.fullmatch(r"/subjects/([^/]+)/versions(\?deleted=true)?", self.path)
         one = re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)\?deleted=true", self.path)
         if not self._allowed():
             return self._answer(401, {"error_code": 401, "message": "Unauthorized"})
         subjects = self.server.subjects
         if listed and listed[1] in subjects:
-            return self._answer(200, list(range(1, len(subjects[listed[1]]) + 1)))
+            hidden = set() if listed[2] else self.server.deleted
+            versions = [one["version"] for one in subjects[listed[1]]]
+            return self._answer(200, [v for v in versions if (listed[1], v) not in hidden])
         if one and one[1] in subjects and int(one[2]) <= len(subjects[one[1]]):
             return self._answer(200, subjects[one[1]][int(one[2]) - 1])
         return self._answer(404, {"error_code": 40401, "message": "Subject not found."})
@@ -64,11 +66,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """``subjects``: the versions of each, as the API answers them; ``asked``: all requests."""
+    """``subjects``: the versions of each, as the API answers them; ``deleted``: those of them that
+    are deleted, by subject and number; ``asked``: all requests.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.subjects: dict[str, list[dict[str, Any]]] = {}
+        self.deleted: set[tuple[str, int]] = set()
         self.asked: list[str] = []
 
     @property

@@ -122,6 +122,33 @@ def test_records_of_several_versions_are_read_as_the_latest(
     assert [row["id"] for row in rows(named)] == [1, None]
 
 
+def test_a_deleted_version_is_read_and_is_not_the_latest(
+    avro_spark: SparkSession, server: Server
+) -> None:
+    """Of two schemas, the later one was a mistake and is deleted; then the first one is deleted and
+    registered again, as version 3 under its old id.
+    """
+    wrong = {"name": "wrong", "type": "string", "default": ""}
+    mistake = {**FIRST, "fields": [*FIRST["fields"], wrong]}
+    first = server.add("orders-value", json.dumps(FIRST))
+    second = server.add("orders-value", json.dumps(mistake))
+    again = {**server.subjects["orders-value"][0], "version": 3}
+    values = [
+        encoded(FIRST, {"id": 1, "who": "x"}, first),
+        encoded(mistake, {"id": 2, "who": "x", "wrong": "y"}, second),
+    ]
+    registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
+    frame = records(avro_spark, values)
+    for deleted, versions in (({2}, [2, 1]), ({1, 2}, [2, 3]), ({1, 2, 3}, [2, 3])):
+        server.deleted = {("orders-value", version) for version in deleted}
+        if len(deleted) > 1:
+            server.subjects["orders-value"][2:] = [again]
+        assert [known.version for known in registry.versions("orders-value")] == versions
+        table = read(frame, dt.formats.avro(registry, subject="orders-value"))
+        assert [row["id"] for row in rows(table)] == [1, 2]
+        assert table.schema.names == ["key", "id", "who"]
+
+
 UNKNOWN = (
     "its schema, number 7, is none that subject orders-value had in the registry when the query "
     "started; if it is newer, start the query again"

@@ -15,6 +15,7 @@ import pytest
 from grpc_tools import protoc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from registry_server import PASSWORD, USER, served
 from test_avro import records
 
 import dovetail as dt
@@ -138,6 +139,19 @@ def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Pat
         rows = frame.where("_offset = 0").drop("key", *[c for c in frame.columns if c[0] == "_"])
         written = format_.writing(Place("to_topic", "value", "orders"), rows.schema)
         assert bytes(rows.select(written.alias("v")).head()["v"]) == values[0]
+
+
+def test_the_id_of_a_deleted_version_is_not_written(spark: SparkSession, shop: Any) -> None:
+    rows = spark.range(1).select(F.lit(5).alias("x"))
+    with served() as server:
+        kept = server.add("orders-value", PROTO)
+        server.add("orders-value", PROTO + "// a mistake")
+        server.deleted = {("orders-value", 2)}
+        registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
+        format_ = dt.formats.protobuf(shop.Other, registry=registry)
+        written = format_.writing(Place("to_topic", "value", "orders"), rows.schema)
+    message = bytes(rows.select(written.alias("v")).head()["v"])
+    assert message == b"\0" + kept.to_bytes(4, "big") + b"\0" + shop.Other(x=5).SerializeToString()
 
 
 def test_what_does_not_fit_is_refused(spark: SparkSession, shop: Any) -> None:

@@ -44,7 +44,8 @@ class Registry(ABC):
 
     @abstractmethod
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return all versions of a subject, the oldest first.
+        """Return all versions of a subject in ascending order, at least one. Each schema id occurs
+        once. The last version is the one that new records are written by.
 
         Raises ``ConfigurationError`` for an unknown subject, or if the registry cannot be asked.
         """
@@ -122,18 +123,25 @@ class HttpRegistry(Registry):
         return self.url
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return all versions of a subject, the oldest first. Deleted ones are among them, because
-        records may still be written by them.
+        """Return the deleted versions of a subject, and then the others, each in ascending order.
 
-        Raises ``ConfigurationError`` for an unknown subject, and for schemas with references.
+        Records may still be written by a deleted version, but it is never the latest one. A schema
+        that was deleted and registered again is no deleted one. If all are deleted, the last of
+        them counts as the latest.
+
+        Raises ``ConfigurationError`` for an unknown subject, for schemas with references, and if
+        the registry does not answer or answers with an error.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         version_numbers = self._asked("GET", f"{path}?deleted=true")
         if version_numbers is None:
             raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
+        live = set(self._asked("GET", path) or ())
         answers = (
             self._asked("GET", f"{path}/{version_number}?deleted=true")
-            for version_number in version_numbers
+            for version_number in sorted(
+                version_numbers, key=lambda number: (number in live, number)
+            )
         )
         stored_versions = [version for version in answers if version is not None]
         for version in stored_versions:
@@ -143,14 +151,19 @@ class HttpRegistry(Registry):
                     f"{subject!r}",
                     "Give the whole schema in schema=, and its number in the registry's file",
                 )
+        last_by_id = {version["id"]: version["version"] for version in stored_versions}
         return [
             Registered(version["id"], version["version"], version["schema"])
             for version in stored_versions
+            if last_by_id[version["id"]] == version["version"]
         ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
         """Return the id of a subject's schema. Look it up before registering it, so that a registry
-        may be read-only. Raises ``ConfigurationError`` if it does neither.
+        may be read-only.
+
+        Raises ``ConfigurationError`` if the registry neither knows nor registers the schema, and if
+        it does not answer or answers with an error.
         """
         path = f"/subjects/{quote(subject, safe='')}"
         body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})
