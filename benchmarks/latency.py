@@ -153,29 +153,31 @@ def measure(name: str, warm: int, batches: int) -> dict[str, float]:
             writer = writer.trigger(availableNow=True)
             query = writer.option("checkpointLocation", checkpoint).start()
         query.awaitTermination()
-        taken = [phases(query, index) for index in range(len(query.recentProgress))][warm:]
+        taken = phases(query)[warm:]
     spark.stop()
     return {figure: median(one[figure] for one in taken) for figure in taken[0]}
 
 
-def phases(query: Any, index: int) -> dict[str, float]:
-    """The durations of a micro-batch, in milliseconds."""
-    progress = query.recentProgress[index]
-    durations = progress["durationMs"]
-    spark = {
-        "total": durations["triggerExecution"],
-        "offsets": durations.get("latestOffset", 0) + durations.get("getBatch", 0),
-        "planning": durations["queryPlanning"],
-        "work": durations["addBatch"],
-        "log": durations["walCommit"] + durations["commitOffsets"],
-        "commit": sum(operator["commitTimeMs"] for operator in progress["stateOperators"]),
-    }
-    stages = dt.metrics.recent(query)[index].stages if hasattr(query, "parts") else ()
-    return {
-        **spark,
-        "stages": sum(stage.work_ms for stage in stages),
-        "state": sum(stage.state_ms for stage in stages),
-    }
+def phases(query: Any) -> list[dict[str, float]]:
+    """The durations of each micro-batch, in milliseconds."""
+    progress = query.recentProgress
+    own = dt.metrics.recent(query) if hasattr(query, "parts") else [None] * len(progress)
+    taken = []
+    for batch, figures in zip(progress, own, strict=True):
+        durations, stages = batch["durationMs"], figures.stages if figures else ()
+        taken.append(
+            {
+                "total": durations["triggerExecution"],
+                "offsets": durations.get("latestOffset", 0) + durations.get("getBatch", 0),
+                "planning": durations["queryPlanning"],
+                "work": durations["addBatch"],
+                "log": durations["walCommit"] + durations["commitOffsets"],
+                "commit": sum(operator["commitTimeMs"] for operator in batch["stateOperators"]),
+                "stages": sum(stage.work_ms for stage in stages),
+                "state": sum(stage.state_ms for stage in stages),
+            }
+        )
+    return taken
 
 
 if __name__ == "__main__":

@@ -55,6 +55,16 @@ def test_a_query_renames_over_files_of_a_local_checkpoint(
         assert jvm.org.apache.commons.io.IOUtils.toString(files.open(path), "UTF-8") == text
 
 
+def test_a_source_of_files_notes_what_it_has_read_in_the_same_way(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Such a source reads the settings of the user's session, and only after the query's start."""
+    source = run(spark, tmp_path)._jsq.streamingQuery().sources().head()
+    field = source.getClass().getDeclaredField("metadataLog")
+    field.setAccessible(True)
+    assert field.get(source).fileManager().getClass().getName() == BY_FILE_SYSTEM
+
+
 def test_queries_that_start_at_once_leave_the_session_as_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ sinks.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from dovetail.spark.query.results import Outcome
 from dovetail.spark.query.results import writer as fan_out
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -46,6 +48,9 @@ micro-batches without end. (The stages have timers all the same: Spark refuses s
 with timers at one time and without at another.)"""
 STARTING = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
+_BEFORE_SOURCES = ("Initializing StreamExecution", "Initializing sources")
+"""Spark's messages of the state of a query whose sources do not exist yet."""
+_SOURCES_WITHIN_S = 5.0
 _WARNED: WeakSet[SparkSession] = WeakSet()
 """The sessions that have been warned of Spark's leak."""
 
@@ -94,6 +99,21 @@ def settings(partitions: Positive) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         PARTITIONS: str(partitions),
     }
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query, and return it as soon as its sources exist, or after five seconds.
+
+    A query copies the session's settings as it starts. A source of files does not use the copy: it
+    reads the session's own settings when it is made, shortly after.
+    """
+    query = writer.start()
+    deadline = time.monotonic() + _SOURCES_WITHIN_S
+    while query.status["message"] in _BEFORE_SOURCES and time.monotonic() < deadline:
+        if not query.isActive:
+            break
+        time.sleep(0.005)
+    return query
 
 
 def has_timers(plan: Plan, *, timed: bool) -> bool:
