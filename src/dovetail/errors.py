@@ -4,7 +4,7 @@
 
     - ``PlanError``: a mistake in how a topology is written. It is a ``ValueError``, too.
     - ``ConfigurationError``: a Spark setting or a missing piece that a query needs.
-    - ``CheckpointError``: a checkpoint that belongs to another topology.
+    - ``CheckpointError``: a checkpoint that a call cannot use.
 
         - ``TakenOverError``: a checkpoint whose query another one has taken over.
 
@@ -74,10 +74,11 @@ class DovetailError(Exception):
         return f"{self.operator}: {self.problem}. {self.remedy}.{where}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows: the message and the user's line.
+        """Return the lines that IPython shows: the message, the user's line if it is known, and the
+        cause.
 
-        It is the whole traceback in mode Verbose, and once the cell that failed is over, as for
-        ``%tb``.
+        It is the whole traceback outside of IPython, in mode Verbose, and once the cell that failed
+        is over, as for ``%tb``.
         """
         shell = _shell()
         if shell is None:
@@ -211,7 +212,8 @@ class DovetailWarning(UserWarning):
 
 
 def line_of(error: BaseException) -> str:
-    """Return an error in one line: its class and the first line of its message.
+    """Return an error in one line: its class and the first line of its message. It is the class
+    alone if there is no message.
 
     >>> line_of(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
@@ -224,14 +226,16 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def _shell() -> Any:
-    """Return IPython's shell; None outside of IPython."""
+    """Return IPython's shell; None if IPython does not run in this process."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def _users_line(error: BaseException, shell: Any) -> list[str]:
-    """Return two lines, the place and the text of the line that called the library; nothing if it
-    is not known. ``shell``: IPython's shell, which names notebook cells.
+    """Return two lines, the place and the text of the line that called the library. The list is
+    empty if no call from outside precedes the library's in the traceback.
+
+    ``shell``: IPython's shell, which names notebook cells.
     """
     frames = traceback.extract_tb(error.__traceback__)
     entered = (n for n, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE))

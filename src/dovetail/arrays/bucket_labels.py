@@ -19,7 +19,9 @@ def bucket_labels(buckets: int) -> list[int]:
 
 
 def bucket_number(label: int, buckets: int) -> int:
-    """Return the bucket of a label; ``KeyError`` for a number that is no label."""
+    """Return the number of the bucket with a label, from 0. Raises ``KeyError`` for a number that
+    is no label of ``buckets`` buckets.
+    """
     return _numbers(buckets)[label]
 
 

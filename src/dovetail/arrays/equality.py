@@ -23,6 +23,9 @@ _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
     """Compare row i of ``left`` with row i of ``right``: bool[n] for columns of n rows each.
 
+    ``left`` and ``right``: as many columns, at least one, of the same types in pairs. Raises
+    ``ValueError`` for another number of columns.
+
     >>> rows_equal([pa.array([1, None, 3])], [pa.array([1, None, 4])]).tolist()
     [True, True, False]
     """
@@ -33,8 +36,11 @@ def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
 
 
 def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
-    """Compare element i of ``left`` with element i of ``right`` by their bits, at any depth:
-    bool[n]. Two nulls are equal. Both arrays have one type and n elements.
+    """Compare element i of ``left`` with element i of ``right``, floats by their bits, at any
+    depth: bool[n].
+
+    Two nulls are equal; 0.0 and -0.0 are not. Both arrays have one type and n elements. Lists of a
+    fixed size are not supported.
     """
     both_null = _null(left) & _null(right)
     type_ = left.type
@@ -56,8 +62,10 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def canonical(key: pa.Array) -> pa.Array:
-    """Return the key with equal bits for equal values, at any depth: one NaN, and 0.0 for -0.0.
-    Spark normalises its keys in the same way.
+    """Return the key with equal bits for equal values: one NaN, and 0.0 for -0.0. Spark normalises
+    its keys in the same way.
+
+    Floats in structs and lists count, at any depth. Arrays of other types are returned as they are.
     """
     if pa.types.is_struct(key.type):
         parts = [canonical(part) for part in key.flatten()]
@@ -75,7 +83,7 @@ def canonical(key: pa.Array) -> pa.Array:
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
     """Compare list i of ``left`` with list i of ``right``: bool[n], false where either is null or
-    the lengths differ.
+    the lengths differ. Both arrays have one list type.
     """
     left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
     right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)

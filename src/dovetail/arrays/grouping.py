@@ -25,9 +25,13 @@ def by_key(
     """Arrange ``rows`` (indices into ``hash_`` and ``keys``) by key, keys in hash order.
 
     Returns ``order``, so that ``rows[order]`` lists the rows by key; a mask of the first row of
-    each key; and the key columns in that order. Rows of one key keep the order given. Equal hashes
-    are only a hint: keys are compared, and keys whose hashes collide are kept apart. Rows with a
-    null in the key may have different hashes, because a null equals no key.
+    each key; and the key columns in that order. All three have one element per row of ``rows``.
+    Rows of one key keep the order given.
+
+    ``keys``: at least one column. Equal keys must have equal hashes, but equal hashes are only a
+    hint: keys are compared. Keys whose hashes collide are kept apart, in the order in which they
+    are first seen. Rows with a null in the key may have different hashes, and are different keys
+    then. With equal hashes, two nulls are equal.
 
     | row | key | hash | by hash   | by key (result) | first of its key |
     |-----|-----|------|-----------|-----------------|------------------|
@@ -64,8 +68,11 @@ def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
 
 
 def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
-    """Return a rank per row, equal for equal keys: int64[n]. Ranks ascend with the keys, or with
-    their hashes if a key column is nested.
+    """Return a rank per row, from 0 without gaps: int64[n]. Equal keys have one rank. Ranks ascend
+    with the keys, nulls last.
+
+    ``keys``: canonical columns, at least one. ``hash_``: int64[n], equal for equal keys. If a key
+    column is nested, ranks are those of the hashes. Keys whose hashes collide then share one.
 
     >>> rank_of_keys([pa.array([3, None, 1, 3])], np.array([1, 2, 3, 1])).tolist()
     [1, 2, 0, 1]
@@ -85,8 +92,10 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
 
 
 def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
-    """Return the stable order by (group, time) of rows that lie by (group, arrival): int64[n]. If
-    no time is less than the one before it in its group, the rows stay as they are.
+    """Return the stable order by (group, time) of rows whose groups ascend and whose arrivals
+    ascend within a group: int64[n].
+
+    If no time is less than the one before it in its group, the rows stay as they are.
     """
     same = group[1:] == group[:-1]
     if not np.any(same & (time_us[1:] < time_us[:-1])):
@@ -95,9 +104,10 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
 
 
 def last_of_each(numbers: Ints) -> Ints:
-    """Return the last index of each distinct number in ``numbers``, ascending.
+    """Return the last index of each distinct number in ``numbers``; the indices ascend: int64.
 
-    ``numbers``: int64[n], dense from 0, such as those of groups.
+    ``numbers``: int64[n], from 0. Memory grows with the largest, so they should have few gaps, such
+    as the numbers of groups.
 
     >>> last_of_each(np.array([4, 7, 4, 5])).tolist()
     [1, 2, 3]
@@ -108,8 +118,8 @@ def last_of_each(numbers: Ints) -> Ints:
 
 
 def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
-    """Return the bucket of each hash, ``hash mod buckets``. The result has the smallest unsigned
-    type that holds it, because numpy sorts small integers by counting.
+    """Return the bucket of each hash, ``hash mod buckets``, which is never negative. The result has
+    the smallest unsigned type that holds it, because numpy sorts small integers by counting.
     """
     return np.mod(hash_, buckets).astype(np.min_scalar_type(buckets - 1))
 
@@ -164,9 +174,10 @@ def stable_argsort(values: Ints) -> Ints:
 # | 2   | 7        | 1         | 2               |                    | 0      |
 # | 3   | 8        | 5         | 3               | 3                  | 3      |
 def lexsort(keys: Sequence[Ints]) -> Ints:
-    """Return ``np.lexsort(keys)`` faster, above all if a key is in order or has few equal rows.
+    """Return ``np.lexsort(keys)`` faster, above all if a key is in order or has few equal rows:
+    int64[n].
 
-    The last key is the most significant.
+    ``keys``: at least one, int64[n] each. The last key is the most significant.
     """
     order = stable_argsort(keys[-1])
     ordered = keys[-1][order]
@@ -198,7 +209,9 @@ def argsort_distinct(numbers: Ints, below: int) -> Ints:
 
 
 def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
-    """Compare row i + 1 with row i: bool[n - 1], or bool[0] for no rows."""
+    """Compare row i + 1 with row i: bool[n - 1], or bool[0] for no rows. ``columns``: at
+    least one.
+    """
     if len(columns[0]) == 0:
         return np.zeros(0, dtype=np.bool_)
     return rows_equal([c.slice(1) for c in columns], [c.slice(0, len(c) - 1) for c in columns])
@@ -217,8 +230,8 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
     """Return a stable order that puts equal keys of one hash group side by side: int64[n]. Within a
     hash group keys come in the order in which they are first seen.
 
-    ``columns``: the key columns, n rows by hash group. ``group``: int64[n], the number of each
-    row's hash group, ascending from 0.
+    ``columns``: the key columns, n rows by hash group, at least one. ``group``: int64[n], the
+    number of each row's hash group, ascending from 0 without gaps.
 
     Many keys may share a hash: keys with a null that arrived at one time do. Colliding keys are
     told apart by a second hash.

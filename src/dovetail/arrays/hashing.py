@@ -35,6 +35,9 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     Each value becomes 64-bit words, mixed by the finaliser of SplitMix64. A fixed-width value gives
     its bytes; a string, binary or list gives a polynomial of its elements. The work is columnar
     throughout.
+
+    ``keys``: at least one column, with equal bits for equal values (``equality.canonical``). A null
+    hashes alike in all types. Raises ``ValueError`` for a map.
     """
     mixed = np.zeros(len(keys[0]), dtype=np.uint64)
     for column in keys:
@@ -56,7 +59,9 @@ def _mix(words: _Words) -> _Words:
 
 
 def _hash_array(array: pa.Array) -> _Words:
-    """Return a word per element of any type: uint64[n], 0 for null."""
+    """Return a word per element of any type but a map: uint64[n], 0 for null. Raises ``ValueError``
+    for a map.
+    """
     type_ = array.type
     words = np.zeros(len(array), dtype=np.uint64)
     if array.null_count == len(array):
@@ -83,7 +88,9 @@ def _hash_array(array: pa.Array) -> _Words:
 
 def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
     """Return a word per run of ``elements``: its polynomial, mixed with its length. Runs lie one
-    after another; ``lengths`` may hold 0.
+    after another.
+
+    ``lengths``: the number of elements of each run, which may be 0; at least one run.
     """
     end = np.cumsum(lengths)
     start = end - lengths
@@ -97,7 +104,9 @@ def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
 
 
 def _hash_bytes(array: pa.Array) -> _Words:
-    """Return a word per element of an array of fixed width: uint64[n], arbitrary for null."""
+    """Return a word per element of an array of fixed width, a whole number of bytes: uint64[n],
+    arbitrary for null.
+    """
     width = array.type.bit_width // 8
     stored = np.frombuffer(array.buffers()[1], np.uint8)
     stored = stored[array.offset * width : (array.offset + len(array)) * width]
@@ -122,7 +131,8 @@ def combined(major_hash: Ints, minor_hash: Ints) -> Ints:
 
 
 def combined_range(major_hash: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the greatest combined number of a first key, both inclusive.
+    """Return the least and the greatest combined number of each first key, both inclusive: int64[n]
+    each.
 
     >>> [f"{h[0]:x}" for h in combined_range(np.array([0x11112222AAAA]))]
     ['111100000000', '1111ffffffff']
@@ -138,8 +148,11 @@ def low_half(minor_hash: Ints) -> Ints:
 
 
 def in_ranges(hash_: Ints, key_space: npt.NDArray[np.integer], spaces: int) -> Ints:
-    """Move the hashes of each of at least two key spaces into a range of their own. So keys of
-    different spaces have different hashes. Hashes keep their order, and lose their lowest bits.
+    """Move the hashes of each of at least two key spaces into a range of their own: int64[n]. So
+    keys of different spaces have different hashes.
+
+    Hashes keep their order, and lose their lowest bits. So different hashes of one space may become
+    equal.
 
     ``key_space``: the number of each key's space, from 0 to ``spaces - 1``.
 
@@ -158,6 +171,10 @@ def in_ranges(hash_: Ints, key_space: npt.NDArray[np.integer], spaces: int) -> I
 def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Compute Spark's ``xxhash64`` of each row's key: int64[n]. It works row by row, so use it for
     few rows.
+
+    ``keys``: at least one column, with one NaN and without -0.0 (``equality.canonical``), times in
+    microseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map, which Spark
+    does not hash either.
 
     >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
     [-8527884376001292090, -3341702809300393011]
@@ -189,13 +206,14 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _plain(key: pa.Array) -> pa.Array:
-    """Return the key with times and dates as integers."""
+    """Return the key with times, dates and durations as integers."""
     return key.cast(_plain_type(key.type))
 
 
 def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
-    """Hash one value on from ``seed`` and return the new hash. Numbers count as the little-endian
-    bytes of a Java int or long. Nested values are hashed part by part; a null returns ``seed``.
+    """Hash one value on from ``seed``, from 0 to ``2**64 - 1``, and return the new hash in the same
+    range. Numbers count as the little-endian bytes of a Java int or long. Nested values are hashed
+    part by part; a null returns ``seed``.
     """
     if value is None:
         return seed
@@ -211,7 +229,9 @@ def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
 
 
 def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
-    """Return the bytes that Spark hashes for a scalar of ``type_``; it is not null."""
+    """Return the bytes that Spark hashes for a scalar of ``type_``; it is not null. Times and dates
+    are integers here (``_plain``).
+    """
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):

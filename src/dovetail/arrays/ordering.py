@@ -29,7 +29,9 @@ class OrderedKeys:
     """The value of each key where keys are ranks; None where keys are computed from values."""
 
     def values(self, keys: Ints, present: Mask) -> pa.Array:
-        """Return the values of ``keys``, null where not ``present``."""
+        """Return the values of ``keys``, null where not ``present``: n values. ``keys``: int64[n],
+        each among the keys of ``self`` where ``present``, else arbitrary.
+        """
         if self.distinct is None:
             return _value(keys, self.type, ~present)
         return self.distinct.take(pa.array(keys, mask=~present))
@@ -41,10 +43,11 @@ def is_ordered(type_: pa.DataType) -> bool:
 
 
 def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
-    """Return the values of arrays of one ordered type as int64 keys that compare alike in all of
-    them. A null has the key of some value.
+    """Return the values of arrays of one type as int64 keys that compare alike in all of them. A
+    null has the key of some value.
 
-    ``arrays`` must not be empty; ranks are shared by all of them.
+    ``arrays``: at least one, of a type for which ``is_ordered`` is true. Ranks are shared by all of
+    them.
     """
     type_ = arrays[0].type
     if _is_computed(type_):
@@ -60,7 +63,9 @@ def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
 
 
 def canonical(values: pa.Array) -> pa.Array:
-    """Return the values with one bit pattern for every NaN."""
+    """Return the values with one bit pattern for every NaN. -0.0 stays, as do values that are no
+    floats.
+    """
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(np.nan, values.type), values)

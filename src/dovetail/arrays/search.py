@@ -57,8 +57,9 @@ def expand(first: Ints, end: Ints) -> tuple[Ints, Ints]:
 #     level 1   1        6             climb to the root (1 < 5), go left (6 is not below 5),
 #     level 0   4   1    8   6         then right (1 < 5): index 1
 def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """Find the last index in each range whose value is below ``bound[i]``, or -1: int64[ranges].
-    Range i goes from ``first[i]``, inclusive, to ``end[i]``, exclusive. The values have no order.
+    """Find the last index in each range whose value is below ``bound[i]``: int64[ranges], -1 if
+    there is none or the range is empty. Range i goes from ``first[i]``, inclusive, to ``end[i]``,
+    exclusive. The values have no order.
 
     The search uses a tree of minima and takes log2(len(values)) steps for all ranges together.
 
@@ -88,8 +89,9 @@ def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 
 
 def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """Find the first index in each range whose value is below ``bound[i]``, or -1: int64[ranges].
-    Range i goes from ``first[i]``, inclusive, to ``end[i]``, exclusive. The values have no order.
+    """Find the first index in each range whose value is below ``bound[i]``: int64[ranges], -1 if
+    there is none or the range is empty. Range i goes from ``first[i]``, inclusive, to ``end[i]``,
+    exclusive. The values have no order.
 
     >>> first_below(np.array([4, 1, 8, 6]), np.array([0, 2]), np.array([4, 4]), np.array([5, 7]))
     array([0, 3])
@@ -123,8 +125,9 @@ def least(values: Ints, low: Ints, high: Ints) -> Ints:
 
 
 def pieces(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut ``count`` into consecutive ranges whose counts sum to at most ``limit``. A single count
-    above ``limit`` is a range of its own.
+    """Cut ``count`` into consecutive ranges whose counts sum to at most ``limit``. Yield the
+    (start, exclusive end) of each; nothing if ``count`` is empty. A single count above ``limit`` is
+    a range of its own.
 
     >>> list(pieces(np.array([3, 1, 9, 2, 2]), 4))
     [(0, 2), (2, 3), (3, 5)]

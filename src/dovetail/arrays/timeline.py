@@ -43,9 +43,11 @@ class SourceRows:
     """The n rows of one source in a batch, in the order they were read."""
 
     keys: Sequence[pa.Array]
-    """The key columns, n rows each, without nulls."""
+    """The key columns, n rows each. Rows with a null in the key count as ``by_key`` says."""
     hash: Ints
+    """int64[n]: the hash of the key, equal for equal keys."""
     event_time_us: Ints
+    """int64[n]: the row's own timestamp."""
     deleted: Mask
     """bool[n]: the row is a tombstone, a record that deletes its key's row."""
     clock_us: Ints
@@ -53,7 +55,9 @@ class SourceRows:
     (``laws.arrival``).
     """
     order: Ints | None = None
-    """int64[n]: the order of rows with equal clocks; None for the order in which they were read."""
+    """int64[n]: the order of rows with equal clocks, in all sources. None for the order in which
+    they were read; it counts only if all sources have one.
+    """
     tie: Ints | None = None
     """int64[n]: the order of rows that one record of another stage caused; None if there are
     none.
@@ -70,8 +74,11 @@ class Timeline:
     """n events ordered by (group, arrival). Arrays are int64[n] unless stated otherwise."""
 
     source: Ints
+    """The number of each event's source."""
     row: Ints
+    """The index of each event among its source's rows."""
     group: Ints
+    """The number of each event's group, from 0 without gaps, non-decreasing."""
     arrival: Ints
     """A permutation of 0..n-1: the place of each event in the order of processing."""
     event_time_us: Ints
@@ -91,12 +98,12 @@ class Timeline:
 
     @property
     def last(self) -> Ints:
-        """The last event of each group: int64[groups]."""
+        """The last event of each group: int64[groups], ascending."""
         return np.append(self.start[1:], len(self.row))[: self.groups] - 1
 
     def by_arrival(self, event: Ints | None = None) -> Ints:
-        """Return the order of distinct events by their arrival, as indices into ``event``: int64,
-        one per event. None stands for all events.
+        """Return the order of events by their arrival, as indices into ``event``: int64, one per
+        event. ``event``: the numbers of distinct events, None for all.
         """
         arrival = self.arrival if event is None else self.arrival[event]
         return argsort_distinct(arrival, len(self.arrival))
@@ -109,7 +116,8 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
     Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the log
     whose next record has the smallest timestamp goes first, as a Kafka Streams task picks records.
     A tie goes to the earlier source, then to the earlier log. Rows of one log keep their order, so
-    rows go by clock: the largest timestamp of the log so far.
+    rows go by clock: the largest timestamp of the log so far. If all sources have an ``order``, it
+    decides between equal clocks. Rows with a ``tie`` go by it last.
 
     >>> def rows(times):
     ...     n = len(times)
@@ -122,8 +130,8 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
 
 
 def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
-    """Return the sort keys of ``arrival_order`` for ``np.lexsort``, each int64[rows of all
-    sources]: the most significant key is last.
+    """Return the sort keys of ``arrival_order`` for ``np.lexsort``, at least one: the most
+    significant is last. Each is int64[rows of all sources], source after source.
     """
     if all(rows.sequence is not None for rows in sources):
         keys = [_all(rows.sequence for rows in sources)]
@@ -147,10 +155,12 @@ def _all(columns: Iterable[Ints | None]) -> Ints:
 
 
 def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeline:
-    """Return the rows of all sources grouped by key, each group in the order of processing.
+    """Return the rows of all sources, at least one, grouped by key, each group in the order of
+    processing.
 
     ``order``: the numbers of the concatenated rows in that order, by default ``arrival_order``.
-    Groups go by the hash of their key; see ``by_key`` for nulls in keys and for equal hashes.
+    Rows that it leaves out are no events. Groups go by the hash of their key; see ``by_key`` for
+    nulls in keys and for equal hashes. Sources need key columns of the same types.
     """
     if order is None:
         order = arrival_order(sources)
@@ -187,8 +197,9 @@ def versions(
     event.
 
     ``stored``: bool[groups], true if the key has a row from earlier batches. ``counted``: bool[n],
-    the events that are versions, by default all events of the source. Returns two reference arrays
-    of n events. A later arrival replaces an earlier one; a tombstone makes the row ABSENT.
+    the events of the source that are versions, by default all of them. Returns two reference arrays
+    of n events, which are equal at events that are no versions. A later arrival replaces an earlier
+    one; a tombstone makes the row ABSENT.
 
     One group with a stored row (reference 0), so row r of the batch is reference 1 + r, for source
     0:
