@@ -113,17 +113,17 @@ _NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt|share
 
 
 def key_name(index: int) -> str:
-    """Return the internal name of key column ``index`` in a stage's output."""
+    """Return the internal name of the key column with index ``index`` in a stage's output."""
     return f"_k{index}"
 
 
 def foreign_name(index: int) -> str:
-    """Return the name of a foreign key's column between the two stages of its join."""
+    """Return the name of column ``index`` of a foreign key between the two stages of its join."""
     return f"_f{index}"
 
 
 def foreign_key_name(index: int) -> str:
-    """Return the name of the column with the results of a foreign key's expressions."""
+    """Return the name of column ``index`` with results of a foreign key's expressions."""
     return f"_foreign_key_{index}"
 
 
@@ -138,7 +138,9 @@ def attempt_name(index: int) -> str:
 
 
 def shared_name(index: int) -> str:
-    """Return the name of one of a source's columns while views are made of its rows."""
+    """Return the name of a source's column with index ``index`` while views are made of
+    its rows.
+    """
     return f"_shared_{index}"
 
 
@@ -158,7 +160,9 @@ def value_name(leaf: int, index: int) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Say whether a name is reserved, so that a user's column may not have it."""
+    """Say whether a name is reserved, so that a user's column may not have it. Case does not count,
+    except in names with a number, such as ``_k0``.
+    """
     return name.lower() in _OWN or _NUMBERED.fullmatch(name) is not None
 
 

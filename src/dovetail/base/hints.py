@@ -305,7 +305,9 @@ def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> s
 
 def nearest(name: str, known_names: Iterable[str]) -> str:
     """Return a remedy that names the nearest of the known names; all of them, sorted, if none is
-    near. A name that differs only in case and underscores is the nearest.
+    near.
+
+    A known name in lower case that differs only in case and underscores is the nearest.
     """
     names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=1)

@@ -12,7 +12,7 @@ def package(operator: str, extra: str, *modules: str) -> Any:
     """Import the modules of a package, the package itself first, and return it.
 
     ``operator``: what needs it. ``extra``: the extra of dovetail that brings it. Raises
-    ``ConfigurationError`` if it is not installed.
+    ``ConfigurationError`` if a module cannot be imported.
 
     >>> package("orders", "none", "json", "json.decoder").loads("[1]")
     [1]

@@ -30,7 +30,8 @@ _DAY_US = 86_400_000_000
 
 
 def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the lines of each table of cells, all tables with the same widths.
+    """Return the lines of each table of cells, all tables with the same widths. Spaces at the end
+    of a line are left out. All rows must have as many cells; else ``ValueError`` is raised.
 
     >>> aligned([["id", "amount"], ["1", "40"]])
     [['id | amount', '1  | 40']]
@@ -42,10 +43,10 @@ def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def cells_of(rows: pa.Table) -> list[list[str]]:
-    """Return a header and the cells of rows with the columns of a changelog.
+    """Return a header and the cells of each row, for rows with the columns of a changelog.
 
     ``_timestamp`` comes first, as ``time``, and ``_change`` last, as ``change``. ``_position`` is
-    left out. Rows may lack these columns. Long cells are cut.
+    left out. Rows may lack these columns. Cells longer than ``CELL_MAX`` are cut.
     """
     names = [name for name in rows.column_names if name not in (TIMESTAMP, CHANGED, POSITION)]
     header, columns = [*map(printable, names)], [*map(rows.column, names)]
@@ -57,12 +58,14 @@ def cells_of(rows: pa.Table) -> list[list[str]]:
 
 
 def changes_text(rows: pa.Table) -> str:
-    """Return rows with the columns of a changelog as a table in text."""
+    """Return rows with the columns of a changelog as a table in text: a header, then a
+    line a row.
+    """
     return "\n".join(aligned(cells_of(rows))[0])
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
-    """Return the cells of a column, cut to ``CELL_MAX``."""
+    """Return the cells of a column, cut to ``CELL_MAX``. A null is an empty text."""
     type_ = column.type
     if pa.types.is_timestamp(type_):
         # Python has no times beyond the year 9999.
@@ -98,7 +101,9 @@ def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> s
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of HTML with these titles above its columns."""
+    """Return a table of HTML with these titles above its columns. Titles and cells are plain texts,
+    which are escaped here.
+    """
     lines = [_html_row("th", titles), *(_html_row("td", row) for row in rows)]
     return "\n".join(["<table>", *lines, "</table>"])
 
@@ -110,7 +115,8 @@ def _html_row(cell: str, texts: Sequence[str]) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with JSON's codes in place of characters that cannot be printed.
+    r"""Return a text with JSON's codes in place of characters that cannot be printed, line breaks
+    among them.
 
     >>> printable("a\x1b[31m")
     'a\\u001b[31m'
@@ -136,7 +142,9 @@ def _code(sign: str) -> str:
 
 
 def microseconds_of(moment: datetime | int) -> int:
-    """Return microseconds since 1970; a datetime without a zone is in UTC."""
+    """Return microseconds since 1970: a number as it is, a datetime without a zone as one
+    in UTC.
+    """
     if not isinstance(moment, datetime):
         return moment
     aware = moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
@@ -146,6 +154,8 @@ def microseconds_of(moment: datetime | int) -> int:
 def cell_text(value: Any, type_: pa.DataType) -> str:
     """Return a value as the text of a cell; empty for null. Texts, times and bytes stand without
     quotes, unless a text could be misread. Everything else is JSON.
+
+    ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``.
     """
     data = _said(value, type_)
     if data is None:

@@ -79,6 +79,9 @@ Seconds: TypeAlias = Annotated[
 def validated(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function: a ``PlanError`` is raised for an argument that breaks its annotation.
 
+    It is a ``CallError`` if an argument is missing, unknown or one too many. Defaults, and
+    arguments without an annotation, are not checked.
+
     >>> @validated
     ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
     >>> pick("outer")
@@ -117,13 +120,17 @@ _WITH_DEFAULT = re.compile(r"Annotated\[(.*), Default\(.*\)\]")
 
 
 def default_of(kind: Any) -> Any:
-    """Return the default of a field of a ``TypedDict`` of options, by its annotation."""
+    """Return the default of a field of a ``TypedDict`` of options, by its annotation; None if that
+    names none.
+    """
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
     return next((note.value for note in notes if isinstance(note, Default)), None)
 
 
 def _shared_options(function: Callable[..., Any]) -> Any:
-    """Return the ``TypedDict`` of a function's options, or None if it has none."""
+    """Return the ``TypedDict`` of a function's options, or None if it has none. Only a name of the
+    function's module is found.
+    """
     for annotation in function.__annotations__.values():
         if match := re.fullmatch(r"Unpack\[(\w+)\]", str(annotation)):
             return function.__globals__[match[1]]
@@ -168,7 +175,11 @@ def _unbound(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> CallError:
-    """Return the error of a call whose arguments do not fit its signature."""
+    """Return the error of a call whose arguments do not fit its signature: one for an unknown name,
+    else for too many arguments, else for missing ones.
+
+    ``error``: Python's own error, which is shown if none of these is found.
+    """
     parameters = {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
     kinds = [parameter.kind for parameter in parameters.values()]
     by_name = [n for n, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
@@ -226,14 +237,14 @@ def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
 
 
 def validated_fields(class_: C) -> C:
-    """Decorate a dataclass: a ``PlanError`` is raised for a field that breaks its annotation."""
+    """Decorate a dataclass, and return it: ``validated`` checks the fields that are given to it."""
     class_.__init__ = validated(class_.__init__)  # type: ignore[misc]
     return class_
 
 
 def takes(count: int, function: Callable[..., Any]) -> bool:
-    """Say whether a function can be called with ``count`` arguments; True if its signature is
-    unknown.
+    """Say whether a function can be called with ``count`` positional arguments; True if its
+    signature is unknown.
     """
     try:
         inspect.signature(function).bind(*range(count))
@@ -255,9 +266,11 @@ def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]
 
 @cache
 def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters, and of the options that it shares.
+    """Return the annotations of a function's parameters, and of the options that it shares, by
+    name.
 
     They are resolved at the first call, because they may use names that the module defines later.
+    Raises ``NameError`` for a name that it never defines.
     """
     shared = _shared_options(function)
     annotations = {
@@ -272,7 +285,9 @@ def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
-    """Raise ``PlanError`` if a value does not fit an annotation."""
+    """Raise ``PlanError`` if a value does not fit an annotation. ``argument``: its name in the
+    error, such as ``how=``.
+    """
     if _fits(value, kind):
         return
     shown = shown_value(value)
@@ -287,7 +302,9 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    """Say whether a value is of a class or a protocol; a bool is no number."""
+    """Say whether a value is of a class, a protocol or a ``TypedDict``; a bool is no number, and an
+    int is also a float. Of a ``TypedDict`` only that it is a mapping counts.
+    """
     if is_typeddict(kind):
         return isinstance(value, Mapping)
     if kind in (int, float):
@@ -413,15 +430,17 @@ _NAMES: dict[Any, str] = {
 
 
 def _either(alternatives: Sequence[str]) -> str:
-    """Return words as ``a, b or c``; one word alone stays as it is."""
+    """Return words as ``a, b or c``; one word alone stays as it is. There must be at least one."""
     *first, last = dict.fromkeys(alternatives)
     comma = "," if any("," in alternative or " or " in alternative for alternative in first) else ""
     return f"{', '.join(first)}{comma} or {last}" if first else last
 
 
 def shown_value(value: Any) -> str:
-    """Return a value for an error: short, and without anything that may be a secret or a
-    screenful.
+    """Return a value for an error: None, a boolean, a number or a text as Python writes it, cut
+    after 80 characters.
+
+    Of all other values only the kind is shown, since they may have secrets or fill a screen.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value)
