@@ -61,7 +61,9 @@ class DeltaLog:
 
     @classmethod
     def of(cls, session: SparkSession, location: str) -> DeltaLog:
-        """Return the log of the Delta table in the folder ``location`` at its present version."""
+        """Return the log of the Delta table in the folder ``location`` at its present version. The
+        table must exist, and the session must be classic.
+        """
         snapshot = jvm.delta_snapshot(session, location)
         feed = snapshot.metadata().configuration().get(FEED)
         return cls(
@@ -89,9 +91,11 @@ class DeltaLog:
         return next(_actions(self._lines(version), "commitInfo"), None)
 
     def changes(self, after: int, until: int) -> ChangeSize | None:
-        """Return the size of all changes after a version, exclusive, up to another one, inclusive.
+        """Return the size of all changes after version ``after``, exclusive, up to ``until``,
+        inclusive. It is 0 if both are the same.
 
-        None if a commit does not say it, or for more than ``COMMITS_MAX`` commits.
+        None if a commit does not say it, if the log no longer has its file, or for more than
+        ``COMMITS_MAX`` commits.
         """
         if until - after > COMMITS_MAX:
             return None
@@ -102,8 +106,8 @@ class DeltaLog:
         return ChangeSize(sum(size.rows for size in known), sum(size.size for size in known))
 
     def _change(self, version: int) -> ChangeSize | None:
-        """Return the size of the changes of commit ``version``; None if the commit does not say
-        it.
+        """Return the size of the changes of commit ``version``; None if the commit does not say it,
+        or if the log no longer has its file. Bytes are estimated by the commit's largest new file.
         """
         lines = self._lines(version)
         commit = next(_actions(lines, "commitInfo"), None)
@@ -130,7 +134,9 @@ def _actions(lines: list[bytes], kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _changed_rows(commit: dict[str, Any]) -> int | None:
-    """Return the number of rows that a commit changes; None if its record does not say it."""
+    """Return the number of rows that a commit changes, 0 for one of ``HARMLESS``; None if its
+    record does not say it.
+    """
     if commit["operation"] in HARMLESS:
         return 0
     metrics = commit.get("operationMetrics") or {}

@@ -54,7 +54,9 @@ Range = tuple[Any, Any]
 
 
 def refuse_without_delta(session: SparkSession, operator: str) -> None:
-    """Raise ``ConfigurationError`` if the session lacks Delta Lake's settings or its jar."""
+    """Raise ``ConfigurationError`` if the session lacks Delta Lake's settings or its jar.
+    ``operator``: what needs it.
+    """
     if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigurationError(
             operator,
@@ -95,8 +97,8 @@ def tune(session: SparkSession) -> None:
 
 @contextmanager
 def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Apply settings within the block, and restore the former ones after it. A query that starts
-    meanwhile keeps a copy of them.
+    """Apply settings within the block, and restore the former ones after it, also on an error. A
+    query that starts meanwhile keeps a copy of them.
     """
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -115,7 +117,7 @@ def once(application: str, version: int) -> dict[str, str]:
     """Return settings under which a commit is made once.
 
     The table's log stores the version under the application's name. A later commit of the same
-    version, or a smaller one, changes nothing.
+    version, or a smaller one, changes nothing and raises nothing.
     """
     transaction = "spark.databricks.delta.write.txn"
     return {f"{transaction}AppId": application, f"{transaction}Version": str(version)}
@@ -136,7 +138,8 @@ def folder_of(
 ) -> str:
     """Return the full path of a folder, which is created if it is missing.
 
-    ``argument``: the argument in errors. Raises ``ConfigurationError`` if it cannot be created.
+    ``argument``: the argument in errors. Raises ``ConfigurationError`` if its file system cannot be
+    reached, or if it is a file or cannot be created.
     """
     full = path_of(session, operator, argument, path)
     make_folder(session, operator, argument, full)
@@ -156,16 +159,18 @@ def called(
     path: str | PathLike[str] | None,
     table: str | None,
 ) -> str:
-    """Return the name of a table in SQL: that of its path or, without a path, ``table``.
+    """Return the name of a table in SQL: that of its path or, without a path, ``table``. Exactly
+    one of both must be given (``refuse_but_one``).
 
-    ``argument``: the argument for the path in errors.
+    ``argument``: the argument for the path in errors. Raises ``ConfigurationError`` if the path's
+    file system cannot be reached.
     """
     return (table or "") if path is None else named(path_of(session, operator, argument, path))
 
 
 def details(session: SparkSession, table: str) -> Row:
     """Return Delta's description of a table: ``location``, ``sizeInBytes``, ``properties`` and
-    more.
+    more. ``table``: its name in SQL; Spark raises an error if it does not exist.
 
     This reads the table's log, and Delta keeps it for later calls.
     """
@@ -179,7 +184,8 @@ def location(session: SparkSession, table: str) -> str:
 
 
 def local_path(location: str) -> str | None:
-    """Return the path of a location on this machine's disks, None for any other.
+    """Return the path of a location with the scheme ``file``, on this machine's disks; None for any
+    other.
 
     >>> local_path("file:/data/my%20orders"), local_path("s3a://shop/orders")
     ('/data/my orders', None)
@@ -189,7 +195,7 @@ def local_path(location: str) -> str | None:
 
 
 def named(path: str) -> str:
-    """Return the name in SQL of the Delta table in the folder ``path``."""
+    """Return the name in SQL of the Delta table in the folder ``path``, a full path."""
     return f"delta.{quoted(path)}"
 
 
@@ -201,7 +207,9 @@ def read(session: SparkSession, table: str) -> DataFrame:
 
 
 def exists(session: SparkSession, table: str) -> bool:
-    """Return True if there is a Delta table of this name or path in SQL."""
+    """Return True if there is a table or a view of this name or path in SQL, of Delta or not.
+    Spark's error passes if it is there and cannot be read.
+    """
     try:
         _ = read(session, table).schema
     except AnalysisException as error:
@@ -220,7 +228,7 @@ def create(
     partition_by: Sequence[str] = (),
 ) -> None:
     """Create a table of these rows in one commit. ``replace``: in place of one that must exist;
-    else there must be none.
+    else there must be none. Otherwise Spark raises an error.
 
     ``properties``: the table's properties; it has deletion vectors unless they say otherwise.
     ``partition_by``: the columns that partition it.
@@ -244,7 +252,7 @@ def overwrite(rows: DataFrame, table: str) -> None:
 
 def replace(rows: DataFrame, table: str, where: str) -> None:
     """Replace the rows that fulfil the SQL condition ``where`` by ``rows``, in one commit. ``rows``
-    must fulfil it.
+    must fulfil it, which a session after ``tune`` does not check, and have the table's columns.
     """
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
     writer.saveAsTable(table)
@@ -264,13 +272,16 @@ def records_changes(properties: Mapping[str, str]) -> bool:
 
 
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
-    """Set a table property, in one commit without rows. ``table``: the table's name in SQL."""
+    """Set a table property, in one commit without rows. ``table``: the table's name in SQL.
+    ``name``: must have no quotes in it; ``value`` may.
+    """
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
-    """Return the table's commits, the latest first, each with version, operation and user metadata.
+    """Return the table's commits, the latest first: rows of ``version``, ``operation`` and
+    ``userMetadata``, which is None without one.
 
     ``table``: its name in SQL. ``limit``: the largest number of commits, None for all.
     """
@@ -291,12 +302,15 @@ def merge(
     nulls: bool = True,
 ) -> None:
     """Merge changes in one MERGE: each row replaces the table's row of its key, or deletes it if
-    ``gone``. Other rows are inserted.
+    ``gone``. Other rows are inserted, unless they are ``gone``.
 
-    ``key``, ``values``: expressions over ``changes`` by the table's column. ``where``: further
-    conditions that all table rows of these keys fulfil. ``nulls``: True if a null in a key equals a
-    null. The source's own columns have reserved names, so no column of the table is mistaken for
-    one of them.
+    ``changes``: at most one row per key; Delta raises an error for two that meet one row. ``key``,
+    ``values``: expressions over ``changes`` by the table's column, at least one for the key.
+    ``gone``: true or false, never null. ``where``: further conditions that all table rows of these
+    keys fulfil.
+
+    ``nulls``: True if a null in a key equals a null. The source's own columns have reserved names,
+    so no column of the table is mistaken for one of them.
     """
     columns = {**key, **values}
     source_names = internal_names(list(key), list(columns))
@@ -331,7 +345,7 @@ def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str
 
 def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
     """Return conditions by which a merge of ``rows`` skips files: a range for each key column that
-    has one (``range_of``).
+    has one (``range_of``). Empty if none has.
 
     ``keys``: the name in ``rows`` of each key column. Runs a job.
     """
@@ -344,7 +358,9 @@ def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
 
 
 def bounds(name: str, type_: DataType) -> list[Column]:
-    """Return the aggregates of a column for ``range_of``; empty for a type without a range."""
+    """Return the aggregates of a column for ``range_of``, named ``<name> count``, ``<name> min``
+    and ``<name> max``; empty for a type without a range.
+    """
     if not has_range(type_):
         return []
     asked = {"count": F.count, "min": F.min, "max": F.max}
@@ -352,7 +368,8 @@ def bounds(name: str, type_: DataType) -> list[Column]:
 
 
 def range_of(row: Row, name: str) -> Range | None:
-    """Return the range of a column, from a row of ``bounds`` and ``count``.
+    """Return the range of a column, from a row of its ``bounds`` and of ``count``, the number of
+    all rows.
 
     None if the column has nulls, there are no rows, or the type has no range.
     """
@@ -363,7 +380,9 @@ def range_of(row: Row, name: str) -> Range | None:
 
 
 def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
-    """Return conditions by which files are skipped: each column within its inclusive range."""
+    """Return conditions by which files are skipped: each column within its inclusive range.
+    ``ranges``: one per column; None gives no condition.
+    """
     return [
         (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
         for column, ends in zip(columns, ranges, strict=True)

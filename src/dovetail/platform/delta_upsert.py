@@ -77,7 +77,8 @@ Mask = npt.NDArray[np.bool_]
 def measure(frame: DataFrame) -> tuple[int, bool]:
     """Return the number of rows of a frame; and True if they may go through this process.
 
-    They may if they are few, not large, and of plain types. Runs a job.
+    They may if they are at most ``ROWS_MAX``, of plain types, and their texts and binaries have at
+    most ``BYTES_MAX`` bytes. Runs a job.
     """
     types = {field.name: field.dataType for field in frame.schema}
     long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
@@ -101,7 +102,9 @@ def is_plain(type_: DataType) -> bool:
 
 
 def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
-    """Say whether a key is a float. Spark takes different floats for equal."""
+    """Say whether one of the columns ``keys`` is a float. Spark takes different floats for
+    equal.
+    """
     return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
 
 
@@ -119,10 +122,10 @@ def upsert(
 
     It is a replacement, or a MERGE if the table has a change feed or the keys are too many.
 
-    ``rows``: one per key, of ``schema``: the table's columns and ``_deleted``, true for a key
-    without a row. All types are plain, keys no floats. ``nulls``: keys may have nulls in them; a
-    null equals a null. ``session``: the caller's own. ``details``: the result of
-    ``delta_tables.details`` if just read.
+    ``rows``: one per key, at least one, of ``schema``: the table's columns and ``_deleted``, true
+    for a key without a row. All types are plain (``is_plain``), keys no floats. ``nulls``: keys may
+    have nulls in them; a null equals a null. ``session``: the caller's own, after
+    ``delta_tables.tune``. ``details``: the result of ``delta_tables.details`` if just read.
     """
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
@@ -151,7 +154,8 @@ def upsert(
 def for_few(
     session: SparkSession, table: str, details: Row | Mapping[str, Any] | None = None
 ) -> Iterator[Mapping[str, str]]:
-    """Apply settings for a commit of few rows within the block; yield the table's properties.
+    """Apply settings for a commit of few rows within the block; yield the table's properties. A
+    table of ``COMPILED_BYTES_MIN`` bytes or more is read with compiled code.
 
     ``session``: the caller's own; ``details``: the result of ``delta_tables.details`` if just read.
     """
@@ -170,7 +174,8 @@ def for_many(session: SparkSession) -> AbstractContextManager[None]:
 def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     """Return the SQL condition that a row has one of these keys; a null equals a null.
 
-    The ranges of the keys come first. Delta Lake skips files by them.
+    ``keys``: the values of each key column and its type, plain and no float; at least one key. The
+    ranges of the keys come first, unless a column has nulls. Delta Lake skips files by them.
 
     >>> from pyspark.sql.types import LongType, StringType
     >>> a, b = pa.chunked_array([[1, 2, 2]]), pa.chunked_array([["x", None, "y"]])
@@ -224,7 +229,9 @@ def _among(
 
 
 def _literals(column: pa.ChunkedArray, type_: DataType) -> npt.NDArray[Any]:
-    """Return a column's values as SQL constants of their type, in order; nulls are undefined."""
+    """Return a column's values as SQL constants of their type, in order; nulls are undefined. The
+    type must be plain and no float.
+    """
     before, after = "", ""
     if isinstance(type_, StringType):
         for sign in ("\\", "'"):

@@ -34,7 +34,9 @@ _GLOB = re.compile(r"([{}\[\]*?\\])")
 class Files(ABC):
     """Operations on files.
 
-    A name that begins with a dot is of a file that is yet to be renamed, and does not count.
+    A name that begins with a dot is of a file that is yet to be renamed. It does not count unless a
+    method says so. Errors of a file system that cannot be reached are Spark's own
+    (``spark_errors.reaching``).
     """
 
     @abstractmethod
@@ -45,7 +47,9 @@ class Files(ABC):
 
     @abstractmethod
     def has_files(self, folder: str) -> bool:
-        """Return True if a folder has any file, at any depth. False for a missing folder."""
+        """Return True if a folder has any file, at any depth, or if the path is a file. False for a
+        missing folder. On Spark Connect, names that begin with ``_`` do not count either.
+        """
 
     @abstractmethod
     def exists(self, path: str) -> bool:
@@ -60,13 +64,15 @@ class Files(ABC):
     @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
         """Return True if the name of a file or folder directly in ``folder`` begins with
-        ``prefix``. False for a missing folder.
+        ``prefix``, also one that begins with a dot. False for a missing folder. On Spark Connect,
+        empty folders do not count.
         """
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files and folders directly in a folder; empty if there is no such
-        folder. Raises ``ConfigurationError`` on Spark Connect.
+        """Return the names of the files and folders directly in a folder, those that begin with a
+        dot included. Empty if there is no such folder. Raises ``ConfigurationError`` on Spark
+        Connect.
         """
 
     def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
@@ -92,8 +98,8 @@ class Files(ABC):
 
     @abstractmethod
     def text(self, path: str) -> str | None:
-        """Return the text of a file, or of all part files in a folder, as UTF-8; None if there is
-        neither.
+        """Return the text of a file, or of all part files in a folder one after the other, as
+        UTF-8. It is empty for a folder without any, and None if there is neither file nor folder.
         """
 
     @abstractmethod
@@ -103,7 +109,7 @@ class Files(ABC):
     @abstractmethod
     def put(self, path: str, text: str) -> None:
         """Write a text file as a whole or not at all, in place of a present one. Missing folders
-        are created.
+        are created. On Spark Connect, the present one may be gone after a failure.
         """
 
     @abstractmethod
@@ -114,7 +120,9 @@ class Files(ABC):
 
     @abstractmethod
     def clear(self, folder: str) -> None:
-        """Delete all files in a folder, at any depth."""
+        """Delete all files in a folder, at any depth; do nothing if it is missing. Afterwards the
+        folder itself may be gone, or have an empty file.
+        """
 
     @abstractmethod
     def copy(self, path: str, new_path: str) -> None:
@@ -132,7 +140,8 @@ class Files(ABC):
 
     @abstractmethod
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
-        """Write rows as Parquet files to a folder ``<column>=<batch_id>``, replacing it.
+        """Write rows as Parquet files to a folder ``<column>=<batch_id>`` within ``folder``,
+        replacing it. ``rows`` must not have this column.
 
         The folder appears at once if the file system renames a folder at once. Return False if it
         could not be renamed.
@@ -145,7 +154,9 @@ class Files(ABC):
         """
 
     def scheme(self, path: str) -> str:
-        """Return the file system of a path, such as ``file`` or ``s3a``."""
+        """Return the file system of a path, such as ``file`` or ``s3a``. A path without one has
+        that of the session.
+        """
         return self.qualified(path).partition(":")[0]
 
 
@@ -391,8 +402,8 @@ class _OfServer(Files):
 
     def put(self, path: str, text: str) -> None:
         # One row is one part file, which Spark renames into place.
-        """Write a text as the only part file of a folder, in place of its present content. It runs
-        a job.
+        """Write a text as the only part file of a folder, in place of its present content, which is
+        deleted first. It runs a job.
         """
         rows = self._session.createDataFrame([(text,)], "value string")
         rows.coalesce(1).write.mode("overwrite").text(path)
@@ -404,7 +415,7 @@ class _OfServer(Files):
         raise _lacking("writes a file only if there is none")
 
     def clear(self, folder: str) -> None:
-        """Overwrite all files of a folder with none. It runs a job."""
+        """Overwrite all files of a folder with an empty one. It runs a job."""
         self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
 
     def make_folder(self, folder: str) -> bool:
@@ -477,7 +488,9 @@ class Folder:
         self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
 
     def has(self, name: str) -> bool:
-        """Return True if the folder has a file of this name."""
+        """Return True if the folder has a file of this name; elsewhere than on local disks, also a
+        folder with files.
+        """
         if self._local is not None:
             return (self._local / name).is_file()
         return self._files.has_files(f"{self._root}/{name}")

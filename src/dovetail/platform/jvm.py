@@ -63,7 +63,7 @@ def has_active_query(session: SparkSession, query_id: str) -> bool:
 
 
 def items(sequence: Any) -> list[Any]:
-    """Return the items of a Scala sequence in order."""
+    """Return the items of a Scala sequence in order, each by a call to the JVM."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
@@ -101,12 +101,16 @@ def unpersist(frame: DataFrame) -> None:
 
 
 def delta_snapshot(session: SparkSession, path: str) -> Any:
-    """Return the latest snapshot of a Delta table, with its version and its metadata."""
+    """Return the latest snapshot of the Delta table in the folder ``path``, with its version and
+    its metadata.
+    """
     return _delta(session).DeltaLog.forTableWithSnapshot(session._jsparkSession, path)._2()
 
 
 def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
-    """Return the snapshot of a Delta table at a version."""
+    """Return the snapshot of the Delta table in the folder ``path`` at a version. Delta's own error
+    passes if its log no longer has the version.
+    """
     log = _delta(session).DeltaLog.forTable(session._jsparkSession, path)
     none = _packages(session).scala.Option.empty()
     return log.getSnapshotAt(version, none, none, False)
@@ -205,17 +209,21 @@ class Hadoop:
 
     def located(self, *parts: Any) -> tuple[Any, Any]:
         """Return Hadoop's path object for ``parts``, one path or a folder and a name, and its file
-        system.
+        system. The JVM's error passes if Hadoop does not know or reach that.
         """
         path = self._jvm.org.apache.hadoop.fs.Path(*parts)
         return path, path.getFileSystem(self.settings())
 
     def text(self, files: Any, path: Any) -> str:
-        """Return the text of an existing file as UTF-8. ``files``: its file system."""
+        """Return the text of an existing file as UTF-8. ``files``: its file system. The JVM's error
+        passes for a missing file.
+        """
         return str(self._read(files, path, "toString", "UTF-8"))
 
     def blob(self, files: Any, path: Any) -> bytes:
-        """Return the bytes of an existing file. ``files``: its file system."""
+        """Return the bytes of an existing file. ``files``: its file system. The JVM's error passes
+        for a missing file.
+        """
         return bytes(self._read(files, path, "toByteArray"))
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:

@@ -28,8 +28,9 @@ def progress_bar(
     """Show a line while the block runs: the title, the time, and the tasks of Spark's present
     stages. It is gone afterwards.
 
-    Without a terminal or a notebook nothing is shown. Where Spark draws bars of its own, the title
-    alone is printed. ``console``: where to draw, by default standard error.
+    Without a terminal or a notebook nothing is shown, unless the environment variable ``ASKED``
+    says otherwise. Where Spark draws bars of its own, the title alone is printed, and stays.
+    ``console``: where to draw, by default standard error.
     """
     from rich.console import Console
 
@@ -54,8 +55,8 @@ def progress_bar(
 
 
 def tasks(session: SparkSession) -> tuple[int, int]:
-    """Return how many tasks of the stages that run now are done, and how many they have; zeros if
-    Spark does not tell.
+    """Return how many tasks of the stages that run now are done, and how many they have; zeros on
+    Spark Connect, which does not tell.
     """
     if is_remote(session):
         return 0, 0

@@ -89,8 +89,10 @@ def batch_writer(rows: DataFrame, write: OfBatches) -> DataStreamWriter:
 
 @contextmanager
 def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
-    """Yield a kept frame as one of another session of the same Spark, within the block. Its rows
-    are not computed again. After the block it can no longer be read there.
+    """Yield a frame as one of another session of the same Spark, within the block. After the block
+    it can no longer be read there.
+
+    ``frame``: as ``keep`` returned it, so that its rows are not computed again.
     """
     name = f"dovetail_{uuid4().hex}"
     frame.createGlobalTempView(name)
@@ -113,7 +115,9 @@ def keep(frame: DataFrame) -> DataFrame:
 
 
 def release(frame: DataFrame) -> None:
-    """Drop the rows that ``keep`` holds. A server drops them when the frame is collected here."""
+    """Drop the rows of a frame that ``keep`` returned; it can no longer be read. On Spark Connect
+    do nothing: the server drops them when the frame is collected here.
+    """
     if not is_remote(frame.sparkSession):
         jvm.unpersist(frame)
 
@@ -131,7 +135,8 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
-    """Return a struct of the parts, ``_0`` and so on, null where computing any of them fails.
+    """Return a struct of the parts, at least one, ``_0`` and so on, null where computing any of
+    them fails.
 
     Python functions raise all the same.
 
@@ -151,7 +156,9 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
 
 
 def cores(session: SparkSession) -> int:
-    """Return the number of tasks that the session runs at the same time."""
+    """Return the number of tasks that the session runs at the same time. On Spark Connect it runs a
+    job.
+    """
     if not is_remote(session):
         return session.sparkContext.defaultParallelism
     parts = session.range(_PROBED).select(F.spark_partition_id().alias("part"))
@@ -159,7 +166,9 @@ def cores(session: SparkSession) -> int:
 
 
 def has_source(session: SparkSession, source: str) -> bool:
-    """Return True if Spark has the jar of a data source such as ``kafka``."""
+    """Return True if Spark has the jar of a data source such as ``kafka``. Any error but that of a
+    missing source counts as True.
+    """
     try:
         _ = session.read.format(source).load().schema
     except (Py4JError, PySparkException) as error:

@@ -22,8 +22,8 @@ _FOLDER = (
 
 @contextmanager
 def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
-    """Turn Spark's errors in the block into a ``ConfigurationError`` that begins with
-    ``problem``.
+    """Turn Spark's errors in the block into a ``ConfigurationError`` that begins with ``problem``.
+    Its ``__cause__`` is Spark's error; other errors pass.
     """
     try:
         yield
@@ -34,9 +34,10 @@ def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
 @contextmanager
 def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
     """Turn Spark's errors in the block, of reading or writing a folder, into a
-    ``ConfigurationError``.
+    ``ConfigurationError``. Other errors pass.
 
-    ``argument``, ``path``: the argument that names the folder, for the error.
+    ``argument``, ``path``: the argument that names the folder, such as ``checkpoint=``, and its
+    value, for the error.
     """
     with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
         yield
@@ -67,7 +68,8 @@ def make_folder(
 
 
 def reason(error: Exception) -> str:
-    r"""Return the first line of an error of Spark's, without a full stop.
+    r"""Return the first line of an error of Spark's, without a full stop; its class if it has no
+    message.
 
     >>> reason(ValueError("no such file.\n\tat java.io"))
     'no such file'
