@@ -31,11 +31,11 @@ def as_began(
     nodes: Sequence[Node], topology: str, then: Mapping[str, Any]
 ) -> tuple[dict[Node, Node], list[str]]:
     """Return for each result the same result without new columns, and the names ``source.column``
-    of these columns.
+    of these columns. A column whose type has gained fields is among them.
 
     ``nodes``: the results. ``topology``, ``then``: fingerprint and description of the checkpoint's
-    topology. If removing columns does not yield that topology, the results are returned unchanged,
-    with no names.
+    topology. Only sources that may grow (``Source.grows``) lose columns. If removing columns does
+    not yield that topology, the results are returned unchanged, with no names.
     """
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
@@ -155,7 +155,8 @@ def _narrowed(value: Column, now: DataType, then: DataType) -> Column:
 class _Narrowing:
     """Callback that rebuilds nodes over narrowed sources, each once.
 
-    Raises ``PlanError`` if a node names a column that is gone.
+    ``narrowed``: the rebuilt source of each narrowed one. Raises ``PlanError`` if a node names a
+    column that is gone.
     """
 
     def __init__(self, narrowed: Mapping[Node, Node]) -> None:
@@ -224,7 +225,7 @@ def _columns(before: Node, over: Any) -> Node:
     of others.
 
     ``before``: the node over the unnarrowed input; ``over``: the same over the narrowed one. Raises
-    ``PlanError`` if a gone column was a key, renamed or chosen by name.
+    ``PlanError`` if a gone column was a key, renamed, chosen by name, or read by an expression.
     """
     source, was = over.inputs[0], before.inputs[0].row
     keys = len(over.key)
@@ -294,7 +295,8 @@ def _join(before: Any, over: Any) -> Node:
     """Return a join without the columns that are gone. ``before``: the join over unnarrowed inputs;
     ``over``: the same over narrowed ones.
 
-    Columns may only be gone if the join selects all value columns. Raises ``PlanError`` otherwise.
+    Columns may only be gone if the join selects all value columns. Raises ``PlanError`` otherwise,
+    and for an expression that reads a gone column.
     """
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
     every = [*before.left.values.names, *before.right.values.names]

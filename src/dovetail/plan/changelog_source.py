@@ -68,14 +68,17 @@ def source_of(
     with_unread: DataFrame | None = None,
 ) -> Source:
     """Return the source that reads ``frame`` with these key columns. Raises ``PlanError`` for
-    unsuitable arguments.
+    unsuitable arguments, and for a streaming frame that is random (``random_of``).
 
-    ``roles``: the columns of the arguments ``timestamp=``, ``deleted=``, ``sequence=`` and
-    ``log_partition=``, or None. Columns named there are used up; the remaining columns are values.
+    ``roles``: a column, an expression or None for each of ``timestamp=``, ``deleted=``,
+    ``sequence=`` and ``log_partition=``. They must be a timestamp, a boolean and whole numbers.
+    Columns named there are used up; the remaining columns are values.
+
     ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
-    ``versioned``: the length of a table's history. ``stream``: True for a stream, False for a
-    table. ``static``: True if all rows are present when a query begins and never change.
-    ``with_unread``: the rows and the unreadable records; None if those are not kept.
+    ``versioned``: the length of a table's history, None for none. ``name``: None for one made of
+    the key. ``stream``: True for a stream, False for a table. ``static``: True if all rows are
+    present when a query begins and never change. ``with_unread``: the rows and the unreadable
+    records; None if those are not kept.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -146,7 +149,8 @@ def expression_of(
 ) -> Column:
     """Return the column of a frame that a reader's argument names or computes.
 
-    Raises ``PlanError`` if the column is unknown, random, or of none of ``types``.
+    ``types``: the allowed types, at least one. Raises ``PlanError`` if the column is unknown,
+    occurs twice, is random, or is of another type.
     """
     column = _Columns(operator, frame).expression(value, argument, *types)
     assert column is not None
@@ -181,8 +185,9 @@ class _Columns:
     ) -> Column | None:
         """Return the column that the value of an argument means, or None if the value is None.
 
-        ``value``: a column's name or an expression. Raises ``PlanError`` if the column is unknown,
-        random, or of none of ``types``.
+        ``value``: a column's name or an expression. ``types``: the allowed types, at least one.
+        Raises ``PlanError`` if the column is unknown, occurs twice, is random, or is of another
+        type.
         """
         if value is None:
             return None

@@ -39,13 +39,15 @@ Origins: TypeAlias = "frozenset[Origin]"
 
 
 def column_origins(node: Node) -> dict[str, Origins]:
-    """Return for each column of a node the columns of inputs that its values are made of."""
+    """Return for each column of a node, by name and in order, the columns of inputs that its values
+    are made of. The set is empty for a column that is made of none, such as a count of rows.
+    """
     return {name: _columns(node)[name] for name in node.row.names}
 
 
 def row_origins(node: Node) -> Origins:
     """Return the columns of inputs that decide which rows a node has: those that rows are joined,
-    filtered and grouped by.
+    filtered (``where``) and grouped by.
     """
     below = (origin for input_ in node.inputs for origin in row_origins(input_))
     return frozenset((*below, *_deciding(node)))

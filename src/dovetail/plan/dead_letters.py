@@ -26,8 +26,9 @@ class DeadLetters(Node):
 
 
 def leaving_out(node: Node) -> Iterator[View | ForeignKeyJoin]:
-    """Yield each node that leaves out rows on which an expression fails, once, inputs first:
-    ``node`` and those below it. Yield nothing if there is none.
+    """Yield each node that leaves out rows on which an expression fails, or that an expectation
+    makes dead letters, once, inputs first: ``node`` and those below it. Yield nothing if there is
+    none.
     """
     for part in dict.fromkeys(node.walk()):
         if isinstance(part, View):

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def fingerprint(*nodes: Node) -> str:
-    """Return a hash of the topology's description: 16 hexadecimal digits."""
+    """Return a hash of the topology's description: 16 hexadecimal digits. ``nodes``: the results,
+    at least one; their order counts (``in_one_order``). Expressions need a Spark session.
+    """
     return _hash(describe(*nodes))
 
 
@@ -35,7 +37,8 @@ def describe(*nodes: Node) -> dict[str, Any]:
     """Return, as JSON data, all parts of a topology that stored state depends on.
 
     These are the inputs with their names and how each is read, and all that is computed from them,
-    with expressions as text. Several results are in the order given, under ``"results"``.
+    with expressions as text. ``nodes``: the results, at least one. Several are in the order given,
+    under ``"results"``. Expressions need a Spark session.
 
     Not part of it are the last selection, the names of joins, and the way in which results are
     emitted. Nor are the length of ``align=``, lookup sources, caches, and the steps within an
@@ -50,7 +53,8 @@ def describe(*nodes: Node) -> dict[str, Any]:
 def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
     """Return an input of a stage as JSON data, with another stage's result as its fingerprint.
 
-    ``nodes``: the results of the input's topology.
+    ``nodes``: the results of the input's topology. ``entry``: the input, a source, another stage's
+    result or a view of either.
     """
     return _with_hashes(_Description(origins_of(nodes))(entry))
 
@@ -102,6 +106,7 @@ def refuse_other(
     """Raise ``CheckpointError`` with the differences if a checkpoint belongs to another topology
     than these nodes.
 
+    ``nodes``: the results in the order that the checkpoint knows them by (``in_one_order``).
     ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
     ``title``: the subject of the error.
     """

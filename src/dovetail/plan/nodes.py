@@ -480,9 +480,11 @@ class JoinNode(Node):
     left: Node
     right: Node
     how: How
+    """The kind of join: which sides' rows appear without a match."""
     select: tuple[Selected, ...]
     """The value columns of the result, in order."""
     values: StructType
+    """The fields of ``select``, in the same order."""
     align_us: int | None = None
     """The time in microseconds that a side waits for the other side to catch up, or None for no
     wait.
@@ -578,6 +580,8 @@ def with_right_key(left: StructType, right: StructType) -> StructType:
 def changelog_schema(node: Node) -> StructType:
     """Return the columns of a node's changelog: key, values, ``_change``, ``_timestamp``,
     ``_position``. Values may be null, for a delete; the last three may not.
+
+    ``_change`` is ``upsert`` or ``delete``.
     """
     return StructType(
         [

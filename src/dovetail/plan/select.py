@@ -33,8 +33,8 @@ SIDES = ("left", "right")
 def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
     """Return all value columns of the left side, then all of the right side.
 
-    Raises ``PlanError`` if a name is on both sides, or is a name of a left key column. Case is
-    ignored.
+    Raises ``PlanError`` if a name is on both sides, or if a value column of either side has the
+    name of a left key column. Case is ignored.
     """
     shared = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
     if shared:
@@ -67,10 +67,13 @@ def resolve(
     """Check a selection against the joined row of ``left`` and ``right``. Return the selected
     columns and their fields, in the order of the selection.
 
-    ``how``: the kind of join. ``one_key``: True if both sides have the same key. A key column of a
-    side that may be missing is then an expression, null if the side is missing. ``repeatable``:
-    True if expressions must make the same value of a row each time. Raises ``PlanError`` for
-    unknown, ambiguous and duplicate names.
+    Key columns that the result has anyway are left out. ``how``: the kind of join. ``one_key``:
+    True if both sides have the same key. A key column of a side that may be missing is then an
+    expression, null if the side is missing.
+
+    ``repeatable``: True if expressions must make the same value of a row each time. Raises
+    ``PlanError`` for unknown, ambiguous, reserved and duplicate names, and for an expression that
+    Spark does not resolve. Expressions need a Spark session; without one it is raised, too.
     """
     items: Iterable[tuple[str | None, str | Column]] = (
         selection.items()
@@ -141,7 +144,8 @@ def _named(
 
     A key column that is named with a side becomes an expression if ``how`` lets that side be
     missing. A plain name of a key column is the left one. Raises ``PlanError`` for an unknown
-    column, and for a value column that is on both sides.
+    column, and for a value column that is on both sides. An expression without a Spark session
+    raises it, too.
     """
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
@@ -176,11 +180,12 @@ def _analysed(
     *,
     repeatable: bool,
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
-    """Resolve the expressions of a selection. Return the named columns in order, and the fields of
-    the computed ones by name.
+    """Resolve the expressions of a selection. Return all selected columns in order, each with its
+    name, and the fields of the computed ones by name.
 
     Spark resolves expressions on an empty joined row. ``repeatable``: True to refuse expressions
-    that depend on chance or the time. Raises ``PlanError`` with Spark's complaint.
+    that depend on chance or the time. Raises ``PlanError`` with Spark's complaint, and if there is
+    no Spark session.
     """
     row, _ = row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
@@ -205,10 +210,11 @@ def computed_field(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """Return the field of an expression over a row, as Spark resolves it.
+    """Return the field of an expression over a row, as Spark resolves it (``field_of``).
 
-    ``repeatable``: True to refuse an expression that depends on chance or the time. Raises
-    ``PlanError`` with Spark's complaint, and if there is no Spark session.
+    ``argument``, ``remedy``: for errors. ``repeatable``: True to refuse an expression that depends
+    on chance or the time. Raises ``PlanError`` with Spark's complaint, and if there is no Spark
+    session. A random expression is marked, not refused (``refuse_random``).
     """
     empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"
@@ -216,8 +222,8 @@ def computed_field(
 
 
 def session_for(operator: str, argument: str) -> SparkSession:
-    """Return the active Spark session. Raises ``PlanError`` if there is none to resolve
-    expressions.
+    """Return the active Spark session. Raises ``PlanError`` if there is none to resolve the
+    expressions of ``argument``.
     """
     spark = SparkSession.getActiveSession()
     if spark is None:

@@ -59,7 +59,9 @@ def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]
 
 
 def is_limited(frame: DataFrame) -> bool:
-    """Say whether a micro-batch of a frame may leave available rows unread."""
+    """Say whether a micro-batch of a frame may leave available rows unread: if a source has an
+    option with the largest amount per trigger. False for a frame that does not stream.
+    """
     if not frame.isStreaming:
         return False
     limits = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")

@@ -70,7 +70,9 @@ def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
 
 
 def said(item: Made) -> str:
-    """Return the origin of a view's column in words, for ``explain``."""
+    """Return the origin of a view's column in words, for ``explain``: a name or a text as it is, an
+    expression as Spark shows it.
+    """
     if isinstance(item, Constant):
         return item.value
     return item if isinstance(item, str) else str(column_of(item))[len("Column<'") : -len("'>")]

@@ -211,7 +211,8 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     """Return the rows that meet a condition as a view; a table's other rows are deleted.
 
     ``condition``: a boolean column, an expression, or SQL. ``errors``: the effect of a row on which
-    it fails. Raises ``PlanError`` if the condition is random or not boolean.
+    it fails. Raises ``PlanError`` if the condition is random, not boolean or not resolved, and for
+    a node that ``viewed_entry`` refuses.
     """
     name = f"where of {node.name}"
     source = viewed_entry(name, node)
@@ -220,9 +221,11 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
 
 
 def condition_over(name: str, source: Entry, condition: str | Column) -> str | Column:
-    """Return a condition over the rows of an entry: a boolean column's name, or an expression.
+    """Return a condition over the rows of an entry: a boolean column's name, or an expression. A
+    text that is no column's name is SQL.
 
-    ``name``: the operator in errors. Raises ``PlanError`` if it is random or not boolean.
+    ``name``: the operator in errors. Raises ``PlanError`` if it is random, not boolean, or not
+    resolved by Spark. An expression without a Spark session raises it, too.
     """
     column = condition
     if isinstance(condition, str) and condition in source.row.names:
@@ -253,6 +256,9 @@ def selected(
     ``columns``: names or expressions. ``named``: new names and their columns or expressions. Key
     columns named as such are not repeated. ``errors``: the effect of a row on which an expression
     fails.
+
+    Raises ``PlanError`` for unknown, reserved and repeated names, for an expression that Spark does
+    not resolve, and for a node that ``viewed_entry`` refuses.
     """
     name = f"select of {node.name}"
     source = viewed_entry(name, node)
@@ -270,11 +276,12 @@ def with_columns(
     *,
     call: str = "with_columns",
 ) -> View:
-    """Return a view of all columns, with those in ``named`` added at the end or replaced.
+    """Return a view of all columns, with those in ``named`` added at the end or replaced where they
+    are.
 
     ``errors``: ``"dead_letter"`` leaves out rows on which an expression fails, ``"fail"`` stops the
     query. ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be
-    replaced.
+    replaced, and else as ``selected`` does.
     """
     name = f"{call} of {node.name}"
     source = viewed_entry(name, node)
@@ -290,8 +297,10 @@ def with_columns(
 
 
 def dropped(node: Node, names: Sequence[str]) -> View:
-    """Return a view of all columns but ``names``, in their order. Raises ``PlanError`` for key
-    columns and unknown names. No names give all columns.
+    """Return a view of all columns but ``names``, in their order. No names give all columns.
+
+    Raises ``PlanError`` for key columns and unknown names, and for a node that ``viewed_entry``
+    refuses.
     """
     name = f"drop of {node.name}"
     source = viewed_entry(name, node)
@@ -306,7 +315,10 @@ def dropped(node: Node, names: Sequence[str]) -> View:
 
 def renamed(node: Node, names: Mapping[str, str]) -> View:
     """Return a view of all columns, key columns included, with new names by the mapping ``names``
-    from old ones. Raises ``PlanError`` for unknown names.
+    from old ones. Columns that it lacks keep their names.
+
+    Raises ``PlanError`` for unknown, reserved and repeated names, and for a node that
+    ``viewed_entry`` refuses.
     """
     name = f"rename of {node.name}"
     source = viewed_entry(name, node)
@@ -329,8 +341,10 @@ def keyed_by(
     before the others.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed,
-    behind these. ``errors``: the effect of a row on which an expression fails. Raises ``PlanError``
-    if no column is named, or one twice.
+    behind these. ``errors``: the effect of a row on which an expression fails.
+
+    Raises ``PlanError`` if no column is named, or one twice. So it does for key columns that are
+    random or of an unsuitable type, and else as ``selected`` does.
     """
     name = f"key_by of {node.name}"
     source = viewed_entry(name, node)
@@ -347,8 +361,9 @@ def keyed_by(
 
 
 def as_records(node: Node) -> View:
-    """Return the changes of a table as a stream. Raises ``PlanError`` for a table that corrects the
-    past.
+    """Return the changes of a table as a stream: each is a record, a deletion one without a value.
+    Late changes of a versioned table are left out. Raises ``PlanError`` for a table that corrects
+    the past.
     """
     name = f"to_stream of {node.name}"
     refuse_corrected(name, node)
@@ -357,15 +372,17 @@ def as_records(node: Node) -> View:
 
 def as_rows(node: Node) -> View:
     """Return the last record of each key of a stream as a table. Raises ``PlanError`` for a stream
-    that corrects the past.
+    that takes records back.
     """
     return _same(viewed_entry(f"to_table of {node.name}", node), stream=False)
 
 
 def exploded(node: Node, column: str) -> View:
-    """Return a view with a record for each element of the array ``column``, in the array's place.
+    """Return a view of a stream with a record for each element of the array ``column``, in the
+    array's place.
 
-    Raises ``PlanError`` if the column is unknown, a key, or no array.
+    Raises ``PlanError`` if the column is unknown, a key, or no array, and for a node that
+    ``viewed_entry`` refuses.
     """
     name = f"explode of {node.name}"
     source = viewed_entry(name, node)
@@ -390,8 +407,8 @@ _Fields: TypeAlias = Sequence[tuple[StructField, Made]]
 
 
 def viewed_entry(name: str, node: Node) -> Entry:
-    """Return a node as the input of a view. Raises ``PlanError`` for a node that
-    corrects the past.
+    """Return a node as the input of a view. Raises ``PlanError`` for a table that corrects the
+    past, and for a stream that takes records back.
     """
     refuse_corrected(name, node)
     return as_entry(name, node)
@@ -402,7 +419,7 @@ def of_join(join: JoinNode, errors: Errors) -> Node:
     returns its whole joined row, and a view of it computes the selection.
 
     With ``"fail"``, or if it selects by names only, which cannot fail, the join is returned
-    unchanged.
+    unchanged. Else ``PlanError`` is raised for a join that ``viewed_entry`` refuses.
     """
     if errors == "fail" or all(item.column is None for item in join.select):
         return join
@@ -449,7 +466,7 @@ def _computed(selected: Selected) -> Column:
 
 def labelled(node: Node, column: str) -> View:
     """Return a view of a table with the table's name, as text, in a new last key column ``column``.
-    Values stay as they are.
+    Values stay as they are. Raises ``PlanError`` if ``column`` is reserved or the name of a column.
     """
     name = f"union of {node.name}"
     source = viewed_entry(name, node)
@@ -459,8 +476,9 @@ def labelled(node: Node, column: str) -> View:
 
 
 def fields_of(name: str, node: Node, struct: str) -> View:
-    """Return a view of the key and, as values, the fields of the struct column ``struct``.
-    ``name``: the operator in errors.
+    """Return a view of the key and, as values, the fields of the column ``struct``, which must be a
+    struct. ``name``: the operator in errors. Raises ``PlanError`` if a field has a reserved name or
+    that of a key column.
     """
     source = viewed_entry(name, node)
     row = source.values[struct].dataType
@@ -503,9 +521,9 @@ def _view(
 ) -> View:
     """Return a view of ``source`` with the given key and values, each a field and its origin.
 
-    ``exploded``: the index of the column whose array gives one row per element, None for none.
-    Raises ``PlanError`` for reserved or repeated names, and for key columns that are random or of
-    an unsuitable type.
+    ``exploded``: the index of the column, key columns included, whose array gives one row per
+    element; None for none. Raises ``PlanError`` for reserved or repeated names, and for key columns
+    that are random or of an unsuitable type.
     """
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")
@@ -551,7 +569,8 @@ def _named(
     """Return a column's field and its origin.
 
     ``argument``: the argument in errors. ``new``: the column's new name, None for its present one.
-    ``item``: a name or an expression. Raises ``PlanError`` for an unknown name.
+    ``item``: a name or an expression. Raises ``PlanError`` for an unknown name, and for an
+    expression that Spark does not resolve.
     """
     if isinstance(item, str):
         field = known_field(name, argument, item, source.row)
@@ -566,7 +585,7 @@ def _called(field: StructField, name: str) -> StructField:
 
 def _resolved(name: str, argument: str, source: Entry, column: Column) -> StructField:
     """Return the field of an expression over the rows of an input, as Spark resolves it. Raises
-    ``PlanError`` if it cannot. ``argument``: the argument in errors.
+    ``PlanError`` if it cannot, and without a Spark session. ``argument``: the argument in errors.
     """
     seen = seen_by(source)
     return computed_field(name, argument, seen, column, f"Known are {', '.join(seen.names)}")

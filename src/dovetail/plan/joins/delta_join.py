@@ -41,7 +41,7 @@ class DeltaJoin(JoinNode):
     on: tuple[tuple[str, str], ...]
     """The join key: a left and a right column for each part."""
     form: Form
-    """The form of the result's key, as ``delta.form_of`` returns it."""
+    """The form of the result's key, as ``delta_options.form_of`` returns it."""
     cache: tuple[int, int]
     """The number of rows of each side that a task keeps between batches."""
 
@@ -120,10 +120,11 @@ def lookup_of(entry: Entry) -> LookupSource | None:
 
 
 def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
-    """Return, for each column of a delta join's result, its side (0 left, 1 right) and its column
-    there.
+    """Return, for each column of a delta join's result, key columns first, its side (0 left, 1
+    right) and its column there.
 
-    The selection must have no expressions.
+    The selection must have no expressions. A key column that both sides have counts as the left
+    one.
     """
     columns = {name: (0, name) for name in node.left.key.names}
     if node.has_right_key:
@@ -169,8 +170,8 @@ def changes_of(entry: Entry) -> ChangeKinds:
 
 
 def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
-    """Say whether each row of a side keeps one join key while it exists, and its tombstone has that
-    key.
+    """Say whether each row of a side keeps one join key, the columns ``columns``, while it exists,
+    and its tombstone has that key.
     """
     return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
 

@@ -124,14 +124,15 @@ def delta_join(
 
     Returns
     -------
-    Delta
+    DeltaJoinOptions
         An argument of ``Table.join``.
 
     Raises
     ------
     PlanError
-        If ``strategy`` is another one, or if a number of rows is negative. ``Table.join``
-        raises it for a broken limitation with ``"force"``.
+        If ``strategy`` is another one, or if a number of rows is negative or above
+        2147483647. ``Table.join`` raises it for a broken limitation with ``"force"``. With
+        ``"auto"`` it does so if ``on`` does not pair the whole right key.
 
     See Also
     --------
@@ -184,8 +185,9 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
     """Return the table with ``lookup``, a store of the same rows, whose filters then restrict the
     table. ``changes``: the changes it may have, None if not declared.
 
-    Raises ``PlanError`` for the result of a join, for another key, and for unknown columns. It also
-    refuses filters by columns outside the key, unless rows never change.
+    Raises ``PlanError`` for a node that is no source, such as a join or a view. It also refuses a
+    key of other columns, unknown columns, and filters by columns outside the key, unless rows never
+    change. A table with filters must have a frame.
     """
     if not isinstance(table, Source):
         raise PlanError(
@@ -220,7 +222,7 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
 
 def _restricted(table: Source, lookup: LookupSource) -> Any:
     """Return the table's frame with the filters of its lookup source, one after the other. Without
-    filters it is the frame itself.
+    filters it is the frame itself, perhaps None; with filters there must be one.
     """
     frame = table.frame
     for column, constants in lookup.filters:
@@ -236,8 +238,10 @@ def tables_joined(
     """Join the two tables of ``call`` by lookups or in state, by key or by foreign key.
 
     ``options`` decides between lookups and state. In state, the join is by key if ``on=`` names the
-    left key. ``late``: for a join by key in state only. Raises ``PlanError`` if a delta join is
-    required and a limitation is broken.
+    left key. ``late``: for a join by key in state only, as is ``call.align``.
+
+    Raises ``PlanError`` if a limitation is broken and a delta join is required, or ``on=`` does not
+    pair the whole right key. Also as ``pairs_of``, ``table_join`` and ``foreign_key_join`` do.
     """
     name, left, right = call.name, call.left, call.right
     sides = _entry(left), _entry(right)
@@ -273,7 +277,8 @@ def _delta_join(
     call: Call, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
 ) -> DeltaJoin:
     """Return the delta join of two tables that meet all limitations. ``on``: the pairs of equal
-    columns. Raises ``PlanError`` for column names that occur twice.
+    columns. Raises ``PlanError`` for column names that occur twice, and for columns that cannot be
+    selected.
     """
     form = form_of(left, right, on)
     same = {b for a, b in on if a == b}
@@ -292,8 +297,8 @@ def _delta_join(
 def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
     """Return the form of a delta join's key.
 
-    ``"key"``: both tables have this key. ``"left"``: the left key, as the right key is named in
-    full. ``"pair"``: both keys.
+    ``"key"``: ``pairs`` are both keys in order. ``"left"``: the left key, as ``pairs`` have the
+    whole right key. ``"pair"``: both keys.
     """
     columns = [{pair[side_index] for pair in pairs} for side_index in (0, 1)]
     if columns[1] != set(right.key.names):

@@ -66,9 +66,11 @@ class ForeignKeyJoin(JoinNode):
 
 def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin:
     """Join the two tables of ``call`` by the foreign key ``on``: left columns, or expressions over
-    the left row, one for each column of the right key.
+    the left row, one for each column of the right key, in its order.
 
-    Raises ``PlanError`` for tables that correct the past, and for columns that occur twice.
+    ``call.on`` is not read, and the types must have been checked (``pairs_of``). Raises
+    ``PlanError`` for tables that correct the past, for columns that occur twice, and for columns
+    that cannot be selected.
     """
     for side in (call.left, call.right):
         refuse_corrected(call.name, side)

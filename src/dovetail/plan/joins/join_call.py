@@ -80,7 +80,7 @@ class Call:
 
         ``left``, ``right``: the sides as the join reads them. ``one_key``: True if both sides have
         the same key, whose columns the result has anyway. Raises ``PlanError`` for columns that
-        cannot be selected.
+        cannot be selected, and if ``align`` is no span.
         """
         if self.select is None:
             selected = select_all(self.name, left, right)
@@ -100,7 +100,9 @@ class Call:
     def refuse(
         self, arguments: Mapping[str, object], problem: str, remedy: str = "Leave it out"
     ) -> None:
-        """Raise ``PlanError`` for the first of ``arguments``, by name, whose value is not None."""
+        """Raise ``PlanError`` for the first of ``arguments``, by name, whose value is not None.
+        ``problem``: the words that follow the argument's name.
+        """
         refuse_given(self.label or "join", problem, remedy, **arguments)
 
 
@@ -123,10 +125,11 @@ def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
 
 
 def as_changes(name: str, side: Node) -> Entry:
-    """Return a side as an input of a node that stores no rows and passes on each change.
+    """Return a side as an input of a node that stores no rows and passes on each change. Tombstones
+    of keys that had no row are excluded (``as_entry``).
 
     A versioned table gets a stage of its own, which drops late changes, as these change no current
-    row.
+    row. Raises ``PlanError`` for a stream that takes records back.
     """
     if isinstance(side, Entry) and side.versioned_us is not None:
         return Derived(Materialized(side))
@@ -135,7 +138,7 @@ def as_changes(name: str, side: Node) -> Entry:
 
 def materialized(node: Node) -> Materialized:
     """Return the table with its rows stored. Raises ``PlanError`` for a table that corrects the
-    past.
+    past. ``node``: a table.
     """
     refuse_corrected(node.name, node)
     return Materialized(as_entry(node.name, node))

@@ -38,11 +38,12 @@ def pairs_of(
     name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None, *, whole: bool = True
 ) -> Pairs:
     """Return the pairs (left column or expression, right column) that are equal, in the order of
-    the right side's key.
+    the right side's key. Pairs with other right columns follow in the order given.
 
-    ``on``: None pairs keys of the same names. ``whole``: True if a mapping must name exactly the
-    columns of that key. Raises ``PlanError`` for unknown columns, different types and a wrong
-    number of columns.
+    ``on``: None pairs keys of the same names in the same order. ``whole``: True if a mapping must
+    name exactly the columns of that key; else it may name any right columns, also one twice. Raises
+    ``PlanError`` for unknown columns, different types and a wrong number of columns. So it does for
+    expressions that do not resolve or are random, and for types that cannot be keys.
     """
     key = right.key.names
     if on is None:
@@ -94,8 +95,8 @@ def pairs_of(
 
 
 def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
-    """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order. None
-    pairs keys of the same names. The join partitions both sides by key.
+    """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order, by
+    names. None pairs keys of the same names. The join partitions both sides by key.
     """
     alike = len(left.key) == len(right.key)
     pairs = pairs_of(name, left, right, on) if alike else ()
@@ -111,7 +112,7 @@ def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -
     """Return the type of the expression ``column`` over a row of the side ``left``. ``argument``:
     where it was given, for errors.
 
-    Raises ``PlanError`` if it does not resolve or is random.
+    Raises ``PlanError`` if it does not resolve or is random, and if there is no Spark session.
     """
     row = _row(left)
     remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"

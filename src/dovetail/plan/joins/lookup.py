@@ -162,12 +162,15 @@ def lookup(
     """Return a view of a stream's records, each with the rows of the store ``lookup`` that match
     it.
 
-    ``columns``: the store's columns. ``how``: ``"left"`` keeps records without a row, ``"inner"``
-    drops them. ``errors``: the effect of a record on which an expression of ``select`` fails.
-    ``cached``: None for no cache. ``label``: the view's name, None for the usual one.
+    ``columns``: the store's columns, its key among them. ``on``: None pairs the keys of stream and
+    store. ``how``: ``"left"`` keeps records without a row, ``"inner"`` drops them. ``select``: None
+    for all value columns, the record's first. ``errors``: the effect of a record on which an
+    expression of ``select`` fails. ``cached``: None for no cache. ``label``: the view's name, None
+    for the usual one.
 
     If the selection has expressions, a second view computes it from the joined row. Raises
-    ``PlanError`` if no index of the store covers the columns in ``on``.
+    ``PlanError`` if no index of the store covers the columns in ``on``. Also for unusable
+    ``columns``, as ``pairs_of`` and ``resolve`` do, and for a stream that takes records back.
     """
     name = label or f"lookup of {node.name}"
     source, row = as_entry(name, node), _row(name, lookup, columns)
@@ -207,8 +210,8 @@ def lookup(
 
 
 def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
-    """Return the columns of the store ``lookup`` as a schema. Raises ``PlanError`` for unusable
-    names, and if the store's key is not among them.
+    """Return the columns of the store ``lookup`` as a schema. Raises ``PlanError`` for a text that
+    is no list of columns, for reserved or repeated names, and if the store's key is not among them.
     """
     row = schema_of(name, "columns=", columns)
     refuse_names(name, row.names, "Give the store a view that has it under another name")
@@ -224,7 +227,9 @@ def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
 
 
 def _store(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
-    """Return the store as a side of a join, with the columns ``key`` as its key."""
+    """Return the store as a side of a join, with the columns ``key`` as its key. Raises
+    ``PlanError`` if ``row`` lacks one of them, or for types that cannot be kept.
+    """
     key_fields, values = keyed(name, key, row)
     return Source(name=lookup.title, key=key_fields, values=values)
 

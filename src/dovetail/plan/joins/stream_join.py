@@ -161,7 +161,7 @@ def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> Stre
     time. ``unmatched``: when a record without a match comes out.
 
     Raises ``PlanError`` without a window, for other keys, and for joins other than inner, left and
-    outer.
+    outer. Also for a side that takes records back, and for columns that cannot be selected.
     """
     name = call.name
     refuse_how(name, call.how, ("inner", "left", "outer"), "streams")

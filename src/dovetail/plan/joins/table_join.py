@@ -38,10 +38,11 @@ class HistoryJoin(TableJoin):
 
 def table_join(call: Call, late: Late) -> TableJoin:
     """Return the join of the two tables of ``call`` by key. ``late``: ``"history"`` joins all of
-    their history.
+    their history. ``call.on`` is not read: the keys must have been checked (``pairs_of``).
 
-    Raises ``PlanError`` for unknown kinds of joins, and for tables that correct the past. With
-    ``"history"``, it also refuses tables without one.
+    Raises ``PlanError`` for joins other than inner, left and outer, for tables that correct the
+    past, and for columns that cannot be selected. With ``"history"``, it also refuses tables
+    without one, and a table with itself.
     """
     left, right = table_side(call.left), table_side(call.right)
     refuse_how(call.name, call.how, ("inner", "left", "outer"), "tables by key")

@@ -111,11 +111,13 @@ def window_join(
     """Return the join of the two sides of ``call``, of which at least one has windows.
 
     Without a requested kind, windowed tables on the same window join inner, all others left.
-    ``shift``: the time from a left window to the right one that it meets. ``window_of``: for a left
-    side without windows, the timestamp whose window it meets.
+    ``shift``: the time from a left window to the right one that it meets, None for the same window.
+    ``window_of``: for a left side without windows, the timestamp at which the window begins that it
+    meets.
 
     ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
-    such arguments, for other keys, and for windows that do not fit together.
+    such arguments, for other keys, and for windows that do not fit together. Also for a kind of
+    join that these sides do not have, and for columns that cannot be selected.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")

@@ -30,8 +30,10 @@ class Aggregated:
 
     name: str
     columns: tuple[str, ...]
+    """The columns that the kernel reads, in its order; empty for a count of rows."""
     kernel: Aggregate
     type: DataType
+    """The Spark type of the result."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,9 +112,10 @@ def aggregation(
     """Return the node that groups the rows of ``node`` by the columns ``by`` and, if given, by
     ``windows``.
 
-    ``calls``: the aggregates by result name. ``label``: the node's name, None for one made of the
-    input and the columns. Raises ``PlanError`` for no group, no aggregate, unusable names and
-    unsuitable types. It also refuses a table that corrects the past.
+    ``calls``: the aggregates by result name. ``windows``: for streams only. ``label``: the node's
+    name, None for one made of the input and the columns. Raises ``PlanError`` for no group, no
+    aggregate, unknown or unusable names and unsuitable types. It also refuses a table that corrects
+    the past, and a stream that takes records back.
     """
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)

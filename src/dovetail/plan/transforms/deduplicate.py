@@ -41,7 +41,8 @@ class Deduplicated(RowsNode):
 def deduplicated(node: Node, within: Span) -> Deduplicated:
     """Return a stream without records that repeat one of their key ``within`` a span of event time.
 
-    Raises ``PlanError`` for a node that corrects the past.
+    Raises ``PlanError`` if ``within`` is no span or negative, and for a stream that takes records
+    back.
     """
     name = f"deduplicate of {node.name}"
     refuse_corrected(name, node)

@@ -104,7 +104,8 @@ def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str
     """Return a view of the rows that treats those that do not meet a condition as ``on_fail`` says.
 
     ``label``: the name of the expectation, None for the text of the condition. Raises ``PlanError``
-    if the condition is random or not boolean.
+    if the condition is random, not boolean or not resolved, and for a node that ``viewed_entry``
+    refuses.
     """
     name = f"expect of {node.name}"
     source = viewed_entry(name, node)

@@ -33,10 +33,10 @@ class Expired(RowsNode):
 
 
 def expired(node: Node, after: Span) -> Expired:
-    """Return the table with rows that expire ``after`` their last change.
+    """Return the table with rows that expire ``after`` their last change, in stream time.
 
     Raises ``PlanError`` for a versioned table, for a table that corrects the past, and if ``after``
-    is no span.
+    is no span or negative.
     """
     name = f"expire of {node.name}"
     refuse_corrected(name, node)

@@ -74,8 +74,9 @@ def exploded(node: Node, column: str, position: str | None) -> Exploded:
     """Return a table with a row for each element of the array ``column``. Its key is the table's
     and the element or, if given, the ``position``.
 
-    Raises ``PlanError`` if the column is no array, or if elements cannot be keys and there is no
-    ``position``. Raises it for names that occur twice, and for joins of histories.
+    Raises ``PlanError`` if the column is unknown, a key, or no array, or if elements cannot be keys
+    and there is no ``position``. Raises it for names that occur twice or are reserved, and for
+    joins of histories.
     """
     name = f"explode of {node.name}"
     refuse_corrected(name, node)

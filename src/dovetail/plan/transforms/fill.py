@@ -57,7 +57,8 @@ def filled(node: Node, unsent: str, missing: Missing) -> Filled:
     """Return the table with omitted values filled in. ``unsent``: the column with the names of the
     omitted ones, an ``array<string>``. ``missing``: the effect of a row that has no former one.
 
-    Raises ``PlanError`` for an unknown column or one of another type, and for a versioned table.
+    Raises ``PlanError`` for an unknown column or one of another type, for a versioned table, and
+    for a table that corrects the past.
     """
     name = f"keep_former of {node.name}"
     refuse_corrected(name, node)
@@ -80,7 +81,8 @@ def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
     """Return the table in which a null of ``columns`` leaves the former value. ``columns``: value
     columns, or None for all.
 
-    Raises ``PlanError`` for an unknown column, for no column and for a versioned table.
+    Raises ``PlanError`` for an unknown column, one named twice or no column, for a versioned table,
+    and for a table that corrects the past.
     """
     name = f"ignore_null_updates of {node.name}"
     refuse_corrected(name, node)

@@ -30,7 +30,8 @@ def table_under_key(
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
     ``duplicates``: of several rows with one new key, keep the last or fail. This goes by the rows
     at the end of each micro-batch, not in between. ``errors``: what becomes of a row on which
-    ``named`` fails.
+    ``named`` fails. Raises ``PlanError`` as ``views.keyed_by`` does, and for value columns whose
+    equal values may differ in their bytes, such as maps.
     """
     name = f"key_by of {node.name}"
     view = keyed_by(node, columns, named)

@@ -36,8 +36,9 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
     """Return the table's rows that were read since its latest complete snapshot began.
 
     ``snapshot``: a text column that marks a snapshot's first and last rows. ``at``: a long column
-    with the moment at which a row was read. Without a complete snapshot all rows are shown. Raises
-    ``PlanError`` for columns of other types.
+    with the moment at which a row was read. Without a complete snapshot all rows are shown, as is a
+    row whose moment is null. Raises ``PlanError`` for unknown columns, for columns of other types,
+    and for a table that corrects the past. There must be a Spark session.
     """
     operator = f"retire of {node.name}"
     for argument, name, wanted in (("snapshot", snapshot, StringType()), ("at", at, LongType())):

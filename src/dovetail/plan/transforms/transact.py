@@ -40,8 +40,8 @@ class Transacted(RowsNode):
 def transacted(node: Node, transaction: str) -> Transacted:
     """Return the table without events of rows that were replaced within their transaction.
 
-    ``transaction``: a column of the fields ``op``, ``id``, ``total_order`` and ``place``. Raises
-    ``PlanError`` for a versioned table.
+    ``transaction``: a column of the fields ``op``, ``id``, ``total_order`` and ``place``, which is
+    not checked. The result lacks it. Raises ``PlanError`` for a versioned table.
     """
     name = f"transactions of {node.name}"
     if node.versioned_us is not None:

@@ -67,9 +67,12 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
     """Return the union of ``nodes``, at least two streams or at least two tables. ``label``: its
     name, None for the names of the inputs.
 
-    ``source``: for tables, the name of a new key column with the name of each row's table. Raises
-    ``PlanError`` if the columns differ, or if a part or a name occurs twice. Raises it also for
-    tables that correct the past, and if ``source`` is the name of a column.
+    ``source``: for tables, the name of a new key column with the name of each row's table. Value
+    columns may differ in order; the first node's counts.
+
+    Raises ``PlanError`` if the columns differ, for fewer than two nodes, or if a part occurs twice.
+    With ``source``, also if a name occurs twice, or if ``source`` is reserved or the name of a
+    column. It refuses tables that correct the past, and streams that take records back.
     """
     name = label or f"union of {', '.join(node.name for node in nodes)}"
     first = nodes[0]

@@ -94,8 +94,11 @@ def as_stream(
     """Return the changes of a windowed table as a stream.
 
     ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row. ``key``:
-    the new key; by default the table's key without its window. ``select``: names or expressions; by
-    default all columns. Raises ``PlanError`` for unknown and duplicate names.
+    the new key, columns of ``select``; by default the table's key without its window. ``select``:
+    names or expressions; by default all columns.
+
+    Raises ``PlanError`` for unknown, duplicate and reserved names, for no key column, and for keys
+    of an unsuitable type. Expressions must resolve, which needs a Spark session.
     """
     name = f"to_stream of {node.name}"
     columns = node.row
@@ -136,8 +139,8 @@ def as_stream(
 
 
 def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
-    """Return the name of a selected column: ``item`` if it is a name, else the one that Spark gives
-    the expression.
+    """Return the name of a selected column: ``item`` if it is a name, known or not, else the one
+    that Spark gives the expression. Raises ``PlanError`` if Spark cannot resolve it.
     """
     if isinstance(item, str):
         return item
@@ -147,7 +150,8 @@ def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
 def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
     """Return the field of a selected column, nullable, under the name ``name``.
 
-    ``item``: a column's name or an expression. Raises ``PlanError`` for an unknown name.
+    ``item``: a column's name or an expression. Raises ``PlanError`` for an unknown name, and for an
+    expression that Spark cannot resolve.
     """
     if isinstance(item, Column):
         resolved = _resolved(operator, columns, item)
@@ -157,7 +161,7 @@ def _field(operator: str, columns: StructType, name: str, item: object) -> Struc
 
 def _resolved(operator: str, columns: StructType, item: Column) -> StructField:
     """Return the field of an expression over a row of ``columns``, as Spark resolves it. Raises
-    ``PlanError`` if it cannot.
+    ``PlanError`` if it cannot, or if there is no Spark session.
     """
     remedy = f"Its columns are {', '.join(columns.names)}"
     return computed_field(operator, "select=", columns, item, remedy)

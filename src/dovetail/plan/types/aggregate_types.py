@@ -83,8 +83,9 @@ def has_no_equality(type_: DataType) -> bool:
 def spark_of(argument: str, type_: Type) -> DataType:
     """Return a type that a user has given as a Spark type.
 
-    ``type_``: a Spark type, an Arrow type, or a text such as ``"bigint"``. ``argument``: its name
-    in errors. Raises ``PlanError`` for anything else and for a type that Spark does not have.
+    ``type_``: a Spark type, an Arrow type, or a text such as ``"bigint"``, which needs a Spark
+    session. ``argument``: its name in errors. Raises ``PlanError`` for anything else and for a type
+    that Spark does not have.
     """
     if isinstance(type_, DataType):
         return type_
@@ -102,13 +103,16 @@ def spark_of(argument: str, type_: Type) -> DataType:
 
 def arrow_of(argument: str, type_: Type) -> pa.DataType:
     """Return the Arrow type of a type that a user has given: a Spark type, an Arrow type, or a
-    text.
+    text, which needs a Spark session.
 
-    ``argument``: its name in errors. Raises ``PlanError`` for anything else.
+    An Arrow type is returned as it is, even if Spark does not have it. ``argument``: its name in
+    errors. Raises ``PlanError`` for anything else.
     """
     return type_ if isinstance(type_, pa.DataType) else arrow_type(spark_of(argument, type_))
 
 
 def arrow_type(type_: DataType) -> pa.DataType:
-    """Return a Spark type as an Arrow type."""
+    """Return a Spark type as an Arrow type. Spark's own error passes for a type that has none, such
+    as calendar intervals.
+    """
     return arrow_schema(StructType([StructField("value", type_, True)])).field(0).type

@@ -726,7 +726,7 @@ def approx_count_distinct(column: _Column) -> AggregateCall:
     Returns
     -------
     AggregateCall
-        An argument of ``agg`` of a grouped table or stream.
+        An argument of ``agg`` of a grouped stream.
 
     Raises
     ------
@@ -879,7 +879,8 @@ def aggregate(
 def resolve(
     operator: str, name: str, call: AggregateCall, schema: StructType, *, retracts: bool
 ) -> tuple[StructField, Aggregate]:
-    """Return the result column ``name`` of an aggregate over rows of ``schema``, and its kernel.
+    """Return the result column ``name`` of an aggregate over rows of ``schema``, nullable, and its
+    kernel.
 
     ``retracts``: True if rows may leave their groups, as those of a table do. Raises ``PlanError``
     for an unknown column, for a type that the aggregate does not take, and for an aggregate that
@@ -918,12 +919,12 @@ class _Context:
 
     @property
     def spark(self) -> DataType:
-        """The Spark type of the first column of the call."""
+        """The Spark type of the first column of the call, which must have one."""
         return self.fields[0].dataType
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of the first column of the call."""
+        """The Arrow type of the first column of the call, which must have one."""
         return arrow_type(self.spark)
 
     @property

@@ -75,13 +75,18 @@ class Analysis(ABC):
 
 
 def analysis_of(frame: DataFrame, column: Column) -> Analysis:
-    """Return the analysis of an expression that Spark resolves over a frame."""
+    """Return the analysis of an expression over a frame. Spark's own error passes if it does not
+    resolve there.
+
+    On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline that shows too few
+    columns of a plan.
+    """
     return (_Shown if is_remote(frame.sparkSession) else _PlannedAnalysis)(frame, column)
 
 
 def random_of(frame: DataFrame) -> str | None:
     """Return the part of a frame that makes other rows when it is read again, as text; None if none
-    is known.
+    is known. Raises ``ConfigurationError`` as ``analysis_of`` does.
     """
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
@@ -93,7 +98,8 @@ def random_of(frame: DataFrame) -> str | None:
 
 def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
     """Yield the steps of a frame's plan as Spark has analysed it, each before its inputs. A filter
-    has the columns of its condition; other steps have none.
+    has the columns of its condition; other steps have none. Raises ``ConfigurationError`` as
+    ``analysis_of`` does.
     """
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
@@ -284,7 +290,8 @@ def _analysed_lines(frame: DataFrame) -> Iterator[str]:
 def _all_fields(session: SparkSession) -> Iterator[None]:
     """Let Spark show all columns of a plan within the block, and restore the setting after it.
 
-    Raises ``ConfigurationError`` in a declarative pipeline, whose session has fixed settings.
+    Raises ``ConfigurationError`` in a declarative pipeline, whose session has fixed settings,
+    unless it shows ``_FIELDS_MAX`` columns already.
     """
     before = str(session.conf.get(_FIELDS))
     if int(before) >= _FIELDS_MAX:

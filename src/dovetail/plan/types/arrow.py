@@ -31,13 +31,15 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark columns of an Arrow schema. Timestamps without a zone become
-    ``timestamp_ntz``.
+    ``timestamp_ntz``. Spark's own error passes for a type that Spark does not have.
     """
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
-    """Return the schema with all zoned timestamps, nested ones too, labelled with ``timezone``."""
+    """Return the schema with all zoned timestamps, nested ones too, labelled with ``timezone``.
+    Columns become nullable and lose their metadata.
+    """
     return pa.schema([pa.field(f.name, _type_in_timezone(f.type, timezone)) for f in schema])
 
 

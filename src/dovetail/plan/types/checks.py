@@ -170,7 +170,9 @@ def refuse_value_type(operator: str, value: StructField) -> None:
 
 
 def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) -> None:
-    """Raise ``PlanError`` for the first of ``arguments`` that is not None."""
+    """Raise ``PlanError`` for the first of ``arguments`` that is not None. ``problem``: the words
+    that follow its name, such as ``is for streams``.
+    """
     for argument, value in arguments.items():
         if value is not None:
             raise PlanError(operator, f"{argument}= {problem}", remedy)

@@ -52,7 +52,7 @@ def field_of(
     If its value may differ each time, the metadata has ``RANDOM``. ``argument``, ``remedy``: for
     errors. ``repeatable``: True to refuse expressions that depend on chance or on the time. Raises
     ``PlanError`` with Spark's complaint. Aggregates, windows, generators and expressions of several
-    columns are also refused.
+    columns are also refused. A random expression alone is not (``refuse_random``).
     """
     try:
         selected = frame.select(column)
@@ -96,7 +96,8 @@ def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> 
     an expression as Spark resolves it.
 
     ``row``: makes a frame to resolve the expression over. A Python function is known by its name
-    alone. The text of each ``owner``'s expression is cached.
+    alone. The text of each ``owner``'s expression is cached. Spark's own error passes if the
+    expression does not resolve there.
     """
     if isinstance(item, str):
         return item if _PLAIN.fullmatch(item) else quoted(item)

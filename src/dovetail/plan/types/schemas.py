@@ -28,7 +28,8 @@ def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
 
     ``columns``: a text as in SQL, a ``StructType``, an Arrow schema, or types by name.
     ``argument``: where they were given, for errors. Raises ``PlanError`` for a text that is no list
-    of columns, and for types that Spark lacks.
+    of columns, and for types that Spark lacks. A text needs a Spark session. Names are not checked:
+    they may be reserved or occur twice.
     """
     if isinstance(columns, str):
         return parsed(operator, argument, columns).toNullable()

@@ -38,8 +38,8 @@ _LONGEST_US = 1000 * 366 * 86_400_000_000
 def microseconds(operator: str, argument: str, span: Span, *, negative: bool = False) -> int:
     """Return a span in microseconds. A span is a ``timedelta`` or a text such as ``"7 days"``.
 
-    ``negative``: True if it may be below zero. Raises ``PlanError`` for anything that is no span,
-    and for more than 1000 years.
+    ``negative``: True if it may be below zero. Raises ``PlanError`` for a text that is no span, for
+    more than 1000 years of 366 days and, unless ``negative``, for less than zero.
 
     >>> microseconds("join", "grace=", "1 min")
     60000000

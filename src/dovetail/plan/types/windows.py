@@ -381,8 +381,11 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
 
 
 def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None) -> Windows:
-    """Return windows of a kind. ``advance``: the distance of hopping windows. ``retention``: None
-    for their size and grace period, which is the shortest. Raises ``PlanError`` for spans that do
+    """Return windows of a kind. ``advance``: the distance of hopping windows; its argument is 0 s
+    for those that records determine. ``retention``: None for their size and grace period, which is
+    the shortest.
+
+    Raises ``PlanError`` for what is no span or negative, for a size of zero, and for spans that do
     not fit together.
     """
     size_us = microseconds(kind, "gap=" if kind == "session" else "size=", size)
