@@ -117,7 +117,8 @@ def preview_of(
 
     ``limit``: the most rows to show. ``changes``: True for changes, False for current rows.
     ``input_rows``: the most rows to read of a streaming input. ``timeout_s``: the most seconds to
-    wait.
+    wait for inputs, and again for the result. Raises ``ConfigurationError`` and ``PlanError`` as
+    ``Table.preview`` does.
     """
     rowed = node if node.windows is None else as_table(node, "on_change")
     first = first_rows(
@@ -131,8 +132,9 @@ def preview_of(
 
 
 def _counted(shown: int, noun: str, origin: str, *, more: bool) -> str:
-    """Return the note on the number of rows shown. ``noun``: the word for rows. ``origin``: their
-    origin, or an empty text. ``more``: True if there are more rows.
+    """Return the note on the number of rows shown. ``noun``: the word for rows, in the plural with
+    an s. ``origin``: their origin with a space before it, or an empty text. ``more``: True if there
+    are more rows.
     """
     if not shown:
         return f"no {noun}{origin}"
@@ -142,7 +144,7 @@ def _counted(shown: int, noun: str, origin: str, *, more: bool) -> str:
 
 def _notes(first: FirstRows, noun: str, name: str) -> Iterator[str]:
     """Yield the notes of a preview: a text on the number of rows shown, and one on those read of
-    each input. ``noun``: the word for rows.
+    each input. ``noun``: the word for rows. ``name``: that of what is previewed.
     """
     yield _counted(first.rows.num_rows, noun, f" of {name}", more=first.more)
     for read in first.read:

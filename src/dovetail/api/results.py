@@ -124,6 +124,8 @@ def run(
         If the checkpoint belongs to other results or to a query that runs.
     ConfigurationError
         If the session or its workers lack something that the query needs.
+    TargetError
+        If a sink refuses its target.
 
     See Also
     --------

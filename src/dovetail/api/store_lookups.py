@@ -78,8 +78,11 @@ class LooksUp(Topology):
         Raises
         ------
         PlanError
-            If types differ, or if a name is unknown or ambiguous. If no index of the
-            store is among the columns in ``on``.
+            If types differ, or if a name is unknown, ambiguous or reserved. If no index of
+            the store is among the columns in ``on``, or if ``columns`` lacks the store's key.
+            If the stream withdraws rows, as a join with ``unmatched="retract"`` does.
+        DataError
+            In a query, if a store's rows cannot be read as ``columns`` says.
 
         See Also
         --------

@@ -62,7 +62,11 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If no column is named, if one is named twice, or if a name is unknown.
+            If no column is named, if one is named twice, or if a name is unknown. If a type
+            cannot be a key, or cannot be compared by its bytes, such as a map. If an
+            expression is random. Also for a join of histories (``late="history"``).
+        DataError
+            In a batch, if several rows have one key under ``duplicates="fail"``.
 
         See Also
         --------
@@ -113,8 +117,9 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If the column is no array or, without ``position``, its elements cannot be a
-            key.
+            If the column is unknown, a key column or no array. If ``position`` is another
+            column's name or, without it, elements cannot be a key. Also for a join of
+            histories (``late="history"``).
 
         See Also
         --------
@@ -170,7 +175,10 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If the column is no array of texts, or if the table is versioned.
+            If the column is unknown or no array of texts, or if the table is versioned. Also
+            for a join of histories (``late="history"``).
+        DataError
+            In a batch, if a key without a row lacks a value under ``missing="fail"``.
 
         See Also
         --------
@@ -217,7 +225,8 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If a column is unknown or named twice, or if the table is versioned.
+            If a column is unknown or named twice, if none is named, or if the table is
+            versioned. Also for a join of histories (``late="history"``).
 
         See Also
         --------
@@ -306,8 +315,8 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If ``after`` is no span of time, for a versioned table, and for a join of
-            histories (``late="history"``).
+            If ``after`` is no span of time or negative, for a versioned table, and for a join
+            of histories (``late="history"``).
 
         See Also
         --------
@@ -366,7 +375,8 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If a column is unknown, or if its type cannot serve.
+            If a column is unknown or a key column, or if its type cannot serve. Also for a
+            join of histories (``late="history"``).
 
         See Also
         --------
@@ -417,7 +427,9 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If keys or columns do not fit, or if the table is the result of a join.
+            If keys or columns do not fit, or if the table is not what a reader has returned.
+            If the store's ``where=`` names a column that is not in the key, unless
+            ``changes="insert"``.
 
         See Also
         --------

@@ -404,8 +404,8 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
             The columns that tell the rows apart. A row with a null among them is dropped.
         duplicates : {"fail", "last"}, default "fail"
             The effect of a key that is there twice. ``"fail"`` refuses the rows as they
-            are read. ``"last"`` takes the row that Spark reads last, which may be another
-            one each time.
+            are read, with an error of Spark's. ``"last"`` takes the row that Spark reads
+            last, which may be another one each time.
         name : str, optional
             The name in errors, metrics and checkpoints; by default ``table[<key>]``.
 
@@ -473,8 +473,11 @@ def _by_commit(
     max_ahead: Span | None,
 ) -> Source:
     """Return the source of a change feed's ``changes``, which take effect commit by commit.
-    ``keys``: the key columns. ``time``: the text of the event time in fingerprints. ``versioned``,
-    ``malformed``, ``max_ahead``: the user's arguments.
+    ``keys``: the key columns. ``time``: the text of the event time in fingerprints, None for that
+    of its column. ``versioned``, ``malformed``, ``max_ahead``: the user's arguments.
+
+    ``changes`` needs the columns ``_timestamp``, ``_deleted`` and the feed's position, which are
+    used up. Raises ``PlanError`` as ``source_of`` does.
     """
     roles = {
         "timestamp=": TIMESTAMP,
@@ -490,9 +493,10 @@ def _by_commit(
 
 
 def _with_each_key_once(source: Source, frame: DataFrame) -> Source:
-    """Return the source with a frame that fails, as it is read, if it has a key twice.
+    """Return the source with a frame that fails, as it is read, if it has a key twice. The error is
+    Spark's, with our words.
 
-    Rows with a null in the key are in no table, and are not checked.
+    ``frame``: the source's own. Rows with a null in the key are in no table, and are not checked.
     """
     key = [F.col(quoted(column)) for column in source.key.names]
     has_key = reduce(Column.__and__, (column.isNotNull() for column in key))

@@ -327,8 +327,9 @@ class Table(TableRows):
         Raises
         ------
         PlanError
-            If no other table is given, or if columns differ. If ``source`` is the name of
-            another column, or if two tables have one name.
+            If no other table is given, or if columns differ. If ``source`` is reserved or the
+            name of another column, or if two tables have one name. Also for a join of
+            histories (``late="history"``).
 
         See Also
         --------
@@ -411,8 +412,8 @@ class Table(TableRows):
         Raises
         ------
         PlanError
-            If ``column`` is the name of another column, if ``kinds`` has a word twice, or
-            for a join with ``late="history"``.
+            If ``column`` is reserved or the name of another column, or if ``kinds`` are not
+            four different words. Also for a join with ``late="history"``.
 
         See Also
         --------
@@ -462,7 +463,7 @@ class Table(TableRows):
         Raises
         ------
         PlanError
-            If an argument is not the name of a column. ``agg`` refuses unknown columns.
+            If an argument is not a text. ``agg`` refuses unknown columns, and none at all.
 
         See Also
         --------
@@ -516,7 +517,7 @@ class GroupedTable(HintedGroups):
 
         Parameters
         ----------
-        **aggregates : Aggregate
+        **aggregates : AggregateCall
             The aggregates by the names of their result columns, such as ``n=dt.count()``;
             at least one.
 
@@ -529,7 +530,9 @@ class GroupedTable(HintedGroups):
         ------
         PlanError
             If a column is unknown, or if an aggregate does not take its type. If an
-            aggregate cannot take rows back, such as ``dt.first`` and ``dt.last``.
+            aggregate cannot take rows back, such as ``dt.first`` and ``dt.last``. If no column
+            or no aggregate is given, if a result has the name of a grouping column, or if that
+            cannot be a key.
 
         See Also
         --------
@@ -893,7 +896,9 @@ class Stream(LooksUp):
         Raises
         ------
         PlanError
-            If no column is named, if one is named twice, or if a name is unknown.
+            If no column is named, if one is named twice, or if a name is unknown. If a type
+            cannot be a key, or if an expression is random. Also for a stream that withdraws
+            rows.
 
         See Also
         --------
@@ -933,7 +938,8 @@ class Stream(LooksUp):
         Raises
         ------
         PlanError
-            If no other stream is given, if one is given twice, or if columns differ.
+            If no other stream is given, if one is given twice, or if columns differ. If a
+            stream withdraws rows, as a join with ``unmatched="retract"`` does.
 
         See Also
         --------
@@ -980,7 +986,8 @@ class Stream(LooksUp):
         Raises
         ------
         PlanError
-            If ``within`` is no span of time.
+            If ``within`` is no span of time or negative, or if the stream withdraws rows, as a
+            join with ``unmatched="retract"`` does.
 
         See Also
         --------
@@ -1031,7 +1038,8 @@ class Stream(LooksUp):
         Raises
         ------
         PlanError
-            If the column is unknown, a key column, or no array.
+            If the column is unknown, a key column, or no array. Also for a stream that
+            withdraws rows.
 
         See Also
         --------
@@ -1071,7 +1079,7 @@ class Stream(LooksUp):
         Raises
         ------
         PlanError
-            If an argument is not the name of a column. ``agg`` refuses unknown columns.
+            If an argument is not a text. ``agg`` refuses unknown columns, and none at all.
 
         See Also
         --------
@@ -1125,7 +1133,7 @@ class GroupedStream(HintedGroups):
 
         Parameters
         ----------
-        **aggregates : Aggregate
+        **aggregates : AggregateCall
             The aggregates by the names of their result columns, such as ``n=dt.count()``;
             at least one.
 
@@ -1137,7 +1145,10 @@ class GroupedStream(HintedGroups):
         Raises
         ------
         PlanError
-            If a column is unknown, or if an aggregate does not take the type of its column.
+            If a column is unknown, or if an aggregate does not take the type of its column. If
+            no column or no aggregate is given, if a result has the name of a grouping column,
+            or if that cannot be a key. If the stream withdraws rows, as a join with
+            ``unmatched="retract"`` does.
 
         See Also
         --------
@@ -1239,7 +1250,7 @@ class WindowedStream(HintedGroups):
 
         Parameters
         ----------
-        **aggregates : Aggregate
+        **aggregates : AggregateCall
             The aggregates by the names of their result columns, such as ``n=dt.count()``;
             at least one.
 
@@ -1253,6 +1264,8 @@ class WindowedStream(HintedGroups):
         ------
         PlanError
             If a column is unknown, or if an aggregate does not take the type of its column.
+            Also in the other cases in which ``GroupedStream.agg`` raises it, and if a column
+            has the name ``window_start`` or ``window_end``.
 
         See Also
         --------
@@ -1543,8 +1556,9 @@ class WindowedTable(WindowedSide):
         Raises
         ------
         PlanError
-            If a column is unknown or named twice, or if ``key`` names a column that
-            ``select`` leaves out.
+            If a column is unknown, reserved or named twice, or if ``key`` names a column that
+            ``select`` leaves out. If ``key`` names none, or one of a type that cannot be a key.
+            If an expression does not resolve.
 
         See Also
         --------

@@ -70,7 +70,9 @@ class Planned(Hinted):
         self.plan = plan
 
     def _columns(self) -> Iterable[str]:
-        """Return the names that hints compare a misspelled one with."""
+        """Return the names of the columns, key columns first: users may take them for
+        attributes.
+        """
         return self.plan.row.names
 
     @overload
@@ -365,8 +367,11 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a column is unknown or occurs twice, if a type cannot serve, or if arguments
-            contradict each other.
+            If a column is unknown, reserved or occurs twice, if a type cannot serve, or if
+            arguments contradict each other. Also if a streaming frame makes other rows when it
+            is read again, as one with ``rand()`` does.
+        DataError
+            In a batch, if a row has no event time under ``malformed="fail"``.
 
         See Also
         --------
@@ -703,8 +708,11 @@ class Topology(Planned):
         topic: str | None = None,
     ) -> Self:
         """Return a table or a stream of the records in ``frame``, for the user's arguments of
-        ``from_records``. ``topic``: its name, if known. Raises ``PlanError`` for a format of tables
-        on a stream.
+        ``from_records``.
+
+        ``topic``: its name, if known. With formats that transact or keep unsent values, the table
+        is a node above its source. Raises ``PlanError`` as ``from_records`` does, and for a format
+        of tables on a stream.
         """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
@@ -836,7 +844,9 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If the condition names an unknown column, is not boolean, or is random.
+            If the condition names an unknown column, is not boolean, or is random. An
+            expression or SQL needs a Spark session. For a join of histories
+            (``late="history"``), and for a stream that withdraws rows.
 
         See Also
         --------
@@ -899,7 +909,8 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If the condition names an unknown column, is not boolean, or is random.
+            If the condition names an unknown column, is not boolean, or is random. Also in
+            the other cases in which ``where`` raises it.
 
         See Also
         --------
@@ -956,7 +967,8 @@ class Topology(Planned):
         ------
         PlanError
             If a column is unknown, occurs twice, or has a reserved name, or if an
-            expression does not resolve.
+            expression does not resolve. Also for a join of histories (``late="history"``),
+            and for a stream that withdraws rows.
 
         See Also
         --------
@@ -1001,8 +1013,9 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a name is that of a key column, if a column is unknown, or if an expression
-            does not resolve.
+            If a name is that of a key column or reserved, or if a column is unknown. If an
+            expression does not resolve. Also for a join of histories (``late="history"``),
+            and for a stream that withdraws rows.
 
         See Also
         --------
@@ -1039,7 +1052,8 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a column is unknown or belongs to the key.
+            If a column is unknown or belongs to the key. Also for a join of histories
+            (``late="history"``), and for a stream that withdraws rows.
 
         See Also
         --------
@@ -1073,7 +1087,9 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a column is unknown, or if a new name is reserved or another column's.
+            If a column is unknown, or if a new name is reserved or another column's. Also
+            for a join of histories (``late="history"``), and for a stream that withdraws
+            rows.
 
         See Also
         --------
