@@ -149,8 +149,9 @@ class TakenOverError(CheckpointError):
 class DataError(DovetailError, ValueError):
     """A row that the topology cannot take, raised while a batch runs.
 
-    Examples are a row without an event time, a record that cannot be decoded, and a sum
-    that does not fit its type. It is a ``ValueError``, too.
+    Examples are a row without an event time, two rows of one unique key, and a sum that
+    does not fit its type. It is a ``ValueError``, too. A record of bytes that cannot be
+    decoded fails a query by Spark's own error, with the library's words in it.
 
     See Also
     --------

@@ -58,7 +58,7 @@ def by_key(
 
 def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
     """Find the rows that have a null in any key column: bool[rows], all false without columns. Such
-    a key equals no other key.
+    a key equals no other key. ``rows``: the length of each column.
     """
     null = np.zeros(rows, dtype=np.bool_)
     for key in keys:
@@ -261,8 +261,8 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
 # | 3   | 0     | b   | 0         | 0            | 0            |
 # | 4   | 1     | a   | 1         | 2            | 3            |
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """Return a number per row, from 0: equal for equal keys of one group, different for all others:
-    int64[n].
+    """Return a number per row, from 0 without gaps: int64[n]. It is equal for equal keys of one
+    group, different for all others. There must be at least one row and one column.
 
     If keys collide under the second hash, too, each pass separates the first key of a number from
     the rest.

@@ -122,7 +122,8 @@ def _hash_bytes(array: pa.Array) -> _Words:
 
 def combined(major_hash: Ints, minor_hash: Ints) -> Ints:
     """Combine the hashes of two keys into one number: the upper half of the first, then the lower
-    half of the second. So rows that have the first key in common lie side by side in state.
+    half of the second: int64[n]. So rows that have the first key in common lie side by side in
+    state. Different pairs may have one number.
 
     >>> [f"{h:x}" for h in combined(np.array([0x11112222AAAA, 0x33334444BBBB]), np.array([7, 8]))]
     ['111100000007', '333300000008']

@@ -96,7 +96,7 @@ def _key(values: pa.Array) -> Ints:
 
 def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
     """Return the values of ``type_`` that ``_key`` turns into the int64 ``keys``, null where
-    ``null`` is true.
+    ``null`` is true. Keys may be arbitrary there.
     """
     if pa.types.is_floating(type_):
         floats = _in_float_order(keys).view(np.float64)

@@ -56,7 +56,7 @@ class SourceRows:
     """
     order: Ints | None = None
     """int64[n]: the order of rows with equal clocks, in all sources. None for the order in which
-    they were read; it counts only if all sources have one.
+    they were read. Without a ``sequence``, it counts only if all sources have one.
     """
     tie: Ints | None = None
     """int64[n]: the order of rows that one record of another stage caused; None if there are

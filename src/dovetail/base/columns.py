@@ -133,7 +133,9 @@ def position_name(index: int) -> str:
 
 
 def attempt_name(index: int) -> str:
-    """Return the name of the column with an expression's result in a view, null where it fails."""
+    """Return the name of the column with the result of a view's expression ``index``, null where it
+    fails.
+    """
     return f"_attempt_{index}"
 
 
@@ -155,7 +157,9 @@ def aggregated_name(index: int) -> str:
 
 
 def value_name(leaf: int, index: int) -> str:
-    """Return the name of value ``index`` of a leaf in a stage's output."""
+    """Return the name of value ``index`` of a leaf in a stage's output. ``leaf``: the number of an
+    input of the stage's join, from left to right.
+    """
     return f"_{leaf}_{index}"
 
 

@@ -323,7 +323,9 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 def _is_ruled(value: Any, kind: Any) -> bool:
-    """Say whether a value fits an annotation with rules."""
+    """Say whether a value fits an annotation with rules. Rules are asked only if it is of the
+    annotated type.
+    """
     base, *rules = get_args(kind)
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
@@ -339,13 +341,15 @@ def _is_literal(value: Any, kind: Any) -> bool:
 
 
 def _is_listed(value: Any, kind: Any) -> bool:
-    """Say whether a value is a list, not a text, whose items all fit."""
+    """Say whether a value is a list, not a text, whose items all fit. ``kind``: a ``Sequence`` or a
+    tuple; its first type counts for all items.
+    """
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
     return listed and all(_fits(item, get_args(kind)[0]) for item in value)
 
 
 def _is_mapping(value: Any, kind: Any) -> bool:
-    """Say whether a value is a mapping whose keys and values all fit."""
+    """Say whether a value is a mapping whose names and values all fit; an empty one does."""
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
         _fits(key, of_keys) and _fits(item, of_values) for key, item in value.items()
@@ -396,7 +400,9 @@ def _options(kind: Any) -> Iterator[Any]:
 
 
 def _said(kind: Any) -> list[str]:
-    """Return the descriptions of an annotation's alternatives, None last."""
+    """Return the descriptions of an annotation's alternatives, None last. That of an annotation
+    with rules is its first rule's.
+    """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_said(args[0])[:1])]
