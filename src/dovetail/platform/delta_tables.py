@@ -245,7 +245,9 @@ def create(
 
 
 def overwrite(rows: DataFrame, table: str) -> None:
-    """Put these rows and columns in place of a table's, in one commit; its properties stay."""
+    """Put these rows and columns in place of a table's, in one commit; its properties stay.
+    ``table``: the name in SQL of one that exists.
+    """
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.saveAsTable(table)
 
@@ -260,7 +262,7 @@ def replace(rows: DataFrame, table: str, where: str) -> None:
 
 def property_of(session: SparkSession, table: str, name: str) -> str | None:
     """Return the value of the table property ``name``; None if it is not set. ``table``: the
-    table's name in SQL.
+    table's name in SQL; Spark raises an error if it does not exist.
     """
     value: str | None = details(session, table)["properties"].get(name)
     return value

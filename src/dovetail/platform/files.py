@@ -77,6 +77,7 @@ class Files(ABC):
 
     def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
         """Return the numbers among the names in a folder that are digits, followed by ``suffix``.
+        Other names are left out.
 
         They are in undefined order. Empty if there is no such folder. Raises ``ConfigurationError``
         on Spark Connect.

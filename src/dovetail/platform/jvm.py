@@ -40,7 +40,7 @@ def activate(session: SparkSession) -> None:
 
 
 def has_read_all(query: StreamingQuery) -> bool:
-    """Say whether a query has ended because nothing is left to read.
+    """Say whether a query has ended because nothing is left to read. The query must have ended.
 
     Spark itself does not tell such an end from a stopped query.
     """
@@ -57,7 +57,9 @@ def newest_reports(query: StreamingQuery) -> Iterator[Any]:
 
 
 def has_active_query(session: SparkSession, query_id: str) -> bool:
-    """Say whether a query runs in any session of this application."""
+    """Say whether a query runs in any session of this application. ``query_id``: its id, a UUID as
+    text, which stays the same over restarts.
+    """
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return bool(running.containsKey(_packages(session).java.util.UUID.fromString(query_id)))
 
@@ -73,7 +75,9 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 
 def streaming_leaves(frame: DataFrame) -> int:
-    """Return the number of streaming sources that a frame reads; 0 for a static frame."""
+    """Return the number of streaming sources that a frame reads; 0 for a static frame. A source
+    that is read twice counts twice.
+    """
     return sum(leaf.isStreaming() for leaf in items(analyzed_plan(frame).collectLeaves()))
 
 

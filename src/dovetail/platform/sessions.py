@@ -104,6 +104,7 @@ def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
 
 def keep(frame: DataFrame) -> DataFrame:
     """Return a frame of the same rows, which the first job that reads all of it computes once.
+    ``release`` drops them.
 
     Lost rows fail their readers and are not computed again, so all readers see the same rows.
     """
