@@ -73,7 +73,7 @@ def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None
     """Return the columns ``now`` as they were, in their former order, or None. It is None if a
     former column is gone, or if its type is not the former one with fields added.
 
-    ``then``: names and types of the former columns.
+    ``then``: the name of each former column and its type as text.
     """
     former_fields = []
     for name, text in then:

@@ -51,7 +51,9 @@ def leaves_of(frame: DataFrame) -> list[SparkSource]:
 
 
 def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
-    """Yield each streaming source of the inputs, with its input. Static inputs are skipped."""
+    """Yield each streaming source of the inputs, with its input; one that several inputs read comes
+    with each. Inputs that are static or without a frame are skipped.
+    """
     for source in sources:
         if source.frame is not None and not source.static:
             for leaf in leaves_of(source.frame):

@@ -171,7 +171,8 @@ class View(Entry):
         """Return, as JSON data, the condition and the origin of each column.
 
         ``needed``: the columns that are read, or None for all. Unread columns are left out, and so
-        are the columns of the node that only they use.
+        are the columns of the node that only they use. A view with ``letters`` has all, since each
+        may fail. ``whole`` changes nothing.
         """
         where = None if self.condition is None else describe.text(self, self.condition, self.seen)
         columns = [
@@ -445,7 +446,7 @@ def of_joined_row(
 
     ``joined``: the joined row, with a struct for each side. ``plain``: columns of the joined row,
     each with the side and the column that it equals. ``values``: the result's value columns, one
-    for each of ``select``.
+    for each of ``select``. Raises ``PlanError`` if they have reserved or repeated names.
     """
     names = {ref: column for column, ref in plain.items()}
     items = [names.get(item.ref or ("", "")) or _computed(item) for item in select]

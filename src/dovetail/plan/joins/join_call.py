@@ -145,7 +145,9 @@ def materialized(node: Node) -> Materialized:
 
 
 def table_side(side: Node) -> Node:
-    """Return a table as a side of a join by key. Joins by the same key share one stage."""
+    """Return a table as a side of a join by key: itself if it runs in the join's own stage, else
+    the result of its stage. Joins by the same key share one stage.
+    """
     return side if side.by_key else Derived(side)
 
 

@@ -55,7 +55,7 @@ def table_join(call: Call, late: Late) -> TableJoin:
 
 
 def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
-    """Raise ``PlanError`` if a side keeps no history, or if both sides are the same table."""
+    """Raise ``PlanError`` if a side keeps no history, or if both sides are the same node."""
     for side in (left, right):
         if side.versioned_us is None:
             raise PlanError(

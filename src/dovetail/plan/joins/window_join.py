@@ -45,7 +45,7 @@ class WindowJoin(JoinNode):
     @property
     def windows(self) -> Windows | None:
         """The windows of the result, or None if the left side has none. They are closed when the
-        windows of both sides are.
+        windows of both sides are, and retained as long as both are.
         """
         left, right = self.left.windows, self.right.windows
         if left is None or right is None:

@@ -30,7 +30,7 @@ class Deduplicated(RowsNode):
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the stream and the span within which records repeat each other.
-        ``whole``: True to describe the whole stream.
+        ``whole``: True to include the columns that the stream's selections make.
         """
         return {
             "deduplicated": describe(self.node, whole=whole),

@@ -89,7 +89,7 @@ class Expectation(View):
     ) -> Mapping[str, Any]:
         """Return, as JSON data, the condition, and whether rows that do not meet it are kept.
 
-        ``needed``: the columns that are read, or None for all.
+        ``needed``: the columns that are read, or None for all. ``whole`` changes nothing.
         """
         text = describe.text(self, self.expected, self.seen)
         read = None if needed is None else {*needed, *read_by(text, self.node)}

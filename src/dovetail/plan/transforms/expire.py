@@ -28,7 +28,9 @@ class Expired(RowsNode):
         return f"expires after {written(self.after_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table and the age at which rows expire."""
+        """Return, as JSON data, the table and the age at which rows expire. ``whole`` changes
+        nothing.
+        """
         return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
 
 

@@ -32,7 +32,8 @@ class Transacted(RowsNode):
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table and the column of transactions. State keeps no other
-        column of the table.
+        column of the table. ``whole``: True to include the columns that the table's selections
+        make.
         """
         return {"transacted": describe(self.node, whole=whole), "transaction": self.transaction}
 

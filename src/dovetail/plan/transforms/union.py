@@ -59,7 +59,9 @@ class Union(Node):
         return self.parts
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the descriptions of all parts, from left to right."""
+        """Return, as JSON data, the descriptions of all parts, from left to right. ``whole``
+        changes nothing.
+        """
         return {"union": [describe(part, whole=True) for part in self.parts]}
 
 

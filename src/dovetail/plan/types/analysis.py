@@ -337,7 +337,8 @@ def _without_numbers(text: str) -> str:
 def file_metadata(frame: DataFrame, *names: str) -> list[DataType] | None:
     """Return the types of the named fields of Spark's file metadata, in their order.
 
-    It is None if Spark does not know the file of each row. PySpark would log that as an error.
+    It is None if Spark does not know the file of each row, or lacks a field. PySpark would log that
+    as an error.
     """
     logger = PySparkLogger.getLogger(_UNRESOLVED)
     disabled, logger.disabled = logger.disabled, True
