@@ -114,11 +114,14 @@ class TableSources(Topology):
         Raises
         ------
         PlanError
-            If neither or both of ``path`` and ``table`` are given, or if a column is
-            unknown.
+            If neither or both of ``path`` and ``table`` are given. If a column is unknown,
+            named twice or reserved, or if a type cannot serve. Also if ``timestamp`` names a
+            column of the key.
         ConfigurationError
             If the session does not know Delta, or if the table has no change data feed or
             cannot be read.
+        DataError
+            In a batch, if a row has no event time under ``malformed="fail"``.
 
         See Also
         --------
@@ -234,14 +237,18 @@ class TableSources(Topology):
         Raises
         ------
         PlanError
-            If a column is unknown or of a type that Spark does not have, or if ``snapshot``
-            is not there.
+            If a column is unknown, named twice, reserved or of a type that Spark does not
+            have. Also if ``snapshot`` is not there, or if ``timestamp`` names a column of the
+            key.
         ConfigurationError
             If pyiceberg is not installed, or if the catalog or the table cannot be read.
             Also for a table of format version 1, whose commits have no numbers.
         TargetError
             In a query, if a snapshot has expired before its changes were read, or if the
             table was rolled back behind what was read.
+        DataError
+            In a query, for delete files in Avro or ORC, and for deletes by a field of a struct.
+            Also if a row has no event time under ``malformed="fail"``.
 
         See Also
         --------
@@ -347,10 +354,13 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         Raises
         ------
         PlanError
-            If a column is unknown, or if the connector's versions are no numbers.
+            If a column is unknown, named twice or reserved, or if the connector's versions are
+            no numbers. Also if ``timestamp`` names a column of the key.
         ConfigurationError
-            If the connector of the table does not have changes, or if the table cannot be
-            read.
+            If Spark is older than 4.2, if the connector of the table does not have changes, or
+            if the table cannot be read.
+        DataError
+            In a batch, if a row has no event time under ``malformed="fail"``.
 
         See Also
         --------

@@ -898,7 +898,7 @@ class Stream(LooksUp):
         PlanError
             If no column is named, if one is named twice, or if a name is unknown. If a type
             cannot be a key, or if an expression is random. Also for a stream that withdraws
-            rows.
+            rows (``unmatched="retract"``).
 
         See Also
         --------
@@ -1039,7 +1039,7 @@ class Stream(LooksUp):
         ------
         PlanError
             If the column is unknown, a key column, or no array. Also for a stream that
-            withdraws rows.
+            withdraws rows (``unmatched="retract"``).
 
         See Also
         --------

@@ -503,10 +503,11 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If ``topic`` is not the name of one topic. If a format does not fit, or if a
-            column is unknown or occurs twice.
+            If ``topic`` is not the name of one topic, or if ``max_per_trigger`` is given
+            without ``streaming``. If a format does not fit, or if a column is unknown or
+            occurs twice. Also if a format of tables is read as a stream.
         ConfigurationError
-            If the session lacks Kafka's jar.
+            If the session lacks Kafka's jar, or if the topic cannot be read.
 
         See Also
         --------
@@ -646,7 +647,9 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a format does not fit, or if a column is unknown or occurs twice.
+            If a format does not fit, or if a column is unknown or occurs twice. If the frame
+            lacks a column that is read, or has it in another type. Also if a format of tables
+            is read as a stream.
 
         See Also
         --------
@@ -846,7 +849,8 @@ class Topology(Planned):
         PlanError
             If the condition names an unknown column, is not boolean, or is random. An
             expression or SQL needs a Spark session. For a join of histories
-            (``late="history"``), and for a stream that withdraws rows.
+            (``late="history"``), and for a stream that withdraws rows
+            (``unmatched="retract"``).
 
         See Also
         --------
@@ -966,9 +970,9 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a column is unknown, occurs twice, or has a reserved name, or if an
-            expression does not resolve. Also for a join of histories (``late="history"``),
-            and for a stream that withdraws rows.
+            If a column is unknown, occurs twice, or has a reserved name, or if an expression
+            does not resolve. Also for a join of histories (``late="history"``), and for a
+            stream that withdraws rows (``unmatched="retract"``).
 
         See Also
         --------
@@ -1014,8 +1018,8 @@ class Topology(Planned):
         ------
         PlanError
             If a name is that of a key column or reserved, or if a column is unknown. If an
-            expression does not resolve. Also for a join of histories (``late="history"``),
-            and for a stream that withdraws rows.
+            expression does not resolve. Also for a join of histories (``late="history"``), and
+            for a stream that withdraws rows (``unmatched="retract"``).
 
         See Also
         --------
@@ -1053,7 +1057,8 @@ class Topology(Planned):
         ------
         PlanError
             If a column is unknown or belongs to the key. Also for a join of histories
-            (``late="history"``), and for a stream that withdraws rows.
+            (``late="history"``), and for a stream that withdraws rows
+            (``unmatched="retract"``).
 
         See Also
         --------
@@ -1087,9 +1092,9 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If a column is unknown, or if a new name is reserved or another column's. Also
-            for a join of histories (``late="history"``), and for a stream that withdraws
-            rows.
+            If a column is unknown, or if a new name is reserved or another column's. Also for
+            a join of histories (``late="history"``), and for a stream that withdraws rows
+            (``unmatched="retract"``).
 
         See Also
         --------

@@ -454,7 +454,9 @@ class Derived(RowsNode, Entry):
 
     @property
     def ordered(self) -> bool:
-        """True if each row has a position in one log that all sources below share."""
+        """True if each row has a position in one log that all sources below share. False if a delta
+        join is among the nodes below: its results may be ahead of that log.
+        """
         nodes = list(self.walk())
         return not any(n.eventual for n in nodes) and all(n.ordered for n in self.origins)
 

@@ -71,9 +71,11 @@ def is_limited(frame: DataFrame) -> bool:
 
 
 def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
-    """Return the numbers of the folders in which Spark keeps what each leaf has read.
+    """Return the numbers of the folders in which Spark keeps what each leaf has read: a list per
+    read, a number per leaf.
 
-    ``reads``: the leaves of each read, in the order of a plan's reads. Equal leaves share a number.
+    ``reads``: the leaves of each read, in the order of a plan's reads. Leaves are numbered from 0
+    as they first come, and equal leaves share a number.
 
     >>> a, b = SparkSource("a", "json", {}), SparkSource("b", "json", {})
     >>> numbered([[a, b], [a], [b]])

@@ -596,8 +596,9 @@ def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
     """Return the node that the last stage computes, and the views of its result, innermost first.
 
     The views need no state and apply to what the stage emits. The result is ``(node, ())`` if a
-    stage of its own must read them. So it is for views of a source, and for views that leave rows
-    out, ask a store, or read a stream as a table.
+    stage of its own must read them. So it is for views of a source and for conditions on a table.
+    It is also so for views that leave out or count single rows, ask a store, or read a stream as a
+    table.
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
         return node, ()

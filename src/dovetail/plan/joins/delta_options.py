@@ -237,11 +237,13 @@ def tables_joined(
 ) -> TableJoin | ForeignKeyJoin | DeltaJoin:
     """Join the two tables of ``call`` by lookups or in state, by key or by foreign key.
 
-    ``options`` decides between lookups and state. In state, the join is by key if ``on=`` names the
-    left key. ``late``: for a join by key in state only, as is ``call.align``.
+    ``options`` decides between lookups and state; ``"auto"`` tries lookups if a side has a store.
+    In state, the join is by key if ``on=`` names the left key. ``late``: for a join by key in state
+    only, as is ``call.align``.
 
-    Raises ``PlanError`` if a limitation is broken and a delta join is required, or ``on=`` does not
-    pair the whole right key. Also as ``pairs_of``, ``table_join`` and ``foreign_key_join`` do.
+    If lookups are tried and a limitation is broken, the join is in state. With ``"force"``, or if
+    ``on=`` does not pair the whole right key, ``PlanError`` is raised instead. It is also raised as
+    by ``pairs_of``, ``table_join`` and ``foreign_key_join``.
     """
     name, left, right = call.name, call.left, call.right
     sides = _entry(left), _entry(right)

@@ -169,8 +169,8 @@ def lookup(
     for the usual one.
 
     If the selection has expressions, a second view computes it from the joined row. Raises
-    ``PlanError`` if no index of the store covers the columns in ``on``. Also for unusable
-    ``columns``, as ``pairs_of`` and ``resolve`` do, and for a stream that takes records back.
+    ``PlanError`` for unusable ``columns``, and if no index of the store covers those in ``on``. It
+    refuses a stream that takes records back, and what ``pairs_of`` and ``resolve`` refuse.
     """
     name = label or f"lookup of {node.name}"
     source, row = as_entry(name, node), _row(name, lookup, columns)

@@ -61,10 +61,10 @@ def stream_table_join(call: Call, grace: Span | None, load: Load | None) -> Stre
     """Return the join of the stream and the table of ``call``. ``grace``: the stream time for which
     a record waits, None for no waiting. ``load``: the way in which a query begins.
 
-    Raises ``PlanError`` for outer joins, if ``on=`` does not pair the table's key, and for a table
-    that corrects the past. With ``grace``, it refuses a table without a history, or with one that
-    is shorter. It also refuses a stream that would wait for itself, and columns that cannot be
-    selected.
+    Raises ``PlanError`` for outer joins, if ``on=`` does not pair the table's key, and for columns
+    that cannot be selected. It refuses a table that corrects the past and, with ``grace``, one
+    without a history or with a shorter one. It refuses a stream that takes records back, or that
+    would wait for itself.
     """
     name, left, right = call.name, call.left, call.right
     refuse_how(name, call.how, ("inner", "left"), "a stream with a table")

@@ -117,7 +117,8 @@ def window_join(
 
     ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
     such arguments, for other keys, and for windows that do not fit together. Also for a kind of
-    join that these sides do not have, and for columns that cannot be selected.
+    join that these sides do not have, and for columns that cannot be selected. It refuses a stream
+    that takes records back, too.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")

@@ -381,8 +381,8 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
 
 
 def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None) -> Windows:
-    """Return windows of a kind. ``advance``: the distance of hopping windows; its argument is 0 s
-    for those that records determine. ``retention``: None for their size and grace period, which is
+    """Return windows of a kind. ``advance``: the time from one window's start to the next, ``0 s``
+    if records determine the windows. ``retention``: None for their size and grace period, which is
     the shortest.
 
     Raises ``PlanError`` for what is no span or negative, for a size of zero, and for spans that do
