@@ -25,7 +25,10 @@ def fitted(
     typeless: bool = False,
     counted: bool = False,
 ) -> pa.Table:
-    """Return rows as a table of ``schema``. ``key``: the columns that must not be null.
+    """Return rows as a table of ``schema``, in their order.
+
+    ``rows``: the values of each row, in the order of the schema; there may be none. ``key``: the
+    columns that must not be null; those that the schema lacks do not count.
 
     ``typeless``: True if the store only has numbers, texts and bytes. Such a store has times, dates
     and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
@@ -44,8 +47,9 @@ def fitted(
 def parsed(title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Schema) -> pa.Table:
     """Return rows of a store that only has bytes as a table of ``schema``.
 
-    ``columns``: the values of each column; no columns without rows. Raises ``DataError`` if a value
-    is not the text of a value of its column's type.
+    ``columns``: the values of each column, in the order of the schema, None for null; no columns
+    without rows. Raises ``DataError`` if a value is not the text of a value of its column's type,
+    and for nested types.
     """
     if not columns:
         columns = [()] * len(schema)
@@ -57,11 +61,11 @@ def parsed(title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Sch
 
 
 def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns of ``table``, which is from a store with types, with the types of
-    ``schema``.
+    """Return the columns of ``table``, which is from a store with types, with the names and types
+    of ``schema``. Columns are taken by their position, so their number must be the same.
 
-    Raises ``DataError`` if a type is of another kind or wider than declared, or if a value does not
-    fit.
+    Raises ``DataError`` if a type is of another kind, if a float is wider than declared, or if a
+    value does not fit. Whole numbers may become any numbers, and decimals exact ones.
     """
     arrays = [
         _fitting(title, field, lambda c=c, t=field.type: _cast(c, t, narrows=False))  # type: ignore[misc]
@@ -85,8 +89,8 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
 
 
 def changed(title: str, problem: object) -> DataError:
-    """Return the error for a store that no longer has the declared columns. ``problem``: the
-    store's own error or text, of which the first line is shown.
+    """Return, not raise, the error for a store that no longer has the declared columns.
+    ``problem``: the store's own error or text, of which the first line is shown.
     """
     return DataError(
         title,
@@ -97,7 +101,7 @@ def changed(title: str, problem: object) -> DataError:
 
 def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
     """Return the column that ``make`` makes. Raises ``DataError`` if the values do not fit the
-    field.
+    field: ``make`` then raises Arrow's error, ``TypeError``, ``ValueError`` or ``OverflowError``.
     """
     try:
         return make()
@@ -111,8 +115,9 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
 
 
 def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
-    """Return the values of the type ``declared`` that bytes are the texts of; null for None. Raises
-    an Arrow exception if they are not.
+    """Return the values of the type ``declared`` that bytes are the texts of; null for None. A
+    binary column has the bytes themselves. Raises an Arrow exception for other texts and for nested
+    types.
     """
     array = pa.array(values, pa.binary())
     if _is_binary(declared):
@@ -157,9 +162,10 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 
 
 def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
-    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind.
+    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind,
+    or if a value does not fit without loss.
 
-    ``narrows``: True if fractions may have more digits than the declared type.
+    ``narrows``: True if floats may be wider than the declared type, and decimals may become floats.
     """
     if not _becomes(array.type, declared, narrows=narrows):
         raise pa.ArrowInvalid(f"the store has {array.type}")
@@ -174,7 +180,8 @@ def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bo
     value. Whole numbers may become any number, decimals exact ones, and floats wider ones. All else
     stays of its kind, a null fits all.
 
-    ``narrows``: True if fractions may have more digits than the declared type.
+    A struct, list or map goes by its fields, in order. ``narrows``: True if floats may become
+    narrower ones, and decimals floats.
     """
     types = pa.types
     if types.is_null(stored) or stored == declared:
@@ -197,7 +204,7 @@ def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bo
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Say whether values of the type are texts, in any of Arrow's layouts."""
+    """Return True if values of the type are texts, in any of Arrow's layouts."""
     return type_ in (pa.string(), pa.large_string(), pa.string_view())
 
 

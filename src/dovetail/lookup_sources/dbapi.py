@@ -65,7 +65,7 @@ class DbapiLookup(Declared):
 
     def open(self, schema: pa.Schema) -> DbapiReader:
         """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup.
+        lookup. Raises ``ConfigurationError`` if the driver is missing.
         """
         return DbapiReader(self, schema)
 
@@ -74,7 +74,9 @@ class DbapiReader:
     """A reader with one connection, made at the first lookup and again after a failed query."""
 
     def __init__(self, source: DbapiLookup, schema: pa.Schema) -> None:
-        """Import the driver, without connecting. Raises ``ConfigurationError`` if it is missing."""
+        """Import the driver, without connecting. Raises ``ConfigurationError`` if it is missing or
+        not by PEP 249.
+        """
         self._source = source
         self._schema = schema
         self._driver = _driver(source.title, source.driver)
@@ -83,11 +85,13 @@ class DbapiReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        one's key. A query asks for ``keys_max`` keys. Rows and keys have no nulls in these columns.
+        one's key. A query asks for ``keys_max`` keys. ``keys``: distinct, without nulls, perhaps
+        none. The schema must have the columns ``by``.
 
         The rows found are compared with the keys again, since the database may compare more
-        loosely. All keys count as fit. Raises ``DataError`` for rows or keys of unsuitable types,
-        ``ConfigurationError`` if no attempt succeeds.
+        loosely. All keys count as fit. Raises ``DataError`` for rows or keys of unsuitable types
+        and nulls in the primary key, ``ConfigurationError`` if no attempt succeeds. A missing
+        column is either, by the class of the driver's error.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
@@ -114,11 +118,12 @@ class DbapiReader:
 
     def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
         """Connect if need be, and look up ``keys`` by the columns ``by`` once. Return the
-        database's rows, as tuples in the order of the schema. Raises ``OSError`` if another attempt
-        may help.
+        database's rows, as tuples in the order of the schema.
 
-        The errors raised have none of the driver's in their chain, which may show connection
-        arguments.
+        Raises ``OSError`` if another attempt may help: the driver's ``OperationalError`` or
+        ``InterfaceError``, or any error of connecting. Its other errors become ``DataError``; any
+        error closes the connection. The errors raised have none of the driver's in their chain,
+        which may show connection arguments.
         """
         try:
             if self._connection is None:
@@ -167,8 +172,9 @@ class DbapiReader:
         )
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the rows of all keys, by as many queries as ``keys_max`` takes. Without keys one
-        query still checks that the columns exist.
+        """Return the rows of all keys, by as many queries as ``keys_max`` takes. They may include
+        rows of other keys, if the database compares loosely. Without keys one query still checks
+        that the columns exist. Errors of the driver pass.
         """
         step = max(1, self._source.keys_max // max(1, len(by)))
         rows: list[Sequence[Any]] = []
@@ -183,7 +189,7 @@ class DbapiReader:
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
         """Return a query for the rows that have one of the keys in the columns ``by``, and its
         parameters: a mapping for styles with names, else a tuple. Without keys the query finds no
-        rows.
+        rows. The filters' conditions are in it.
         """
         parameters: list[Any] = []
 
@@ -203,7 +209,8 @@ class DbapiReader:
         """Return the condition that a row has one of the keys, in a form that uses indexes; a false
         one without keys.
 
-        ``bound``: adds a parameter and returns its placeholder.
+        ``bound``: adds a parameter and returns its placeholder; it is called in the order of the
+        placeholders.
         """
         names = [self._quoted(name) for name in by]
         values = [column.to_pylist() for column in keys.columns]
@@ -219,7 +226,8 @@ class DbapiReader:
 
     def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, null included. ``bound``: adds a parameter and returns its placeholder.
+        constants, at least one, null included. ``bound``: adds a parameter and returns its
+        placeholder.
         """
         for column, constants in self._source.filters:
             name, not_null = self._quoted(column), [c for c in constants if c is not None]
@@ -229,15 +237,17 @@ class DbapiReader:
             yield f"({' OR '.join(parts)})"
 
     def _quoted(self, name: str) -> str:
-        """Return a quoted name, with ``%`` doubled if parameters begin with it."""
+        """Return one name in quotes, without a dot as separator. ``%`` is doubled if parameters
+        begin with it.
+        """
         end = {"[": "]"}.get(self._source.quote, self._source.quote)
         written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
         return written.replace("%", "%%") if self._driver.paramstyle in _PERCENT else written
 
 
 def _driver(title: str, name: str) -> Any:
-    """Return the driver's module. Raises ``ConfigurationError`` if it is missing or
-    not by PEP 249.
+    """Return the driver's module ``name``. Raises ``ConfigurationError`` if it cannot be imported
+    or lacks a name of ``_NEEDED``. Also if its ``paramstyle`` is not one of PEP 249.
     """
     try:
         module = importlib.import_module(name)

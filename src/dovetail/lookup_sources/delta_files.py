@@ -35,7 +35,7 @@ class DeltaFilesLookup(Declared):
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:
         """Return a reader whose rows have the columns of ``schema``. It reads the table's log at
-        its first lookup.
+        its first lookup, which raises ``ConfigurationError`` without deltalake.
         """
         return DeltaFilesReader(self, schema)
 
@@ -53,7 +53,12 @@ class DeltaFilesReader:
         scan skips files and row groups without keys.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: distinct, without nulls.
+        columns cannot have. ``keys``: at least one, distinct, without nulls: whole numbers, texts
+        or booleans. The schema must have the columns ``by``.
+
+        Raises ``ConfigurationError`` if no attempt succeeds or without deltalake. Raises
+        ``DataError`` for a missing column, a type or value that does not fit, or a null in the
+        primary key.
         """
         rows = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
@@ -63,16 +68,17 @@ class DeltaFilesReader:
         )
 
     def close(self) -> None:
-        """Forget the table."""
+        """Forget the table, so that the next lookup reads its log anew."""
         self._table = None
 
     def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Return the rows of the latest version that have one of the keys in the columns ``by``,
         possibly with other rows. They have the declared columns and types.
 
-        ``keys``: one column for each of ``by``, without nulls. Raises ``OSError`` if another
-        attempt may help. Raises ``DataError`` for a missing column, another type, or a null in a
-        primary key.
+        ``keys``: one column for each of ``by``, without nulls, with at least one key. Raises
+        ``OSError`` if another attempt may help, which is for any error of Delta. Raises
+        ``DataError`` for a missing column, another type, or a null in a primary key. Raises
+        ``ConfigurationError`` without deltalake.
         """
         title = self._source.title
         deltalake = _deltalake(title)
@@ -94,9 +100,10 @@ class DeltaFilesReader:
 
     def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Return the rows in which each column of ``by`` has a value of one of the keys, and that
-        pass the source's filters. There must be a key.
+        pass the source's filters. There must be a key, and a constant in each filter.
 
-        With several columns these may be more rows than asked for.
+        With several columns these may be more rows than asked for. They have the schema's columns
+        in order, with the types of the store. Raises deltalake's errors.
         """
         wanted = [
             self._one_of(name, column.to_pylist())
@@ -131,7 +138,7 @@ def _quoted(name: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Return a text, a number or a boolean as an SQL literal."""
+    """Return a text, a finite number or a boolean as an SQL literal."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 

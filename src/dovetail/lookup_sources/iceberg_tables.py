@@ -31,6 +31,7 @@ class IcebergLookup(Declared):
     """An Iceberg table as a lookup source."""
 
     address: TableAddress = field(repr=False)
+    """The name of the table, and its catalog."""
 
     @property
     def title(self) -> str:
@@ -39,7 +40,7 @@ class IcebergLookup(Declared):
 
     def open(self, schema: pa.Schema) -> IcebergReader:
         """Return a reader whose rows have the columns of ``schema``. It opens the catalog at its
-        first lookup.
+        first lookup, which raises ``ImportError`` on a worker without pyiceberg.
         """
         return IcebergReader(self, schema)
 
@@ -57,7 +58,13 @@ class IcebergReader:
         scan that skips files without keys.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: distinct, without nulls.
+        columns cannot have. ``keys``: distinct, without nulls: whole numbers, texts or booleans.
+        Without keys the columns ``by`` of all files are read. The schema must have the columns
+        ``by``.
+
+        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a missing
+        column, a type or value that does not fit, or a null in the primary key. Raises
+        ``PlanError`` for a column of a type that Spark lacks.
         """
         rows, unfit = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
@@ -72,11 +79,11 @@ class IcebergReader:
         """Return the rows of the latest snapshot that have one of the keys in the columns ``by``.
         They satisfy the source's filters and have the declared columns and types.
 
-        Also return the keys that these columns cannot have: bool[keys]. ``keys``: one column for
-        each of ``by``, without nulls.
+        Also return the keys that these columns cannot have, and that are not sought: bool[keys].
+        ``keys``: one column for each of ``by``, without nulls.
 
         Raises ``OSError`` if another attempt may help. Raises ``DataError`` for a missing column,
-        another type, or a null in a primary key.
+        another type, or a null in a primary key, ``PlanError`` for a type that Spark lacks.
         """
         from dovetail.iceberg.columns import arrow_schema
         from dovetail.iceberg.replacement import rows_of_keys
@@ -102,7 +109,9 @@ class IcebergReader:
         return without_null_keys(title, rows, self._source.key), unfit
 
     def _open(self) -> Table:
-        """Return the table as it is now. Raises ``OSError`` if another attempt may help."""
+        """Return the table as it is now, asking the catalog again. Raises ``OSError`` if another
+        attempt may help, which is for all errors of the catalog, a missing table too.
+        """
         try:
             self._table = self._source.address.open(self._source.title, self._table)
         except ConfigurationError as error:
@@ -113,6 +122,10 @@ class IcebergReader:
     def _kept(self, rows: pa.Table) -> pa.Table:
         """Return the rows whose columns have one of the constants of the source's filters, in the
         declared columns and types. A null in a column equals None among its constants.
+
+        ``rows``: all columns of the table. Raises ``DataError`` for a type or value that does not
+        fit. A filter's column must be there (``KeyError``), and its constants must be of the
+        column's type (Arrow's error).
         """
         for name, values in self._source.filters:
             column = rows[name]

@@ -25,15 +25,17 @@ _FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylis
 
 
 def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
-    """Number the distinct keys of some tables with the same columns.
+    """Number the distinct keys of some tables with the same columns, at least one of both.
 
-    Returns the number of each row's key for each table, the count of distinct keys, and the columns
-    of these keys. A key with nulls has the number ``NO_GROUP``. Example, for tables of one column:
+    Returns the number of each row's key for each table, int64[rows], the count of distinct keys,
+    and the columns of these keys. A key with nulls has the number ``NO_GROUP`` and does not count.
+    -0.0 is 0.0, and a NaN equals a NaN. Example, for tables of one column:
 
         keys                            numbers                       count   distinct keys
         [a, b, a], [c, null, b]         [0, 1, 0], [2, NO_GROUP, 1]   3       [a, b, c]
 
-    The order of the numbers is arbitrary.
+    Numbers follow the distinct keys, which are in an arbitrary order. Columns are taken by
+    position, and must have the same types in all tables.
     """
     lengths = [table.num_rows for table in keys]
     columns = [
@@ -54,7 +56,8 @@ def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
     """Return the position of each of ``keys`` among ``distinct``, int64[keys]; ``NO_GROUP`` if it
     is not there or has a null.
 
-    ``distinct``: distinct keys without nulls. Both tables have the same columns.
+    ``distinct``: distinct keys without nulls. Both tables have the same columns, in order and type;
+    names do not count.
     """
     (first, second), count, _ = grouped([distinct, keys])
     position_by_group = np.full(count + 1, NO_GROUP)
@@ -64,8 +67,8 @@ def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
 
 
 def within(keys: pa.Array, low: int, high: int) -> Mask:
-    """Find the keys, numbers without nulls, that are whole and from ``low`` to ``high``, both
-    included: bool[n].
+    """Find the keys, whole numbers or decimals without nulls, that are whole and from ``low`` to
+    ``high``, both included: bool[n].
     """
     if pa.types.is_decimal(keys.type):
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
@@ -80,16 +83,19 @@ def within(keys: pa.Array, low: int, high: int) -> Mask:
 
 
 def in_calendar(keys: pa.Array) -> Mask:
-    """Find the dates or timestamps in microseconds within the years 1 to 9999: bool[n]."""
+    """Find the keys within the years 1 to 9999, both included: bool[n]. ``keys``: date32 or
+    timestamps in microseconds, without nulls.
+    """
     if pa.types.is_timestamp(keys.type):
         return within(keys.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
     return within(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
 
 
 def too_large(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
-    """Find the keys with a whole number that is too large for its column in the store: bool[n].
+    """Find the keys with a whole number outside the range of its column in the store: bool[n].
 
-    ``by``: the columns of ``keys``, by their names in ``stored``.
+    ``by``: the columns of ``keys`` in order, by their names in ``stored``. There whole numbers must
+    be signed whole numbers, as ``refuse_other_kinds`` checks. Keys of other types all fit.
     """
     large = np.zeros(keys.num_rows, np.bool_)
     for name, column in zip(by, keys.columns, strict=True):
@@ -106,10 +112,11 @@ def refuse_types(
     kinds: Sequence[Callable[[pa.DataType], bool]],
     remedy: str,
 ) -> None:
-    """Raise ``DataError`` for keys of a type that a store does not compare exactly.
+    """Raise ``DataError`` for keys of a type that a store does not compare exactly, even if there
+    is no key.
 
-    ``by``: the columns of ``keys``. ``kinds``: the types that it does compare exactly. ``remedy``:
-    these types, in words.
+    ``by``: the columns of ``keys`` in order. ``kinds``: tests of an Arrow type, one of which each
+    column must pass. ``remedy``: the types that pass, in words.
     """
     for name, column in zip(by, keys.columns, strict=True):
         if not any(kind(column.type) for kind in kinds):
@@ -122,7 +129,7 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
     """Raise ``DataError`` unless each key column and its column in the store are both whole
     numbers, both booleans or both texts. Other types are not compared to the letter.
 
-    ``by``: the columns of ``keys``, by their names in ``stored``.
+    ``by``: the columns of ``keys`` in order, by their names in ``stored``, which must have them.
     """
     kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
     for name, column in zip(by, keys.columns, strict=True):
@@ -137,14 +144,17 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
 
 
 def mask_of(*conditions: Any) -> Mask:
-    """Find the rows in which all of some boolean columns without nulls are true: bool[n]."""
+    """Find the rows in which all of some boolean columns without nulls are true: bool[n]. There
+    must be a column.
+    """
     mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
     return mask
 
 
 def refuse_twice(title: str, what: str, numbers: Ints) -> None:
-    """Raise ``DataError`` if a number occurs twice: a lookup found two rows with one key. ``what``:
-    the key, in words.
+    """Raise ``DataError`` if a number occurs twice: a lookup found two rows with one key.
+
+    ``numbers``: the number of each row's key, int64[rows]. ``what``: the key, in words.
     """
     if len(np.unique(numbers)) < len(numbers):
         raise DataError(

@@ -13,7 +13,11 @@ _OPEN: dict[tuple[int, LookupSource, str], Reader] = {}
 
 
 def opened(source: LookupSource, schema: pa.Schema) -> Reader:
-    """Return this process's reader of a source for the columns ``schema``, opened on first use."""
+    """Return this process's reader of a source for the columns ``schema``, opened on first use.
+
+    It stays open for later tasks, so do not close it. Sources that are equal share a reader, so
+    they must be hashable. Raises what ``LookupSource.open`` raises.
+    """
     reader_key = (os.getpid(), source, schema.to_string())
     if reader_key not in _OPEN:
         _OPEN[reader_key] = source.open(schema)

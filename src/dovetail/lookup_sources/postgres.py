@@ -40,7 +40,7 @@ class PostgresLookup(Declared):
     dsn: str = field(repr=False)
     """The connection string or URL. It may have a password, so ``repr`` omits it."""
     table: str
-    """The table's name, with or without its schema."""
+    """The table's name, with or without its schema and a dot between them."""
 
     @property
     def title(self) -> str:
@@ -49,7 +49,7 @@ class PostgresLookup(Declared):
 
     def open(self, schema: pa.Schema) -> PostgresReader:
         """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup.
+        lookup. Raises ``ConfigurationError`` without psycopg.
         """
         return PostgresReader(self, schema)
 
@@ -72,7 +72,11 @@ class PostgresReader:
         keys as arrays.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: distinct, without nulls.
+        columns cannot have. ``keys``: distinct, without nulls, perhaps none.
+
+        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a missing
+        table or column, a type or value that does not fit, a null in the primary key, or missing
+        rights.
         """
         return persistently(self._source, lambda: self._attempt(keys.rename_columns(list(by))))
 
@@ -84,7 +88,8 @@ class PostgresReader:
 
     def _attempt(self, keys: pa.Table) -> Found:
         """Look up the columns of ``keys`` once, in a transaction of its own, connecting if need be.
-        Raises ``OSError`` if another attempt may help.
+        Raises ``OSError`` if another attempt may help, else ``DataError``. Any error closes the
+        connection.
 
         The errors raised have none of psycopg's in their chain, which may show the DSN.
         """
@@ -120,12 +125,16 @@ class PostgresReader:
         )
 
     def _connect(self) -> None:
-        """Connect, unless there is an open connection. Psycopg closes a connection that is lost."""
+        """Connect, unless there is an open connection. Psycopg closes a connection that is lost.
+        Raises psycopg's error if the server cannot be reached.
+        """
         if self._connection is None or self._connection.closed:
             self._connection = connected(self._source.dsn, self._source.timeout_s)
 
     def _begin(self) -> None:
-        """Begin a read-only transaction, with the settings that determine the form of values."""
+        """Begin a read-only transaction, with the settings that determine the form of values: UTC,
+        ISO dates, the server's encoding. The server stops its queries after ``timeout_s``.
+        """
         self._connection.execute(
             "BEGIN READ ONLY; SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
             f"SET LOCAL statement_timeout = {milliseconds(self._source.timeout_s)}; "
@@ -133,13 +142,18 @@ class PostgresReader:
         )
 
     def _encoding(self) -> str:
-        """Return the server's encoding, which limits the texts that it can have."""
+        """Return PostgreSQL's name of the server's encoding, which limits the texts that it can
+        have. An unknown one and ``SQL_ASCII`` count as UTF8.
+        """
         encoding = self._connection.info.parameter_status("server_encoding")
         return "UTF8" if encoding in (None, "SQL_ASCII") else encoding
 
     def _find(self, keys: pa.Table) -> Found:
-        """Return the rows found by one query. Keys that the store's columns cannot have are not
-        sent, but marked as unfit.
+        """Return the rows found by one query, which runs without keys, too. Keys that the store's
+        columns cannot have are not sent, but marked as unfit. ``keys``: columns by their names in
+        the store.
+
+        Raises ``DataError`` for columns that are missing or do not fit; errors of psycopg pass.
         """
         columns = self._columns(keys.schema)
         encoding = self._connection.info.encoding
@@ -162,9 +176,10 @@ class PostgresReader:
 
     def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
         """Return all present columns of the store by name, checked against the types of the keys
-        and the schema.
+        and the schema. Columns of the primary key must be comparable, too.
 
-        Raises ``DataError`` for a column that is missing, or that does not fit its declared type.
+        Raises ``DataError`` for a column that is missing, or that ``refuse_column`` refuses. A
+        missing table raises psycopg's ``UndefinedTable``.
         """
         title, name = self._source.title, self._identifier().as_string(self._connection)
         catalog_rows = self._connection.execute(COLUMNS, [name]).fetchall()
@@ -183,7 +198,9 @@ class PostgresReader:
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
         """Return the query that joins the keys, sent as one array for each column of ``by``, with
-        the table. Its rows begin with the key's number, from 1.
+        the table. Its rows begin with the key's number, from 1; then come the schema's columns in
+        order. Rows that the filters exclude are left out. ``columns``: as ``_columns`` returns
+        them.
         """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
@@ -209,7 +226,8 @@ class PostgresReader:
 
     def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
         """Return the parameters of the query: a list of values for each key column, then one for
-        each filter with constants that are not null.
+        each filter with constants that are not null. ``keys``: all must fit their columns.
+        ``columns``: as ``_columns`` returns them.
         """
         travelling = (
             column.cast(carrier(columns[name]).arrow or column.type)
@@ -220,8 +238,8 @@ class PostgresReader:
 
 
 def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
-    """Return the SQL condition that a column has one of the constants, null included. Those that
-    are not null are one parameter.
+    """Return the SQL condition that a column has one of the constants, at least one, null included.
+    Those that are not null are one parameter. ``sql``: the module ``psycopg.sql``.
     """
     name = sql.Identifier(column)
     parts = [sql.SQL("t.{} IS NULL").format(name)] if None in constants else []

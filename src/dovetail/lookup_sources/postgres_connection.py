@@ -18,13 +18,15 @@ _GRACE_S = 1.0
 
 
 def psycopg_for(title: str) -> Any:
-    """Return the package ``psycopg``. Raises ``ConfigurationError`` if it is not installed."""
+    """Return the package ``psycopg``, with ``psycopg.sql`` imported. Raises ``ConfigurationError``
+    if it is not installed. ``title``: the source's or sink's name in errors.
+    """
     return package(title, "postgres", "psycopg", "psycopg.sql")
 
 
 def refuse_names(title: str, dsn: str, table: str) -> None:
     """Raise ``PlanError`` if ``dsn`` is no connection string, or ``table`` is not of the form
-    ``table`` or ``schema.table``.
+    ``table`` or ``schema.table``. Needs psycopg. A name with a dot in it cannot be given.
     """
     if parameters(dsn) is None:
         raise PlanError(
@@ -39,7 +41,7 @@ def refuse_names(title: str, dsn: str, table: str) -> None:
 
 def parameters(dsn: str) -> dict[str, Any] | None:
     """Return the parameters of the connection string or URL ``dsn`` by name, or None if it cannot
-    be parsed.
+    be parsed. An empty string has none. Needs psycopg.
     """
     import psycopg
 
@@ -49,10 +51,13 @@ def parameters(dsn: str) -> dict[str, Any] | None:
 
 
 def connected(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
-    """Return a new connection to ``dsn``. Each statement is a transaction, unless one is begun. A
-    lost connection is noticed after about ``timeout_s``, at least 2 s.
+    """Return a new connection to ``dsn``, which ``refuse_names`` has accepted. Each statement is a
+    transaction, unless one is begun. A lost connection is noticed after about ``timeout_s``, at
+    least 2 s.
 
-    ``name``: the application's name on the server. Raises psycopg's error without a connection.
+    Connecting takes no longer either. Settings of keep-alives in ``dsn`` come first. ``name``: the
+    application's name on the server. Raises psycopg's error, which may show ``dsn``, without a
+    connection.
     """
     import psycopg
 
@@ -72,10 +77,12 @@ def connected(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
 
 @contextmanager
 def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
-    """Cut the connection if the block takes a second longer than ``timeout_s``.
+    """Cut the connection if the block takes a second longer than ``timeout_s``. It is closed
+    afterwards.
 
-    The server stops a query after ``timeout_s`` by itself. If it does not, the server or the
-    network hangs. Raises psycopg's ``OperationalError`` then.
+    The block must let the server stop a query after ``timeout_s`` by itself. If it does not, the
+    server or the network hangs. Any error of psycopg in the block becomes its ``OperationalError``
+    then. A block that ends without one raises nothing.
     """
     import psycopg
 
@@ -109,7 +116,7 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
 
 def without_parameters(dsn: str, message: str) -> str:
     """Return a message in which ``…`` replaces texts in double quotes, and the values of the
-    connection string ``dsn``.
+    connection string ``dsn``, where they are whole words.
 
     A password that was not escaped may be parsed as the host, so an error may show it.
     """
@@ -120,5 +127,7 @@ def without_parameters(dsn: str, message: str) -> str:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a time for PostgreSQL's settings: at least 1, since 0 would mean no limit."""
+    """Return seconds as milliseconds for PostgreSQL's settings, rounded: at least 1, since 0 would
+    mean no limit.
+    """
     return max(1, round(1000 * seconds))

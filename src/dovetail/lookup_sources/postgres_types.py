@@ -51,11 +51,13 @@ class StoreColumn:
 
     name: str
     type: str
-    """The type's name, ``"enum"`` for any enum."""
+    """The type's name as in ``pg_type``, ``"enum"`` for any enum. For a domain, all is that of its
+    base type.
+    """
     sql: str
     """The type as SQL writes it."""
     modifier: int
-    """The type's length or precision, coded; -1 for none."""
+    """The type's length or precision, as PostgreSQL codes it; -1 for none."""
     labels: Sequence[str]
     """The labels of an enum; empty for other types."""
 
@@ -84,16 +86,18 @@ _CARRIERS = {
 
 
 def carrier(column: StoreColumn) -> KeyColumnType:
-    """Return the type in which keys of a column travel. Raises ``KeyError`` for a type that
-    ``refuse_column`` refuses.
+    """Return the type in which keys of a column travel. Raises ``KeyError`` for a column that
+    ``refuse_column`` refuses with ``key=True``, whatever the declared type is.
     """
     return _CARRIERS[column.type]
 
 
 def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key: bool) -> None:
-    """Raise ``DataError`` for a column that cannot be read as the declared type without loss.
+    """Raise ``DataError`` for a ``double precision`` column that is declared a single float. Other
+    types that do not fit are found in their values, by ``fitted``.
 
-    ``key``: True to refuse also columns whose values are not compared exactly with keys.
+    ``declared``: the Arrow type of the column in the schema, or of its keys. ``key``: True to
+    refuse also columns whose values are not compared exactly with keys of that type.
     """
     if key and column.type not in _comparable(declared):
         raise DataError(
@@ -141,7 +145,8 @@ def selected(column: StoreColumn, declared: pa.DataType) -> str:
 
 def equal(column: StoreColumn) -> str:
     """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, in a form
-    that uses the column's index.
+    that uses the column's index. The key has the type of ``carrier``. The text is for
+    ``psycopg.sql``, so braces and ``%`` in names of types are doubled.
     """
     if column.type not in _TEXTS:
         return "{0} = {1}"
@@ -153,7 +158,8 @@ def equal(column: StoreColumn) -> str:
 def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     """Find the keys, none of them null, that the column could have: bool[n].
 
-    ``encoding``: the store's encoding, by Python's name.
+    ``column``: one that ``refuse_column`` accepts as a key of the type of ``keys``. ``encoding``:
+    the store's encoding, by Python's name. Floats, booleans and bytes all fit.
     """
     if column.type in _INTEGERS:
         bound = 2 ** (_INTEGERS[column.type] - 1)
@@ -168,14 +174,16 @@ def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
 
 def digits_of(column: StoreColumn) -> tuple[int, int]:
-    """Return the precision and the scale of a ``numeric`` column that has them."""
+    """Return the precision and the scale, which may be negative, of a ``numeric`` column that has
+    them: its ``modifier`` is not -1.
+    """
     coded = column.modifier - _HEADER
     return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
 
 
 def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
-    """Find the keys, numbers without nulls, that fit a column's precision and scale: bool[n]. A
-    column without these fits all.
+    """Find the keys, whole numbers or decimals without nulls, that fit a column's precision and
+    scale: bool[n]. A column without these fits all.
     """
     if column.modifier < 0:
         return np.ones(len(keys), np.bool_)
@@ -213,7 +221,9 @@ def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
 
 
 def _encodes(key: str, encoding: str) -> bool:
-    """Return True if the encoding has all characters of ``key``."""
+    """Return True if the encoding, by Python's name, has all characters of ``key``. Raises
+    ``LookupError`` for an encoding that Python lacks.
+    """
     try:
         key.encode(encoding)
     except UnicodeEncodeError:

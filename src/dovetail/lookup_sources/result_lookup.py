@@ -42,7 +42,9 @@ class ChainLookup:
     types: tuple[tuple[int, str, pa.DataType], ...]
     """The columns of both sides: side, name and type."""
     leading: tuple[str, ...]
-    """The columns of the result by which a lookup can start."""
+    """The columns of the result by which a lookup can start: columns of one side that an index of
+    it covers, under the result's names.
+    """
     indexes: tuple[Index, ...]
     """The indexes of both sides under the result's column names."""
     filters: tuple[Any, ...] = field(default=(), init=False)
@@ -54,8 +56,8 @@ class ChainLookup:
         return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
 
     def open(self, schema: pa.Schema) -> Reader:
-        """Return a reader whose rows have the columns of ``schema``. It uses the readers of both
-        sides.
+        """Return a reader whose rows have the columns of ``schema``, which are columns of the
+        result. It uses this process's readers of both sides.
         """
         return ChainReader(self, schema)
 
@@ -73,7 +75,8 @@ class ChainReader:
         position of each one's key. The sides are read one after the other, not at one moment.
 
         A key is unfit if the side that is read first cannot have it. ``keys``: distinct, without
-        nulls.
+        nulls; without keys neither side is asked. An index of one side must cover its columns among
+        ``by``, and the schema must have all of ``by``. Raises what the sides' readers raise.
         """
         source = self._source
         side, asked = self._first(by)
@@ -88,11 +91,14 @@ class ChainReader:
         return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[distinct_index])
 
     def close(self) -> None:
-        """Do nothing: the readers of both sides belong to the process, which closes them."""
+        """Do nothing: the readers of both sides stay open for all that this process looks up in
+        them.
+        """
 
     def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
-        """Return the number of the side to look up first, 0 if both can be, and the columns of
-        ``by`` that belong to it. Asserts that an index of that side covers them.
+        """Return the number of the side to look up first, and the columns of ``by`` that belong to
+        it, under the result's names. The side is 0, the left one, if both can be. Raises
+        ``AssertionError`` if no index of a side covers them.
         """
         source = self._source
         for side in (0, 1):
@@ -103,7 +109,10 @@ class ChainReader:
 
     def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
         """Return the rows of a side whose columns ``by`` have one of ``keys``, with the columns
-        that the join and the result need. Without keys the store is not asked.
+        that the join and the result need.
+
+        ``side``: 0 left, 1 right. ``by``: names of the side. ``keys``: distinct, in the order of
+        ``by``. Without keys the store is not asked. Raises what the side's reader raises.
         """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
@@ -118,6 +127,9 @@ class ChainReader:
     def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
         """Return the join of both sides' rows, left and right, in the columns of the reader's
         schema. A side without a row is null if the join keeps the other one.
+
+        Each side must have its rows of the keys that were asked for. Results of other keys may be
+        incomplete, so the caller drops them.
         """
         source = self._source
         groups, count, keys = grouped(
@@ -140,8 +152,8 @@ class ChainReader:
 
 
 def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
-    """Return each row's number among the distinct keys, int64[rows], and these keys. A key with a
-    null has the number ``NO_GROUP`` and is not among them.
+    """Return each row's number among the distinct keys, int64[rows], and these keys in the order of
+    the numbers. A key with a null has the number ``NO_GROUP`` and is not among them.
     """
     (group,), _, columns = grouped([keys])
     return group, pa.table(columns, names=keys.schema.names)

@@ -25,11 +25,11 @@ class Retried(Protocol):
 
     @property
     def retries(self) -> int:
-        """The number of further attempts after a failure."""
+        """The number of further attempts after a failure; 0 for none."""
 
     @property
     def wait_s(self) -> float:
-        """The wait in seconds before the first further attempt; it doubles each time."""
+        """The wait in seconds before the first further attempt; it doubles each time, up to 5 s."""
 
 
 def persistently(
@@ -37,10 +37,11 @@ def persistently(
     action: Callable[[], T],
     passing: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
-    """Return the result of ``action``, retried after errors of the types ``passing``.
+    """Return the result of ``action``, which is called again after errors of the types ``passing``.
 
-    ``store``: what says how often and when. Waits double, up to 5 s. Raises ``ConfigurationError``
-    if the last attempt fails; other errors at once.
+    ``store``: its name, and the number and length of waits, which double up to 5 s. Raises
+    ``ConfigurationError`` if the last of 1 + ``retries`` attempts fails so. Other errors pass at
+    once.
     """
     for tried in range(store.retries):
         with suppress(*passing):

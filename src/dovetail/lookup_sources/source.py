@@ -139,11 +139,13 @@ class Found:
     """The rows that a lookup found."""
 
     rows: pa.Table
-    """The n rows found."""
+    """The n rows found, in any order, with the columns that the reader was opened for."""
     key: Ints
     """The position of each row's key among the keys asked for: int64[n]."""
     unfit: Mask
-    """True for each key asked for that the store's columns cannot have: one boolean per key."""
+    """True for each key asked for that the store's columns cannot have, so that no row was sought:
+    one boolean per key. A source may leave out the check: then all are False.
+    """
 
 
 Indexes: TypeAlias = Annotated[
@@ -159,18 +161,20 @@ class Reader(Protocol):
         """Return all rows whose columns ``by`` equal one of ``keys``, as the store has them at one
         moment.
 
-        ``keys``: one column for each of ``by``, with distinct rows without nulls. The rows have the
-        columns of the schema that the reader was opened with, in any order.
+        ``keys``: one column for each of ``by``, in this order, with distinct rows without nulls;
+        names do not count. There may be no key: the store is then only asked whether it can be
+        read. The rows have the columns of the schema that the reader was opened with, in any order.
 
         A row has a key if the changelog would give it that key, to the letter. A store that
         compares more loosely, for instance without case, must not return rows of other keys.
 
-        Raises ``DataError`` for rows that do not fit the schema, ``ConfigurationError`` if the
-        store cannot be reached.
+        Raises ``DataError`` for rows that do not fit the schema, a missing column, and a null in
+        the primary key. Also for keys of a type that the store does not compare exactly. Raises
+        ``ConfigurationError`` if the store cannot be reached.
         """
 
     def close(self) -> None:
-        """Close all connections and files that the reader has open."""
+        """Close all connections and files that the reader has open, if any."""
 
 
 class LookupSource(Protocol):
@@ -276,7 +280,7 @@ class LookupSource(Protocol):
         ----------
         schema : pyarrow.Schema
             The columns that the reader's rows have, in any order. They are those that the
-            join needs.
+            join needs, the primary key among them.
 
         Returns
         -------
@@ -295,7 +299,9 @@ class LookupSource(Protocol):
 
         Notes
         -----
-        ``keys`` has one column for each of ``by``, and distinct rows without nulls.
+        ``keys`` has one column for each of ``by``, and distinct rows without nulls. It has no
+        rows when a query starts and only asks whether the store can be read.
+
         ``rows`` returns three parts: the rows found, the position of each row's key in
         ``keys``, and one boolean per key. The boolean is true if the store's columns cannot
         have the key.
@@ -334,13 +340,17 @@ class Declared:
     indexes: tuple[Index, ...] = ()
     """The other columns by which the store finds rows."""
     filters: tuple[tuple[str, tuple[Constant, ...]], ...] = ()
-    """The constants that each column is restricted to."""
+    """Pairs of a column and the constants that it may have, None for null. Rows with other values
+    do not belong to the table.
+    """
     timeout_s: float = 10.0
-    """The limit in seconds for connecting and for each query."""
+    """The limit in seconds for connecting and for each query. Sources without a time-out of their
+    own ignore it.
+    """
     retries: int = 5
     """The number of further attempts after a failure."""
     wait_s: float = field(default=0.1, repr=False)
-    """The wait in seconds before the first further attempt; it doubles each time."""
+    """The wait in seconds before the first further attempt; it doubles each time, up to 5 s."""
 
 
 def declared(
@@ -352,9 +362,11 @@ def declared(
     timeout_s: float,
     retries: int,
 ) -> dict[str, Any]:
-    """Return the fields of ``Declared`` by name, from the arguments of a source. ``where``:
-    constants by column, which become filters; None for none. Raises ``PlanError`` without a key
-    column.
+    """Return the fields of ``Declared`` by name, from the arguments of a source, without
+    ``wait_s``.
+
+    ``operator``: the source's title in errors. ``where``: constants by column, which become
+    filters; None for none. Raises ``PlanError`` without a key column; nothing else is checked.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
@@ -369,7 +381,9 @@ def declared(
 
 
 def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
-    """Return the constants of a filter as a tuple: a single one, or those of a list."""
+    """Return the constants of a filter as a tuple: a single one (None too), or those of a list,
+    which may be empty.
+    """
     if value is None or isinstance(value, (str, int, float)):
         return (value,)
     return tuple(value)
@@ -378,8 +392,9 @@ def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
 def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
     """Return the index that serves a lookup by ``columns``, or None if there is none.
 
-    All columns of an index must be in ``columns``. Unique indexes come first, then those with most
-    columns. The primary key is an index, too.
+    All columns of an index must be in ``columns``, in any order; there may be others. Unique
+    indexes come first, then those with most columns, then those declared first. The primary key is
+    the first one, as an index named ``PRIMARY KEY``.
     """
     indexes = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
     usable = [item for item in indexes if set(item.columns) <= set(columns)]

@@ -47,7 +47,9 @@ class SqliteLookup(Declared):
 
 
 class SqliteReader:
-    """A reader with one read-only connection."""
+    """A reader with one read-only connection, opened at the first lookup and again after a failed
+    one.
+    """
 
     def __init__(self, source: SqliteLookup, schema: pa.Schema) -> None:
         self._source = source
@@ -59,9 +61,13 @@ class SqliteReader:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
         one's key, in one transaction. A NaN is an unfit key.
 
-        Each query has as many keys as SQLite takes parameters. ``keys``: distinct, without nulls.
-        Raises ``DataError`` for keys that are no whole numbers, texts, floats or bytes, and for
-        rows that do not fit the schema.
+        Each query has as many keys as SQLite takes parameters. ``keys``: distinct, without nulls;
+        without keys no query is sent, but the file is opened.
+
+        Raises ``DataError`` for keys that are no whole numbers, texts, floats or bytes. Also for
+        rows that do not fit the schema, nulls in the primary key, and a missing table or column.
+        Raises ``ConfigurationError`` if no attempt succeeds. SQLite's other errors pass, such as
+        that of a file that is no database.
         """
         title = self._source.title
         kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
@@ -82,9 +88,12 @@ class SqliteReader:
             connection.close()
 
     def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
-        """Return all rows found for ``keys`` in the columns ``by``, in one transaction, each with
-        the number of its key, from 0, in front. Raises ``sqlite3.OperationalError`` if another
-        attempt may help, and ``DataError`` for a missing table or column.
+        """Return all rows found for ``keys`` in the columns ``by``, in one transaction. Each has
+        the number of its key, from 0, in front, then the schema's columns.
+
+        Raises ``sqlite3.OperationalError`` if another attempt may help, and ``DataError`` for a
+        missing table or column. Other errors of SQLite pass. An error of a query closes the
+        connection.
         """
         connection = self._connect()
         step = max(1, _PARAMETERS_MAX // keys.num_columns)
@@ -120,7 +129,7 @@ class SqliteReader:
 
     def _connect(self) -> sqlite3.Connection:
         """Return the open connection to the file at the path, read only, opening it on first use. A
-        file that was replaced is opened anew. A missing file raises SQLite's error.
+        file that was replaced is opened anew. A missing file raises SQLite's ``OperationalError``.
         """
         path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
@@ -139,8 +148,9 @@ class SqliteReader:
         return self._connection
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
-        """Return a query for the rows of ``count`` keys, which are numbered from ``start``.
-        Parameters are the keys, row by row, then the filters' constants.
+        """Return a query for the rows of ``count`` keys, at least one, which are numbered from
+        ``start``. Its rows have the key's number, then the schema's columns. Parameters are the
+        keys, row by row, then the filters' constants that are not None.
         """
         names = [f"k{position}" for position in range(len(by))]
         marks = ", ".join("?" * len(by))
@@ -160,7 +170,7 @@ class SqliteReader:
 
     def _restrictions(self) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, null included.
+        constants, at least one, null included. Each constant that is not null is a parameter.
         """
         for column, constants in self._source.filters:
             name = f"t.{_quoted(column)}"

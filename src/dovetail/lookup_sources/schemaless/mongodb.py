@@ -50,7 +50,8 @@ class MongodbLookup(Declared):
 
     def open(self, schema: pa.Schema) -> MongodbReader:
         """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup.
+        lookup. Raises ``ConfigurationError`` without pymongo, ``PlanError`` for a column that is no
+        field's name.
         """
         return MongodbReader(self, schema)
 
@@ -70,7 +71,12 @@ class MongodbReader:
         one's key. A key that MongoDB cannot store exactly is unfit and not asked for.
 
         The documents found are compared with the keys again, since a collection may have a
-        collation of its own. ``keys``: distinct, without nulls.
+        collation of its own. ``keys``: distinct, without nulls, perhaps none. The schema must have
+        the columns ``by`` and the primary key.
+
+        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for keys or
+        values of unsuitable types, a null in the primary key, missing rights, and a missing
+        collection as it connects.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_decimal)
@@ -95,8 +101,9 @@ class MongodbReader:
             client.close()
 
     def _attempt(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Look up ``keys`` by the fields ``by`` once. Return the documents as rows. Raises
-        ``OSError`` if another attempt may help.
+        """Look up ``keys`` by the fields ``by`` once. Return the documents as rows, possibly with
+        others that a collation takes for equal. Raises ``OSError`` if another attempt may help,
+        also for two documents with one primary key. Raises ``DataError`` for other errors.
 
         The errors raised have none of pymongo's in their chain, which may show the connection
         string.
@@ -117,8 +124,8 @@ class MongodbReader:
         return table
 
     def _failure(self, error: Exception) -> Exception:
-        """Return the error to raise for one of pymongo's: ``OSError`` if another attempt may help,
-        else ``DataError``.
+        """Return the error to raise for one of pymongo's: ``OSError`` if another attempt may help
+        (a lost connection, a time-out), else ``DataError``.
         """
         passing = isinstance(error, self._pymongo.errors.ConnectionFailure)
         if passing or getattr(error, "timeout", False):
@@ -130,8 +137,9 @@ class MongodbReader:
         )
 
     def _find(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
-        """Yield the documents of the keys, by as many queries as it takes. Without keys none is
-        sent, but the collection must exist.
+        """Yield the documents of the keys, by as many queries as it takes, with the schema's
+        fields. Without keys none is sent, but the collection must exist. Raises ``DataError`` for a
+        missing one; errors of pymongo pass.
         """
         collection = self._open()
         names = self._schema.names
@@ -146,7 +154,9 @@ class MongodbReader:
             yield from collection.find({"$and": conditions}, projection)
 
     def _open(self) -> Any:
-        """Return the collection, connecting if need be. Raises ``DataError`` if there is none."""
+        """Return the collection, connecting if need be. Raises ``DataError`` if there is none as it
+        connects; later it is not checked.
+        """
         database, _, name = self._source.collection.partition(".")
         if self._client is None:
             wait_ms = max(1, int(self._source.timeout_s * 1000))
@@ -160,7 +170,7 @@ class MongodbReader:
 
     def _restrictions(self) -> Iterator[dict[str, Any]]:
         """Yield a condition for each of the source's filters: its field has one of the constants;
-        for null it may be missing.
+        for null it may be missing. An array does not count as one of its elements.
         """
         for name, constants in self._source.filters:
             # An array would meet a constant that is one of its elements.
@@ -169,7 +179,7 @@ class MongodbReader:
 
 def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
     """Return the values of a document in the order of the schema, None for a field that it lacks. A
-    moment at midnight is a date where dates are declared.
+    moment at midnight is a date where dates are declared; ``document`` is changed so, too.
     """
     for name, type_ in zip(schema.names, schema.types, strict=True):
         value = document.get(name)
@@ -180,7 +190,7 @@ def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
 
 def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
     """Return the condition that a document has one of the keys in the fields ``by``, in a form that
-    uses indexes. There must be a key.
+    uses indexes. There must be a key, and each must pass ``_fits``.
     """
     columns = [[_stored(value) for value in column.to_pylist()] for column in keys.columns]
     if len(columns) == 1:
@@ -196,7 +206,8 @@ def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
 def _stored(value: Any) -> list[Any]:
     """Return the one or two values that a document may have for a key, as pymongo writes them.
 
-    A text also stands for the object id or the UUID that is read as this text.
+    A text also stands for the object id or the UUID that is read as this text. ``value``: a key
+    that passes ``_fits``; a decimal that does not fit raises Python's ``DecimalException``.
     """
     import bson
 

@@ -46,7 +46,7 @@ class RedisLookup(Declared):
 
     def open(self, schema: pa.Schema) -> RedisReader:
         """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup.
+        lookup. Raises ``ConfigurationError`` without the package redis.
         """
         return RedisReader(self, schema)
 
@@ -63,11 +63,16 @@ class RedisReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows whose primary keys, the columns ``by``, equal one of ``keys``, all read
-        in one transaction. Keys in Redis are made of whole primary keys, so ``by`` must name these.
+        """Return the rows whose primary keys equal one of ``keys``, all read in one transaction.
+        Keys in Redis are made of whole primary keys, so ``by`` must name all their columns. Rows
+        that differ in other columns of ``by`` are left out.
 
         Also return the position of each row's key among ``keys``, and a mask of the unfit keys. A
-        key is unfit if another one could have the same name in Redis.
+        key is unfit if another one could have the same name in Redis. ``keys``: distinct, without
+        nulls, perhaps none.
+
+        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for keys that are
+        no whole numbers or texts, for values that do not fit, and for rows of another form.
         """
         source = self._source
         keys = keys.rename_columns(list(by))
@@ -122,7 +127,9 @@ class RedisReader:
             ) from None
 
     def _connected(self) -> Any:
-        """Return the client of this reader, made on first use. It connects at its first command."""
+        """Return a new client for the source's URL. It connects at its first command, and does not
+        retry by itself.
+        """
         wait_s = self._source.timeout_s
         client = self._redis.Redis.from_url(
             self._source.url,
@@ -134,8 +141,10 @@ class RedisReader:
         return client
 
     def _replies(self, names: Sequence[bytes]) -> list[Any]:
-        """Return the reply for each of ``names``: a list of values for a hash, bytes for a JSON
-        text, None for a missing key. Without names only check the connection.
+        """Return the reply for each of ``names``, in order: a list of values for a hash, bytes for
+        a JSON text, None for a missing key. The values are those of the columns that are read, None
+        for a missing field. Without names only check the connection. The client must be there; its
+        errors pass.
         """
         if not names:
             self._client.ping()
@@ -164,7 +173,8 @@ class RedisReader:
 
     def _table(self, replies: Sequence[Any]) -> pa.Table:
         """Return the replies, none of them None, as rows of the columns that are read, in order. A
-        field that is missing is null. Raises ``DataError`` for values that do not fit.
+        field that is missing is null. Raises ``DataError`` for values that do not fit, and for a
+        text that is no JSON object.
         """
         title, schema = self._source.title, self._values
         if self._source.form == "hash":
@@ -204,6 +214,7 @@ def _one_key_each(source: RedisLookup, keys: pa.Table) -> Mask:
 
     A text followed by another column must not contain the first letter of the text between them.
     With the pattern ``{a}:{b}`` both ``("x:y", "z")`` and ``("x", "y:z")`` would be ``x:y:z``.
+    ``keys``: without nulls, with all columns of the pattern by name; others do not count.
     """
     fit = np.ones(keys.num_rows, np.bool_)
     for name, separator in _separators(source.pattern):
@@ -213,14 +224,19 @@ def _one_key_each(source: RedisLookup, keys: pa.Table) -> Mask:
 
 
 def _separators(pattern: str) -> list[tuple[str, str]]:
-    """Return each column of a pattern but the last, with the text between it and the next."""
+    """Return each column of a pattern but the last, with the text between it and the next; that may
+    be empty unless ``_columns`` has checked the pattern.
+    """
     parts = [part for part in Formatter().parse(pattern) if part[1] is not None]
     return [(str(part[1]), after[0]) for part, after in pairwise(parts)]
 
 
 def _columns(title: str, pattern: str) -> list[str]:
-    """Return the columns that a pattern names. Raises ``PlanError`` if it names none, or if two
-    rows could have one key.
+    """Return the columns that a pattern names, in order.
+
+    Raises ``PlanError`` if it cannot be read, names none, names one twice or has formats in braces.
+    Also if no text parts two columns, or one that begins with a letter, a digit, ``+``, ``-`` or a
+    dot.
     """
     try:
         parts = list(Formatter().parse(pattern))
