@@ -34,12 +34,15 @@ class TableAddress:
     catalog: str
     """The name of the catalog."""
     properties: tuple[tuple[str, str], ...] = field(repr=False)
-    """The properties of the catalog. They may be secret."""
+    """The properties of the catalog, in the order given; empty for those of pyiceberg's
+    configuration. They may be secret.
+    """
 
     @classmethod
     def of(cls, table: str, catalog: GivenCatalog) -> TableAddress:
-        """Return the address of a table. ``catalog``: the catalog's name, or its properties. The
-        property ``name`` names the catalog, by default ``"default"``, and is not kept.
+        """Return the address of a table; nothing is opened or checked. ``catalog``: the catalog's
+        name, or its properties. The property ``name`` names the catalog, by default ``"default"``,
+        and is not kept.
         """
         if isinstance(catalog, str):
             return cls(table, catalog, ())
@@ -59,12 +62,12 @@ class TableAddress:
 
     @property
     def short_name(self) -> str:
-        """The last part of the table's name, without its namespace."""
+        """The last part of the table's name, without its namespace; all of a name without dots."""
         return self.table.rpartition(".")[2]
 
     def open_catalog(self, operator: str) -> Catalog:
-        """Return the catalog. Raises ``ConfigurationError`` if it cannot be reached, or without
-        pyiceberg.
+        """Return the catalog. Raises ``ConfigurationError`` if it cannot be opened, or without
+        pyiceberg. ``operator``: the name in errors.
         """
         refuse_without_pyiceberg(operator)
         from pyiceberg.catalog import load_catalog
@@ -79,9 +82,11 @@ class TableAddress:
             ) from error
 
     def open(self, operator: str, opened: Table | None = None) -> Table:
-        """Return the table as it is now. Raises ``ConfigurationError`` if it cannot be read.
+        """Return the table as it is now. Raises ``ConfigurationError`` if it or its catalog cannot
+        be read, or without pyiceberg.
 
-        ``opened``: the table as it was, whose catalog is asked again.
+        ``opened``: the table as it was, which is brought up to date and returned; None to open the
+        catalog anew. ``operator``: the name in errors.
         """
         if opened is not None:
             load = opened.refresh

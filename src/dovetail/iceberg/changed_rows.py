@@ -54,6 +54,9 @@ def changed_files(
 ) -> Iterator[FileChange]:
     """Yield the data files whose rows may differ between the snapshots ``before`` and ``after``, by
     their paths' order: added, removed, or with other delete files. Equal snapshots yield none.
+
+    ``before``, ``after``: all live files of a snapshot by their paths, of one table. Both readings
+    must come from one set of metadata or a later one, because data files never change.
     """
     for path in sorted({*before, *after}):
         was, is_ = before.get(path), after.get(path)
@@ -73,11 +76,13 @@ class _LiveRows:
     """False for rows that are deleted by their positions, of all rows of the file; all False if the
     snapshot lacks the file."""
     deleted_values: Sequence[pa.Table]
-    """Rows of values that delete all rows with these values, in columns named by their numbers."""
+    """Rows of values that delete all rows with these values, in columns named by their numbers as
+    text. None of them counts for a file that the snapshot lacks.
+    """
 
     def mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
-        """Find the live rows of a batch that begins at the position ``start``: bool[n]. ``ids``:
-        the numbers of its columns.
+        """Find the live rows of a batch that begins at the position ``start`` of the file: bool[n].
+        ``ids``: the numbers of its columns, in order, among them all of ``deleted_values``.
         """
         live: Mask = self.by_position[start : start + batch.num_rows].copy()
         for values in self.deleted_values:
@@ -95,11 +100,13 @@ class RowReader:
     metadata: TableMetadata
     io: FileIO
     schema: Schema
-    """The columns that are read."""
+    """The columns that are read, at the top level, in order."""
 
     @classmethod
     def of(cls, table: Table, schema: Schema) -> RowReader:
-        """Return a reader that travels to tasks: without the list of snapshots."""
+        """Return a reader that travels to tasks: without the list of snapshots. ``schema``: the
+        columns to read, by their numbers in the table.
+        """
         unread: dict[str, Any] = {
             "snapshots": [],
             "snapshot_log": [],
@@ -110,7 +117,11 @@ class RowReader:
 
     def changed_rows(self, change: FileChange) -> Iterator[tuple[bool, pa.RecordBatch]]:
         """Yield (True, rows) for the rows of a data file that ``change`` removes, and (False, rows)
-        for those that it adds, batch by batch. Yield nothing if no row differs.
+        for those that it adds. They come batch by batch in the file's order, removed ones first;
+        none is empty. Yield nothing if no row differs.
+
+        Rows have the columns of ``schema``. Raises ``DataError`` for a delete file of another
+        format than Parquet and Puffin, and for deletes by a field within a struct.
         """
         was, is_ = (self._live(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]
@@ -131,12 +142,16 @@ class RowReader:
                     yield removed, rows if mask.all() else rows.filter(pa.array(mask))
 
     def rows(self, file: DataFile, schema: Schema) -> Iterator[pa.RecordBatch]:
-        """Yield all rows that a file has, in order, whether they are deleted or not."""
+        """Yield all rows that a file has, in order, whether they are deleted or not. ``schema``:
+        the columns to read by their numbers; one that the file lacks is null.
+        """
         scan = ArrowScan(self.metadata, self.io, schema, AlwaysTrue())
         return scan.to_record_batches([FileScanTask(file)])
 
     def _live(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
-        """Return the live rows of a data file under these delete files; none for None."""
+        """Return the live rows of a data file under the delete files ``deletes``; none for None,
+        all for an empty list. Raises ``DataError`` as ``changed_rows`` does.
+        """
         if deletes is None:
             return _LiveRows(np.zeros(file.record_count, np.bool_), [])
         live = np.ones(file.record_count, np.bool_)
@@ -149,8 +164,8 @@ class RowReader:
         return _LiveRows(live, deleted_values)
 
     def _values(self, delete: DataFile) -> pa.Table:
-        """Return the rows of ``delete``, a file of deleted values, in columns named by
-        their numbers.
+        """Return the rows of ``delete``, a file of deleted values with at least one row, in columns
+        named by their numbers. Raises ``DataError`` for a field within a struct.
         """
         schema = columns_of(self.metadata, delete.equality_ids or [])
         batches = list(self.rows(delete, schema))
@@ -167,6 +182,9 @@ class RowReader:
 def among(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
     """Find the rows that equal one of ``values``, in all columns; a null equals a null: bool[n].
 
+    ``rows``, ``values``: at least one column, as many in both. Values are cast to the rows' types;
+    Arrow's error passes if they do not fit.
+
     >>> among([pa.array([1, None, 2])], [pa.array([None, 2, 3])]).tolist()
     [False, True, True]
     """
@@ -181,16 +199,19 @@ def among(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> Sequence[pa.Array]:
-    """Return a column as chunks of a type."""
+    """Return a column as chunks of a type, perhaps none. Raises Arrow's error for values that do
+    not fit it.
+    """
     column = column.cast(type_)
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def _positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
-    """Return the positions of a data file that a delete file names: int64[m], in the file's order;
-    empty if it names none.
+    """Return the positions of a data file, from 0, that a delete file names: int64[m], in the
+    file's order; empty if it names none.
 
-    Raises ``DataError`` for a delete file of another format than Parquet and Puffin.
+    ``data_file``: its path, as the delete file writes it. Raises ``DataError`` for a delete file of
+    another format than Parquet and Puffin.
     """
     if delete.file_format == FileFormat.PUFFIN:
         return deletion_vectors.positions(io, delete.file_path, data_file)

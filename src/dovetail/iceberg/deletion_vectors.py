@@ -16,13 +16,16 @@ _HEADER, _CHECKSUM = 8, 4
 
 
 def files_of(io: FileIO, path: str) -> frozenset[str]:
-    """Return the paths of the data files that a Puffin file has deletion vectors of."""
+    """Return the paths of the data files that the Puffin file at ``path`` has deletion vectors of.
+    A blob without such a path counts as the empty text.
+    """
     return frozenset(blob.properties.get(_REFERENCE, "") for blob in _read(io, path).footer.blobs)
 
 
 def positions(io: FileIO, path: str, data_file: str) -> Ints:
-    """Return the deleted positions of a data file that the Puffin file at ``path`` has: int64[m],
-    ascending; empty if it has none of that file.
+    """Return the deleted positions, from 0, of a data file that the Puffin file at ``path`` has:
+    int64[m], ascending; empty if it has none of that file. The file must have at most one deletion
+    vector of it.
     """
     puffin = _read(io, path)
     vectors = [
@@ -35,6 +38,8 @@ def positions(io: FileIO, path: str, data_file: str) -> Ints:
 
 
 def _read(io: FileIO, path: str) -> PuffinFile:
-    """Return the parsed Puffin file at ``path``."""
+    """Return the parsed Puffin file at ``path``, read whole. Errors of the file system and of
+    pyiceberg pass.
+    """
     with io.new_input(path).open() as file:
         return PuffinFile(file.read())

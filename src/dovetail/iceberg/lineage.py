@@ -12,7 +12,7 @@ _FORMAT_MIN = 2
 
 
 def refuse_unnumbered(operator: str, metadata: TableMetadata) -> None:
-    """Raise ``ConfigurationError`` for a table whose commits have no numbers."""
+    """Raise ``ConfigurationError`` for a table of format version 1: its commits have no numbers."""
     if metadata.format_version < _FORMAT_MIN:
         raise ConfigurationError(
             operator,
@@ -28,7 +28,8 @@ def snapshots_after(
     end: int,
     remedy: str | None = None,
 ) -> list[Snapshot]:
-    """Return the snapshots after ``start`` up to ``end``, the oldest first.
+    """Return the snapshots after ``start``, exclusive, up to ``end``, inclusive, the oldest first;
+    none if both are the same.
 
     ``start``: the id of a snapshot that is there; None for all from the table's first one.
     ``remedy``: the advice of errors, by default that for queries. Raises ``TargetError`` if
@@ -55,8 +56,8 @@ def snapshots_after(
 
 
 def changes_rows(snapshot: Snapshot) -> bool:
-    """Say whether a snapshot may change rows. One that replaces files, as compaction does, has the
-    rows of its parent.
+    """Return True if a snapshot may change rows; one without a summary counts so, too. One that
+    replaces files, as compaction does, has the rows of its parent.
     """
     return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
 

@@ -56,14 +56,19 @@ class ManifestReader:
     """A reader of the files of snapshots, which reads each manifest once."""
 
     metadata: TableMetadata
+    """The table's metadata, which must have the specs of all partitions that are read."""
     io: FileIO
     _entries: dict[str, list[ManifestEntry]] = field(default_factory=dict, init=False)
+    """The entries of the manifests of the snapshot that ``live_files`` read last, by path."""
     _referenced: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+    """The data files that a Puffin file has deletion vectors of, by its path."""
 
     def live_files(self, snapshot: Snapshot | None) -> dict[str, LiveFile]:
-        """Return the data files of a snapshot by their paths; none for None.
+        """Return the data files of a snapshot by their paths; none for None. Descriptions of files
+        have no statistics.
 
-        Manifests that the snapshot does not have are forgotten.
+        Manifests that the snapshot does not have are forgotten, so neighbouring snapshots should
+        follow each other. Errors of the file system pass.
         """
         manifests = [] if snapshot is None else snapshot.manifests(self.io)
         self._entries = {m.manifest_path: self._read(m) for m in manifests}
@@ -74,6 +79,9 @@ class ManifestReader:
     ) -> dict[str, LiveFile]:
         """Return the data files of a snapshot that may have rows which fulfil a condition, by their
         paths; none for None. Delete files that cannot concern such rows are left out.
+
+        ``condition``: on columns of ``metadata``'s present schema, by name. Manifests are read
+        anew, and those in memory stay.
         """
         if snapshot is None:
             return {}
@@ -83,7 +91,8 @@ class ManifestReader:
 
     def _live(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:
         """Return the data files among ``entries`` by their paths, each with the delete files among
-        them that apply to it. Without data files the result is empty.
+        them that apply to it. Without data files the result is empty. ``entries``: of one snapshot,
+        without those it has removed.
         """
         is_data: dict[bool, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
@@ -95,14 +104,18 @@ class ManifestReader:
         }
 
     def _read(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Return the entries of a manifest, from memory if they have been read before."""
+        """Return the entries of a manifest, from memory if they have been read before, without
+        those that it marks as removed.
+        """
         entries = self._entries.get(manifest.manifest_path)
         return manifest.fetch_manifest_entry(self.io) if entries is None else entries
 
     def _by_partition(
         self, entries: Iterable[ManifestEntry]
     ) -> Mapping[Partition | None, list[ManifestEntry]]:
-        """Return delete files by their partition; None for values in all partitions."""
+        """Return delete files by the partition that they apply to; under None those with values for
+        all partitions.
+        """
         by_partition: dict[Partition | None, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             file = entry.data_file
@@ -127,9 +140,9 @@ class ManifestReader:
         return tuple(lean(applying[path]) for path in sorted(applying))
 
     def _applies(self, delete: ManifestEntry, data: ManifestEntry) -> bool:
-        """Say whether a delete file of the right partition applies to a data file. Deletes by
-        equality apply to all older files, deletes by position to those that they may name, if not
-        newer.
+        """Return True if a delete file of the right partition applies to a data file. Deletes by
+        equality apply to all files with a lower sequence number. Deletes by position apply to those
+        that they may name, if not newer. A missing sequence number is 0.
         """
         after, before = delete.sequence_number or 0, data.sequence_number or 0
         if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
@@ -137,7 +150,9 @@ class ManifestReader:
         return after >= before and self._names(delete.data_file, data.data_file.file_path)
 
     def _names(self, delete: DataFile, path: str) -> bool:
-        """Say whether a file of position deletes may name a data file."""
+        """Return True if a file of position deletes may name the data file at ``path``. True
+        without bounds of its paths.
+        """
         if delete.file_format == FileFormat.PUFFIN:
             if delete.file_path not in self._referenced:
                 self._referenced[delete.file_path] = files_of(self.io, delete.file_path)
@@ -152,7 +167,9 @@ class ManifestReader:
 
 
 def lean(file: DataFile) -> DataFile:
-    """Return the description of a file without its statistics."""
+    """Return the description of a file without its statistics. Kept are the path, format, partition
+    and its spec, sizes, and the ids of deleted values.
+    """
     plain = DataFile.from_args(
         content=file.content,
         file_path=file.file_path,

@@ -49,7 +49,7 @@ class FileRows:
 
     file: DataFile
     rows: pa.Table
-    """All live rows of the file."""
+    """All live rows of the file, in all columns of the table."""
     has_key: Mask
     """True for each row with one of the keys."""
 
@@ -58,7 +58,10 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
     """Yield the data files of the current snapshot that have live rows with one of the keys. Each
     comes with all its live rows, in all columns, and a mask of those with a key.
 
-    ``keys``: some columns of the table, with their names and types. A null equals a null.
+    ``keys``: at least one column of the table, with their names and types. A null equals a null,
+    and -0.0 equals 0.0. Without keys or a table without snapshots nothing is yielded, but without
+    keys the columns of all files are read. Raises ``DataError`` for delete files that cannot be
+    read.
     """
     key = [canonical(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
@@ -71,7 +74,7 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
 
 
 def all_files(table: Table) -> list[DataFile]:
-    """Return all data files of the present snapshot."""
+    """Return all data files of the present snapshot, without statistics; none if there is none."""
     files = ManifestReader(table.metadata, table.io).live_files(table.current_snapshot())
     return [live.file for live in files.values()]
 
@@ -86,10 +89,14 @@ def commit(
     always: bool = False,
 ) -> None:
     """Add rows and remove data files, and set properties of the table, in one commit; none if there
-    is nothing to do.
+    is nothing to do. No snapshot is made if only properties change.
 
-    ``rows``: in the table's columns. ``summary``: of the snapshot. ``always``: make a snapshot also
-    if there is nothing to do. Raises one of ``CONFLICTS`` if the table is no longer as it was read.
+    ``rows``: in the table's columns. ``removed``: whole data files of the present snapshot.
+    ``summary``: of the snapshot. ``properties``: those that the table has already are not set.
+    ``always``: make a snapshot also if there is nothing to do.
+
+    ``table`` must be as it was when ``removed`` was chosen. Raises one of ``CONFLICTS`` if it is no
+    longer so in the catalog. Other errors of pyiceberg pass; the commit may then have happened.
     """
     new = {name: value for name, value in properties.items() if table.properties.get(name) != value}
     has_snapshot = bool(rows.num_rows or removed or always)
@@ -113,7 +120,9 @@ def commit(
 
 
 def last_batch(metadata: TableMetadata, query: str) -> int:
-    """Return the number of the last micro-batch that a query has committed, -1 for none."""
+    """Return the number of the last micro-batch that a query has committed, -1 for none. Only
+    snapshots that have not expired count.
+    """
     numbers = [
         int(snapshot.summary[BATCH] or -1)
         for snapshot in metadata.snapshots
@@ -123,8 +132,9 @@ def last_batch(metadata: TableMetadata, query: str) -> int:
 
 
 def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
-    """Return the live rows of a file, in the top-level columns of the table with these names.
-    Unknown names are left out; a file without live rows gives an empty table.
+    """Return the live rows of a file, in the top-level columns of the table with these names, in
+    their order. Unknown names are left out; a file without live rows gives an empty table. Raises
+    ``DataError`` for delete files that cannot be read.
     """
     fields = {field.name: field for field in table.schema().fields}
     wanted = [fields[name] for name in names if name in fields]
@@ -138,7 +148,8 @@ def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 
 def _near(keys: pa.Table) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped. It
-    restricts key columns of integers or texts without nulls; if there are none, it is always true.
+    restricts key columns of integers or texts without nulls. If there are none, or no keys, it is
+    always true.
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):
