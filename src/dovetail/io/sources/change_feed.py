@@ -46,18 +46,21 @@ def changes_of(
 ) -> DataFrame:
     """Return the rows of a change data feed as changes.
 
-    Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
-    ``_commit_position``. The position orders commits, and within a commit removed rows before added
-    ones.
+    ``rows``: the table's columns and those of a feed (``KIND``, ``COMMIT_VERSION``,
+    ``COMMIT_TIME``). Columns of the result: the table's, or the key and ``columns``; then
+    ``_deleted``, ``_timestamp`` and ``_commit_position``. The position orders commits, and within a
+    commit removed rows before added ones.
 
-    ``timestamp``: the time of an added row, by default the commit's; a column named here is
-    dropped. A removed row has the commit's time, or its own if that is later. Where an update
-    changes the key, the former row has the time of the new one.
+    ``timestamp``: the time of an added row, by default the commit's; a column named here is dropped
+    unless ``columns`` names it. A removed row has the commit's time, or its own if that is later.
+    Where an update changes the key, the former row has the time of the new one.
 
     ``key_updates``: False if no update changes a key, so that former rows are left out.
     ``partitions``: the number of tasks that net each key's changes of a commit (``laws.netting``).
-    None for a table that cannot lose rows. Raises ``PlanError`` for unknown columns, and for a key
-    as ``timestamp``.
+    None for a table that cannot lose rows.
+
+    Raises ``PlanError`` for unknown columns, for one named twice, and for a key as ``timestamp``.
+    Also for an expression that is random or no timestamp.
     """
     for key in keys:
         known_field(operator, "key=", key, rows.schema)
@@ -107,11 +110,11 @@ def changes_of(
 
 def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an input partition, ``batches``, without those that change nothing.
-    ``keys``: the numbers of the key columns.
+    ``keys``: the indices of the key columns.
 
-    The rows end with ``_deleted``, ``_timestamp``, ``_commit_position`` and ``_row_time``; the last
-    is dropped. Rows that do not fit into memory are split into files by key, so a file has all rows
-    of its keys.
+    The partition has all rows of its keys. Rows end with ``_deleted``, ``_timestamp``,
+    ``_commit_position`` and ``_row_time``; the last is dropped. Rows that do not fit into memory
+    are split into files by key, so a file has all rows of its keys.
     """
     pending_batches: list[pa.RecordBatch] = []
     size = 0
@@ -140,11 +143,13 @@ class _SpooledRows:
         self._writer = pa.ipc.new_stream(self._file, schema)
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows to the file."""
+        """Append rows of the file's schema, before ``read`` is called."""
         self._writer.write_table(rows)
 
     def read(self) -> list[pa.RecordBatch]:
-        """Return all rows that were written, in order. No more can be written."""
+        """Return all rows that were written, in order; an empty list if there are none. No more can
+        be written, and it can be called once.
+        """
         self._writer.close()
         self._file.seek(0)
         return list(pa.ipc.open_stream(self._file))
@@ -153,8 +158,8 @@ class _SpooledRows:
 def _split(
     batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
 ) -> None:
-    """Append each row of ``batches`` to the part that the hash of its key chooses. ``keys``: the
-    numbers of the key columns.
+    """Append each row of ``batches`` to the part that the hash of its key chooses, in their order.
+    ``keys``: the indices of the key columns.
     """
     if not batches:
         return
@@ -167,8 +172,10 @@ def _split(
 
 def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``batches`` that remain after netting the changes of each key and commit,
-    in their order, without the last column. ``keys``: the numbers of the key columns. No batches
+    in their order, without the last column. ``keys``: the indices of the key columns. No batches
     yield nothing.
+
+    Rows end as those of ``_netted`` do. The batches must have all rows of their keys.
     """
     if not batches:
         return
@@ -186,8 +193,8 @@ def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Yield an array for each non-empty batch: per row a time in microseconds. For an update's
-    former row it is that of its new row, which Delta writes right behind it.
+    """Yield an array for each batch, one time in microseconds per row; an empty batch may yield
+    none. For an update's former row it is that of its new row, which Delta writes right behind it.
 
     ``batches``: structs of a row's kind, version and time in microseconds. The result is null for
     all other rows, and where another row follows.

@@ -30,10 +30,14 @@ class ConnectorChanges:
 
     session: SparkSession
     table: str
+    """The name of the table in a catalog."""
     label: str
+    """The name of the table in errors."""
     version: int
+    """The first version whose changes are read, inclusive."""
     streaming: bool
     options: Mapping[str, str]
+    """Further options of Spark's reader, which overrule ``version``."""
 
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
@@ -63,8 +67,8 @@ class ConnectorChanges:
         """Return the rows that come and go, in the columns of a change data feed. The parts of an
         update are a delete and an insert.
 
-        Raises ``ConfigurationError`` for a Spark without the call, ``PlanError`` if the connector's
-        versions are no numbers.
+        Raises ``ConfigurationError`` for a Spark without the call, and for a table that cannot be
+        read so. Raises ``PlanError`` if the connector's versions are no numbers.
         """
         operator = f"table {self.label}"
         reader = self.session.readStream if self.streaming else self.session.read

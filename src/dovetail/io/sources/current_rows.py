@@ -106,7 +106,7 @@ def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
     """Return the names of the key columns: the given ones, else those that the files' metadata
     names.
 
-    Raises ``PlanError`` if there are none.
+    Raises ``PlanError`` if there are none, and for a column that the files lack.
     """
     if key is not None:
         key_columns, _ = keyed(_READER, key, schema)

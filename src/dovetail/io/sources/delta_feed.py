@@ -24,18 +24,25 @@ class DeltaChanges:
 
     session: SparkSession
     path: str
+    """The full path of the table's folder."""
     label: str
+    """The name of the table in errors."""
     version: int | None
+    """The first version whose changes are read; None to begin with the content."""
     streaming: bool
     key_updates: bool
+    """False if no update changes a key, so that former rows of updates are left out."""
     options: Mapping[str, str]
+    """Further options of Delta's source, which overrule the other fields."""
 
     @staticmethod
     def located(session: SparkSession, path: object, table: str | None) -> tuple[str, str]:
         """Return (path, short name) of a table. The name is the last part of the path or of the
-        catalog's name; ``table`` is None if a path is given.
+        catalog's name, without backticks.
 
-        Raises ``ConfigurationError`` for a table that cannot be read.
+        ``path`` is used if ``table`` is None. Raises ``ConfigurationError`` for a table that cannot
+        be found, and for a path whose file system cannot be reached. Whether a path has a table is
+        not checked.
         """
         if table is None:
             table_path = delta_tables.path_of(session, "from_delta", "path=", str(path))
@@ -51,6 +58,8 @@ class DeltaChanges:
 
         Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
         ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
+
+        Raises ``ConfigurationError`` for a table that cannot be read, or whose feed is not enabled.
         Raises ``PlanError`` for unknown columns, and for a key as ``timestamp``.
         """
         table = delta_tables.named(self.path)
@@ -73,9 +82,9 @@ class DeltaChanges:
 
     def _feed(self, table: str) -> tuple[DataFrame, bool]:
         """Return the change data feed; and True if the table may lose rows, because it is not
-        append-only.
+        append-only. ``table``: its name in SQL.
 
-        Raises ``ConfigurationError`` if the feed is not enabled.
+        Raises ``ConfigurationError`` if the feed is not enabled; Spark's errors pass.
         """
         properties = delta_tables.details(self.session, table)["properties"]
         if not delta_tables.records_changes(properties):
@@ -94,7 +103,7 @@ class DeltaChanges:
 
     def _content(self, table: str) -> DataFrame:
         """Return the rows of the present version with the columns of a change data feed, as if its
-        commit had inserted them all.
+        commit had inserted them all. ``table``: its name in SQL. Spark's errors pass.
         """
         history = self.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1")
         ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()

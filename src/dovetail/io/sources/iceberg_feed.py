@@ -84,13 +84,17 @@ class Request:
     columns: str
     """The columns to read, as Iceberg's JSON of a schema."""
     start: Offset
-    """The point after which rows are read."""
+    """The point after which rows are read, exclusive unless it is before the content."""
     snapshots_max: int | None = None
-    """The most snapshots of a micro-batch; None for no limit."""
+    """The most snapshots of a micro-batch, None for no limit. The content is never divided."""
     end: int | None = None
-    """The id of the snapshot at which a batch read ends; None for the present one."""
+    """The id of the snapshot at which a batch read ends, inclusive; None for the present one. A
+    stream ignores it.
+    """
     near: Sequence[ColumnRange] = ()
-    """Ranges outside of which rows of the content may be left out."""
+    """Ranges, both ends inclusive, outside of which rows of the content may be left out. Empty to
+    read all. Changes are not restricted.
+    """
 
     @classmethod
     def from_json(cls, text: str) -> Request:
@@ -116,19 +120,26 @@ class IcebergChanges:
 
     session: SparkSession
     label: str
+    """The name of the table in errors."""
     address: TableAddress
     snapshot: int | None
+    """The id of the first snapshot whose changes are read; None to begin with the content."""
     streaming: bool
     snapshots_max: int | None
+    """The most snapshots of a micro-batch; None for no limit."""
 
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """Return the changes with key, event time, deletes and values, and ``timestamp`` as text
-        for plans, None for None.
+        """Return the changes, and ``timestamp`` as text for plans, None for None.
 
-        ``keys``: the key columns. ``timestamp``: the column of event time, None for the commit's
-        time. ``columns``: the value columns, None for all.
+        Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
+        ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
+        ``columns``: the value columns, None for all.
+
+        Raises ``ConfigurationError`` for a table that cannot be read or has no numbered commits.
+        Raises ``PlanError`` for an unknown snapshot, a type that Spark lacks, unknown columns, and
+        a key as ``timestamp``.
         """
         rows = self._rows(keys, timestamp, columns)
         changes = changes_of(
@@ -146,7 +157,11 @@ class IcebergChanges:
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> DataFrame:
         """Return the feed of the columns that are needed: ``keys``, ``columns`` and ``timestamp``.
-        All are read if ``columns`` is None or ``timestamp`` is an expression.
+        All are read if ``columns`` is None or ``timestamp`` is an expression; unknown names are
+        left out.
+
+        Raises ``ConfigurationError`` for a table that cannot be read or has no numbered commits.
+        Raises ``PlanError`` for an unknown snapshot and for a type that Spark lacks.
         """
         operator = f"table {self.label}"
         table = self.address.open(operator)
@@ -169,7 +184,8 @@ class IcebergChanges:
 
     def _start(self, operator: str, table: Table) -> Offset:
         """Return the first offset: before the content, or the parent of the first snapshot whose
-        changes are read. Raises ``PlanError`` for an unknown snapshot.
+        changes are read. Raises ``PlanError`` for a snapshot that is unknown or has expired; its
+        parent is not checked.
         """
         if self.snapshot is None:
             return {"snapshot": None, "content": True}
@@ -187,7 +203,8 @@ def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFra
     """Return a frame of the rows that a request asks for: the asked columns, then kind, version and
     time of the change.
 
-    ``streaming``: True for a streaming frame. Nothing is read yet.
+    ``streaming``: True for a streaming frame. Nothing is read yet. A kind is ``insert`` or
+    ``delete``. Raises ``PlanError`` for a column of a type that Spark lacks.
     """
     from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
@@ -226,10 +243,15 @@ class IcebergBatchReader(DataSourceReader):
 
     request: Request
     columns: StructType
+    """The columns of the frame: those of the request, then those of the feed."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks that read the files of a batch, each a group of files; an empty list if
         there are no changes.
+
+        Raises ``ConfigurationError`` for a table that cannot be read, or a column with another
+        type. Raises ``TargetError`` if a snapshot has expired, or the start does not precede the
+        end.
         """
         plan = _ChangePlanner(self.request)
         end: Offset = {"snapshot": self.request.end, "content": False}
@@ -238,7 +260,9 @@ class IcebergBatchReader(DataSourceReader):
         return plan.tasks(self.request.start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, a group of files, as Arrow batches."""
+        """Yield the rows of one task, a group of files, as Arrow batches. Raises ``DataError`` for
+        a delete file that cannot be read.
+        """
         return _rows(partition, self.columns)
 
 
@@ -268,12 +292,14 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self.request.start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
-        """Return the limit of a micro-batch in snapshots; no limit by default."""
+        """Return the limit of a micro-batch in snapshots; no limit if the request has none."""
         most = self.request.snapshots_max
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
-        """Make the query end at the snapshot that is the present one now."""
+        """Make the query end at the snapshot that is the present one now. Raises
+        ``ConfigurationError`` if the table cannot be read.
+        """
         self._last = self._planner.latest(self.request.start)
 
     def latestOffset(  # noqa: N802 -- Spark's
@@ -282,6 +308,8 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset, inclusive, at which the micro-batch that begins after ``start`` ends.
 
         It is ``start`` if there is nothing new. ``limit``: the most snapshots of the micro-batch.
+        Raises ``ConfigurationError`` if the table cannot be read. With a limit, raises
+        ``TargetError`` as ``limited`` does.
         """
         begin = cast(Offset, start)
         end = self._planner.latest(begin) if self._last is None else self._last
@@ -290,12 +318,14 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks that read the changes after ``start`` up to ``end``, inclusive, each a
-        group of files; empty if nothing changed.
+        group of files; empty if nothing changed. Raises what ``_ChangePlanner.tasks`` raises.
         """
         return self._planner.tasks(cast(Offset, start), cast(Offset, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, a group of files, as Arrow batches."""
+        """Yield the rows of one task, a group of files, as Arrow batches. Raises ``DataError`` for
+        a delete file that cannot be read.
+        """
         return _rows(partition, self.columns)
 
 
@@ -307,7 +337,7 @@ class CommittedChange:
     version: int
     """The snapshot's sequence number."""
     time_us: int
-    """The time of its commit."""
+    """The time of its commit in microseconds since 1970."""
 
     @property
     def size(self) -> int:
@@ -337,16 +367,19 @@ class _ChangePlanner:
         self._is_fresh = True
 
     def latest(self, start: Offset) -> Offset:
-        """Return the offset of the table's present snapshot; ``start`` if it has none."""
+        """Return the offset of the table's present snapshot; ``start`` if it has none. Raises
+        ``ConfigurationError`` if the catalog cannot be asked.
+        """
         self._refresh()
         snapshot = self._table.current_snapshot()
         return start if snapshot is None else {"snapshot": snapshot.snapshot_id, "content": False}
 
     def limited(self, start: Offset, end: Offset, snapshots_max: int | None) -> Offset:
         """Return the offset ``end``, or the one ``snapshots_max`` snapshots after ``start`` if that
-        comes first.
+        comes first. If ``start`` is before the content, it is ``end`` whatever the limit is.
 
-        The whole content counts as one. ``snapshots_max``: None for no limit.
+        ``snapshots_max``: at least 1, None for no limit. With a limit, raises ``TargetError`` if a
+        snapshot has expired, or if ``start`` does not precede ``end``.
         """
         if snapshots_max is None or start["content"] or start == end:
             return end
@@ -357,7 +390,9 @@ class _ChangePlanner:
         """Return the tasks that read what lies after the offset ``start`` up to ``end``, inclusive.
         If the two are equal, or nothing changed, the list is empty.
 
-        Raises ``ConfigurationError`` if a column has another type than when the query was built.
+        Raises ``ConfigurationError`` if the table cannot be read, or if a column has another type
+        than when the query was built. Raises ``TargetError`` if a snapshot has expired, or if
+        ``start`` does not precede ``end``.
         """
         from dovetail.iceberg.changed_rows import RowReader
         from dovetail.iceberg.columns import refuse_other_types
@@ -374,7 +409,7 @@ class _ChangePlanner:
 
     def _refresh(self) -> None:
         """Read the table's metadata anew from the catalog, except on the first call, when they are
-        fresh.
+        fresh. Raises ``ConfigurationError`` if the catalog cannot be asked.
         """
         if not self._is_fresh:
             self._table = self._request.address.open(self._request.operator, self._table)
@@ -383,9 +418,10 @@ class _ChangePlanner:
 
     def _line(self, start: Offset, end: Offset) -> list[Snapshot]:
         """Return the snapshots after the offset ``start`` up to ``end``, inclusive, the oldest
-        first.
+        first. ``end`` must have a snapshot.
 
-        Raises ``TargetError`` if one has expired, or if ``start`` does not precede ``end``.
+        Raises ``TargetError`` if one has expired, ``start`` included, or if ``start`` does not
+        precede ``end``.
         """
         from dovetail.iceberg.lineage import snapshots_after
 
@@ -394,7 +430,8 @@ class _ChangePlanner:
         return snapshots_after(operator, metadata, start["snapshot"], end["snapshot"])
 
     def _content(self, end: Offset) -> Iterator[CommittedChange]:
-        """Yield all files of the snapshot at ``end``, each with its delete files. Raises
+        """Yield all files of the snapshot at ``end``, each with its delete files, as added by it.
+        With ranges in the request, files and delete files outside of them are left out. Raises
         ``TargetError`` if the snapshot has expired.
         """
         snapshot = self._table.snapshot_by_id(end["snapshot"] or 0)
@@ -430,8 +467,9 @@ class _ChangePlanner:
         return reduce(And, conditions, AlwaysTrue())
 
     def _changes(self, start: Offset, end: Offset) -> Iterator[CommittedChange]:
-        """Yield the files that each snapshot after ``start`` up to ``end`` adds or removes, the
-        oldest snapshot first. Snapshots that change no rows yield none.
+        """Yield the files that each snapshot after ``start`` up to ``end`` adds or removes, or
+        whose delete files it changes, the oldest snapshot first. Snapshots that change no rows
+        yield none. Raises ``TargetError`` as ``_line`` does.
         """
         from dovetail.iceberg.lineage import changes_rows
 
@@ -477,6 +515,9 @@ def _groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange
 def _rows(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task's files with their kinds, versions and times; none of a plain
     partition, which Spark makes up where there are no tasks.
+
+    ``columns``: those of the request, then of the feed. Raises ``DataError`` for a delete file that
+    cannot be read.
     """
     if not isinstance(partition, FileTask):
         return

@@ -222,8 +222,9 @@ def topic_records(
     """Return a topic's records in the columns of Spark's source, for the arguments of
     ``read_topic``.
 
-    ``streaming``: True for a streaming frame. Raises ``PlanError`` for ``max_per_trigger`` without
-    a stream, ``ConfigurationError`` if the topic cannot be read.
+    ``streaming``: True for a streaming frame. ``options`` overrule the other arguments. Raises
+    ``PlanError`` for ``max_per_trigger`` without a stream and for other than one topic,
+    ``ConfigurationError`` if the topic cannot be read, or without Spark's connector.
     """
     if max_per_trigger is not None and not streaming:
         raise PlanError(
@@ -269,6 +270,7 @@ def write_topic(
         ``kafka.compression.type`` lz4.
     :raises PlanError: a column is missing or does not suit its format, or ``topic`` is no topic's
         name.
+    :raises ConfigurationError: a format's registry does not answer.
     """
     records = to_records(
         changes,
@@ -299,7 +301,8 @@ def save_to_topic(
     those of ``to_records``.
 
     Spark's sink is at-least-once: a task that fails is written again from its beginning.
-    ``options``: further options of Spark's Kafka sink, which overrule the arguments.
+    ``options``: further options of Spark's Kafka sink, which overrule the arguments. Raises
+    ``PlanError`` as ``write_topic`` does; Spark's errors of writing pass.
     """
     records = to_records(
         changes,
@@ -315,7 +318,7 @@ def save_to_topic(
 
 def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
     """Return the options of Spark's Kafka sink; given ones overrule the arguments and the defaults.
-    Raises ``PlanError`` if the topic is no topic's name.
+    Raises ``PlanError`` if the topic is not the name of one topic.
     """
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
@@ -348,6 +351,7 @@ def to_records(
         are, all else as text. A null header is left out.
     :param beside: further columns of the changelog, which stay behind the record's.
     :raises PlanError: a column is missing, or does not suit its format.
+    :raises ConfigurationError: a format's registry does not answer.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
 
@@ -377,7 +381,7 @@ def to_records(
 
 def _headers(changes: DataFrame, headers: Headers) -> Column:
     """Return the column of a record's headers: event time and change first, then the given ones
-    that are not null, in their order.
+    that are not null, in their order. Raises ``PlanError`` for a header that ``_header`` refuses.
     """
 
     def each(values: Mapping[str, Column]) -> Column:
@@ -401,7 +405,7 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
 def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
     """Return the value of the header ``name`` from ``item``, a column's name or an expression:
     bytes as they are, all else as text. Raises ``PlanError`` for an unknown column, and for a type
-    that is no text.
+    that Spark does not cast to text.
     """
     if isinstance(item, str):
         known_field("write_topic", "headers=", item, changes.schema)
@@ -430,7 +434,9 @@ def _refuse_topic(operator: str, topic: str) -> None:
 
 
 def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
-    """Raise ``PlanError`` if the changelog ``changes`` lacks one of the columns ``names``."""
+    """Raise ``PlanError`` if the changelog ``changes`` lacks one of the columns ``names``. Their
+    case counts.
+    """
     missing = [name for name in names if name not in changes.columns]
     if missing:
         raise PlanError(

@@ -76,11 +76,14 @@ class RecordFrame:
     """A frame of records and the way to read it."""
 
     operator: str
+    """The name of the reader's call in errors."""
     frame: DataFrame
+    """The records, in the columns that the module's docstring names; others are ignored."""
     key: Format | None
-    """The format of the record's key, None where it is not read."""
+    """The format of the record's key; None where it is not read, which needs ``keys``."""
 
     value: Format
+    """The format of the record's value."""
     keys: Sequence[str] = ()
     """The columns of key, value and metadata that are the key; empty for all of the record's
     key."""
@@ -89,6 +92,7 @@ class RecordFrame:
     """The event time in place of the records' own: a column of the rows or an expression."""
 
     topic: str | None = None
+    """The only topic of the records; None if it is unknown or there are several."""
     deleted: str | Column | None = None
     """The condition by which a record with a value deletes its key's row."""
 
@@ -100,6 +104,7 @@ class RecordFrame:
     limit."""
 
     stream: bool = False
+    """True if the records become a stream, whose records without a value need no key."""
 
     def has(self, name: str) -> bool:
         """Return True if the records have a column of this name."""
@@ -113,10 +118,16 @@ class RecordFrame:
     def rows(self) -> tuple[list[str], DataFrame]:
         """Return the key's columns, and the records as rows.
 
-        A row has the columns of key, value and metadata, ``_deleted`` and ``_timestamp``.
-        ``_problem`` says why the record cannot be read, null where it can. Where the records are
-        ``ordered``, a row has ``_partition`` and ``_offset``, too. The record itself is in
-        ``_record``.
+        A row has the columns of key, value and metadata, ``_deleted`` and ``_timestamp``. Columns
+        that ``timestamp`` or ``deleted`` name are dropped. ``_problem`` says why the record cannot
+        be read, null where it can; its columns are then null, or those that could be read. Where
+        the records are ``ordered``, a row has ``_partition`` and ``_offset``, too. The record
+        itself is in ``_record``.
+
+        A record may become no row or several, as its value's format says. Raises ``PlanError`` for
+        missing or unsuitable columns, for columns of one name, and for what the formats refuse.
+        Raises ``ConfigurationError`` for a registry that does not answer, and for missing Avro
+        functions.
         """
         frame = self._bytes("value", self.frame)
         parts: dict[Part, StructType] = {}
@@ -151,10 +162,12 @@ class RecordFrame:
         return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
 
     def _log(self) -> Column:
-        """Return the number of a record's log, within which offsets order records.
+        """Return the number of a record's log, within which offsets order records. The records must
+        be ``ordered``.
 
         It is the partition. A frame may hold several topics, whose partitions are other logs: the
-        upper 39 of 63 bits are then a hash of the topic.
+        upper 39 of 63 bits are then a hash of the topic. A partition that is no whole number stays
+        as it is.
         """
         partition = F.col("partition")
         whole = isinstance(self.frame.schema["partition"].dataType, IntegralType)
@@ -164,14 +177,14 @@ class RecordFrame:
         return topic.bitwiseOR(partition.cast("long")).bitwiseAND(F.lit(2**63 - 1))
 
     def text_of(self, part: Part) -> Column:
-        """Return the bytes of a row's key or value as text; bytes that are not UTF-8 are
-        replaced.
+        """Return the bytes of a row's key or value as text, null for null; bytes that are not UTF-8
+        are replaced. It is an expression over ``rows``, whose records must have that part.
         """
         return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
 
     def place(self) -> Column:
         """The place of a row's record as text: topic, partition and offset, or the file. It is
-        empty if neither is known.
+        empty if neither is known. It is an expression over ``rows``.
         """
         if self.ordered:
             topic = F.col("_record.topic") if self.has("topic") else F.lit(self.topic or "")
@@ -235,8 +248,9 @@ class RecordFrame:
         """Return a column of a record's metadata at ``path``, and its problem as text, which is
         None if it can always be read.
 
-        A header that occurs several times has its last value, a missing one null. Raises
-        ``PlanError`` if the frame lacks the column.
+        A header that occurs several times has its last value, a missing one null. A header is a
+        text; one that is not UTF-8 is a problem. Raises ``PlanError`` if the frame lacks the
+        column.
         """
         name = path.partition(".")[0]
         if not self.has(name):
@@ -255,7 +269,9 @@ class RecordFrame:
         return value, unfit
 
     def _own_time(self) -> Column:
-        """Return the time in the timestamp header, else the record's own timestamp, else null."""
+        """Return the time in the timestamp header, else the record's own timestamp, else null. The
+        first such header counts, unless it is no whole number.
+        """
         stamped = F.col("timestamp") if self.has("timestamp") else F.lit(None).cast("timestamp")
         if not self.has("headers"):
             return stamped
@@ -270,8 +286,9 @@ class RecordFrame:
         return F.coalesce(F.timestamp_micros(micros), stamped)
 
     def _with_deletes(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with those that fulfil ``deleted`` marked as deletes, too. A column that
-        ``deleted`` names is dropped, unless ``timestamp`` names it as well.
+        """Return the rows with those that fulfil ``deleted`` marked as deletes, too; null is not
+        fulfilled. A column that ``deleted`` names is dropped, unless ``timestamp`` names it as
+        well. Raises ``PlanError`` if it is unknown, a key column or no boolean.
         """
         if self.deleted is None:
             return rows
@@ -282,8 +299,11 @@ class RecordFrame:
 
     def _timed(self, rows: DataFrame) -> DataFrame:
         """Return the rows with the requested event time; a tombstone without one keeps the
-        record's. A row without one gets a problem, and so does a row too far ahead. The column that
-        ``timestamp`` names is dropped.
+        record's. A row without an event time gets a problem, unless it has one, and so does a row
+        too far ahead. The column that ``timestamp`` names is dropped.
+
+        Raises ``PlanError`` if that is unknown, a key column or no timestamp, and for a
+        ``max_ahead`` that is no span.
         """
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
@@ -302,7 +322,8 @@ class RecordFrame:
         """Return the column of ``rows`` that ``column_or_name`` means, a name or an expression.
         ``argument``: where it was given, for errors. ``kind``: the type that it must have.
 
-        Raises ``PlanError`` for a key column, for an unknown column and for another type.
+        Raises ``PlanError`` for the name of a key column, for an unknown column, for another type,
+        and for an expression that ``field_of`` refuses.
         """
         if isinstance(column_or_name, str) and column_or_name in self.keys:
             raise PlanError(
@@ -329,9 +350,9 @@ class RecordFrame:
 def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Column:
     """Return a text why a row has no place in time, null where it has one.
 
-    ``max_ahead``: the largest distance of its time after the time of reading, None for no limit.
-    Spark fixes that time with each micro-batch, so a micro-batch that is repeated leaves out the
-    same rows. Raises ``PlanError`` for a ``max_ahead`` that is no span.
+    ``max_ahead``: the largest distance of its time after the time of reading, inclusive; None for
+    no limit. Spark fixes that time with each micro-batch, so a micro-batch that is repeated leaves
+    out the same rows. Raises ``PlanError`` for a ``max_ahead`` that is no span.
     """
     untimed = F.when(time.isNull(), F.lit("it has no event time"))
     if max_ahead is None:
@@ -364,9 +385,10 @@ def readable(
     """Return the rows of readable records, and all rows if ``malformed`` is ``"dead_letter"``, else
     None.
 
-    Among all rows, an unreadable one has its dead letter in ``_unread``. With ``"fail"``, a row of
-    an unreadable record raises as it is read. ``name``: the source's, for the metric that counts
-    such records.
+    ``rows``: those of ``records.rows()``. Both results have their columns. Among all rows, an
+    unreadable one has its dead letter in ``_unread``, which is null for the others. With
+    ``"fail"``, a row of an unreadable record raises as it is read; else such rows are counted.
+    ``name``: the source's, for the metric that counts them.
     """
     time = F.coalesce(_stamped(records), TIMESTAMP)
     sent = Sent("record", records.place(), _as_sent(records), time)
@@ -377,8 +399,11 @@ def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -
     """Return the source of a changelog without the rows that have no place in time: those without
     an event time, and those more than ``max_ahead`` ahead.
 
-    ``malformed``: what becomes of them. With ``"fail"`` and no limit the source is unchanged,
-    because packing refuses such rows.
+    ``source`` must have a frame and a timestamp. ``malformed``: what becomes of the rows: with
+    ``"drop"`` they are counted, with ``"dead_letter"`` they are also in ``with_unread``. ``"fail"``
+    raises as a row too far ahead is read. With ``"fail"`` and no limit the source is unchanged,
+    because packing refuses rows without a time. Raises ``PlanError`` for a ``max_ahead`` that is no
+    span.
     """
     if malformed == "fail" and max_ahead is None:
         return source
@@ -409,11 +434,11 @@ class Sent:
     where: Column
     """Its place as text; empty if unknown."""
     columns: Sequence[Column]
-    """Its columns, for a dead letter."""
+    """Its columns by their names, for a dead letter."""
     time: Column
     """Its time."""
     problem: str = PROBLEM
-    """The name of the column that says why it cannot be read."""
+    """The name of the column that says why it cannot be read, null where it can."""
 
 
 def _sound(
@@ -422,8 +447,10 @@ def _sound(
     """Return the rows without a problem; and all rows with dead letters in ``UNREAD`` for
     ``"dead_letter"``, else None.
 
-    ``sent``: the columns of a row as it was sent, and the one with its problem. With ``malformed``
-    ``"fail"``, a row with a problem raises as it is read. Otherwise such rows are counted.
+    ``sent``: the columns of a row as it was sent, and the one with its problem; both are
+    expressions over ``rows``. ``operator``: the source in errors and letters. With ``malformed``
+    ``"fail"``, a row with a problem raises as it is read. Otherwise such rows are counted as the
+    metric of ``name``.
     """
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()

@@ -68,7 +68,8 @@ class Replayed:
     sent : int
         The number of dead letters that were sent.
     skipped : int
-        The number of dead letters that had been sent before.
+        The number of dead letters that had been sent before, or that occur again in the
+        same call.
 
     See Also
     --------
@@ -89,8 +90,9 @@ def replayed(node: Node, folder: str) -> Source:
     """Return a source that reads mended dead letters from a folder, beside its own rows. Create the
     folder if it is missing.
 
-    Raises ``PlanError`` for a node that is no source read by Spark, and for a source in a log that
-    all inputs share.
+    Raises ``PlanError`` for a node that is no source read by Spark, and for a static one. Also for
+    a source in a log that all inputs share, and for one that reads replays already. Raises
+    ``ConfigurationError`` if the folder cannot be made.
     """
     title = f"with_replays of {node.name}"
     if not isinstance(node, Source) or node.frame is None or node.static:
@@ -123,7 +125,8 @@ def replayed(node: Node, folder: str) -> Source:
 
 def _read(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
     """Return the rows of a folder with the columns of a source's frame, streaming if the frame is.
-    Records have a log of their own, ordered by the number with which they were sent.
+    Records have a log of their own, ordered by the number with which they were sent. The folder
+    must exist.
     """
     fields = [*_sent_fields(frame.schema), StructField(_NUMBER, LongType())]
     reader = session.readStream if frame.isStreaming else session.read
@@ -134,7 +137,9 @@ def _read(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
 
 
 def _with_file(rows: DataFrame) -> DataFrame:
-    """Return rows with the place of their file as a column, which a union then keeps."""
+    """Return rows with the place of their file as a column, which a union then keeps. Spark must
+    read the rows from files.
+    """
     file = F.col(FILE_METADATA)
     return rows.select("*", F.struct(*(file[p].alias(p) for p in _FILE)).alias(FILE_METADATA))
 
@@ -148,10 +153,14 @@ def _sent_fields(schema: StructType) -> list[StructField]:
 
 def sent(title: str, mended: DataFrame, source: Source) -> Replayed:
     """Write mended dead letters to the folder of a source, in one file. Leave out those that are
-    there. Return the numbers of both.
+    there, and repetitions. Return the numbers of both.
 
-    They are ordered by micro-batch, then by time. Without new ones no file is written. Raises
-    ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event time.
+    ``source``: one of ``replayed``. ``mended``: a static frame with the columns of dead letters and
+    of the source's frame. They are ordered by micro-batch, then by time. Without new ones no file
+    is written.
+
+    Raises ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event
+    time. Raises ``ConfigurationError`` on Spark Connect.
     """
     assert source.replays is not None
     folder, files = source.replays.rstrip("/"), files_of(mended.sparkSession)
@@ -178,8 +187,8 @@ def sent(title: str, mended: DataFrame, source: Source) -> Replayed:
 
 def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
     """Return mended dead letters with the columns of a source's frame, their ids and event times,
-    in the order in which they are sent. Raises ``PlanError`` for a streaming frame, and for missing
-    or unsuitable columns.
+    in the order in which they are sent. Without a column ``_deleted`` no row is a delete. Raises
+    ``PlanError`` for a streaming frame, and for missing or unsuitable columns.
     """
     assert source.frame is not None
     assert source.timestamp is not None
@@ -221,21 +230,23 @@ def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
 
 
 def _sent_before(session: SparkSession, folder: str) -> pa.ChunkedArray:
-    """Return the ids of the dead letters that the files in a folder have; empty for a missing
-    folder.
+    """Return the ids of the dead letters that the files in a folder have; empty for a folder
+    without files. The folder must exist, or Spark's error passes.
     """
     return session.read.schema(f"{_ID} string").parquet(folder).toArrow().column(_ID)
 
 
 def _first_of_each(ids: pa.ChunkedArray) -> pa.Array:
-    """Return the places at which an id comes for the first time, in order."""
+    """Return the places, from 0, at which an id comes for the first time, ascending."""
     places = pa.table({"id": ids, "place": np.arange(len(ids))})
     firsts = places.group_by("id").aggregate([("place", "min")]).column("place_min")
     return pa.array(np.sort(firsts.to_numpy()))
 
 
 def _blob(rows: pa.Table, file_number: int) -> bytes:
-    """Return rows as the bytes of the Parquet file number ``file_number``."""
+    """Return rows as the bytes of the Parquet file number ``file_number``, with their numbers in
+    ``_number``. There must be fewer than 2**32 rows.
+    """
     row_numbers = (file_number << _ROWS_BITS) + np.arange(len(rows))
     sink = pa.BufferOutputStream()
     pq.write_table(rows.append_column(_NUMBER, pa.array(row_numbers)), sink)
