@@ -74,7 +74,9 @@ _PLAIN: Final[Mapping[type[DataType], Any]] = {
 
 
 def _is_schema(text: str) -> bool:
-    """Say whether a text can be the JSON of an Avro schema: an object or a text."""
+    """Return True if a text can be the JSON of an Avro schema: an object or a text. More is not
+    checked; a union, which is a list, is none.
+    """
     try:
         return isinstance(json.loads(text), (dict, str))
     except ValueError:
@@ -99,9 +101,12 @@ class AvroFormat(Format):
 
     def reading(self, context: Place) -> Decoding:
         """Return how to read a record's fields, or a plain value as one column named after the
-        part. A record is decoded by the schema that wrote it.
+        part. A record is decoded by the schema that wrote it, into the declared schema or the
+        subject's latest.
 
-        Raises ``PlanError`` for a union.
+        Raises ``PlanError`` for a union, a schema that Spark refuses, and a registry without a
+        subject or topic. Raises ``ConfigurationError`` for an unknown subject, a registry that does
+        not answer, and a session without Avro functions.
         """
         writers = self.writers(context)
         reader = json.loads(self.schema or list(writers.values())[-1])
@@ -149,7 +154,9 @@ class AvroFormat(Format):
         only column.
 
         With a registry, register the schema and put its framing before the bytes. Raises
-        ``PlanError`` for columns that do not fit the schema.
+        ``PlanError`` for columns that do not fit the schema, or have no type or name in Avro.
+        Raises ``ConfigurationError`` for a registry that does not take the schema, and a session
+        without Avro functions.
         """
         schema = self.schema or json.dumps(schema_of(context, columns))
         _refuse_columns(context, schema, columns)
@@ -163,7 +170,13 @@ class AvroFormat(Format):
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big")), written)
 
     def writers(self, context: Place) -> dict[int | None, str]:
-        """Return the schemas that may have written records, by id; without a registry by None."""
+        """Return the schemas that may have written records, by id, in the order of
+        ``Registry.versions``: the latest version's is last. Without a registry it is the declared
+        one, by None.
+
+        Raises ``PlanError`` if the subject is not known by name, ``ConfigurationError`` if the
+        registry does not have it or does not answer.
+        """
         if self.registry is None:
             assert self.schema is not None
             return {None: self.schema}
@@ -171,8 +184,9 @@ class AvroFormat(Format):
         return {version.id: version.schema for version in versions}
 
     def unframed(self, context: Place) -> tuple[Column, Column]:
-        """Return the record's Avro bytes and its schema's id, null where the record has no
-        framing.
+        """Return the record's Avro bytes and its schema's id, null where the record has no framing.
+        Without a registry these are all bytes, and the id is null. The bytes of a record without
+        framing mean nothing.
         """
         value = F.col(context.part)
         if self.registry is None:
@@ -195,7 +209,8 @@ class AvroFormat(Format):
         to a text: why the record is unreadable.
 
         It is meant for unreadable records alone, so it is never null. ``schema_ids``: the ids of
-        the schemas that the subject had when the query was built.
+        the schemas that the subject had when the query was built. Raises ``PlanError`` if the
+        subject is not known by name.
         """
         value, problem_text = F.col(context.part), "not a record of its Avro schema"
         if self.registry is None:
@@ -321,7 +336,8 @@ def avro(
 
 
 def resolved(value: Column, writer: str, reader: str) -> Column:
-    """Decode Avro bytes written by ``writer`` into the shape of ``reader``; null for other bytes.
+    """Decode Avro bytes written by ``writer`` into the shape of ``reader``; null for other bytes,
+    but a struct of nulls if ``reader`` is a record.
 
     Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
     """
@@ -329,7 +345,9 @@ def resolved(value: Column, writer: str, reader: str) -> Column:
 
 
 def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
-    """Return the Avro schema of a record with these columns, all nullable with the default null."""
+    """Return the Avro schema of a record with these columns, all nullable with the default null.
+    Raises ``PlanError`` for a type or a name that Avro lacks.
+    """
     return {
         "type": "record",
         "name": context.part.capitalize(),
@@ -341,10 +359,10 @@ def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
 
 
 def _avro(context: Place, field: StructField, path: str = "") -> Any:
-    """Return the Avro schema of a column's type, as JSON data. ``path``: the names of the enclosing
-    fields, each followed by ``_``.
+    """Return the Avro schema of a column's type, as JSON data; parts are nullable. ``path``: the
+    names of the enclosing fields, each followed by ``_``, which make the names of records unique.
 
-    Raises ``PlanError`` for a type that Avro lacks.
+    Raises ``PlanError`` for a type or a name that Avro lacks.
     """
     type_, name = field.dataType, f"{path}{field.name}"
     if type(type_) in _PLAIN:
@@ -382,7 +400,8 @@ def _name(context: Place, name: str) -> str:
 
 def _refuse_columns(context: Place, schema: str, columns: StructType) -> None:
     """Raise ``PlanError`` for a column that the schema lacks or has in another type, or a required
-    field without a column.
+    field without a column. If the schema is no record, there must be one column of its type. Also
+    raises what ``type_of`` raises.
     """
     avro_type = type_of(context, schema)
     if not isinstance(avro_type, StructType):
@@ -415,14 +434,17 @@ def _refuse_columns(context: Place, schema: str, columns: StructType) -> None:
 
 
 def _same(avro: DataType, column: DataType) -> bool:
-    """Say whether a column can be written as Avro's type; bytes and shorts fit Avro's int."""
+    """Return True if a column can be written as Avro's type; bytes (Spark's ``tinyint``) and shorts
+    fit Avro's int.
+    """
     small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
     return small or avro.simpleString() == column.simpleString()
 
 
 def type_of(context: Place, schema: str) -> DataType:
-    """Return the type in which Spark reads a schema. Raises ``PlanError`` for a schema that Spark
-    refuses.
+    """Return the type in which Spark reads a schema. It needs an active session. Raises
+    ``PlanError`` for a schema that Spark refuses, ``ConfigurationError`` if the session lacks Avro
+    functions.
     """
     decoded = from_avro(F.lit(None).cast("binary"), schema)
     try:
@@ -436,7 +458,9 @@ def type_of(context: Place, schema: str) -> DataType:
 
 
 def _number(value: Column) -> Column:
-    """Return the id of a framed record's schema; null where the record is not framed."""
+    """Return the id of a framed record's schema, as a long; null where the record is shorter than a
+    framing or begins with another byte than zero.
+    """
     framed = (F.length(value) >= FRAME_LENGTH) & (F.hex(F.substring(value, 1, 1)) == "00")
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long"))
 

@@ -148,21 +148,26 @@ _CODES: Final = frozenset(name for names in _TAKEN.values() for name in names if
 
 
 def is_coded(name: str) -> bool:
-    """Return True if a declared type's name is an encoding of Kafka Connect, not a plain type."""
+    """Return True if a declared type's name is an encoding of Kafka Connect or Debezium, with its
+    full name, that ``_TAKEN`` lists; not for a plain type.
+    """
     return name in _CODES
 
 
 def taken(type_: DataType, encoding: str) -> bool:
-    """Say whether an encoding can become a value of the type, or an element of it for an array."""
+    """Return True if an encoding, by its full name, can become a value of the type, or an element
+    of it for an array. Texts, structs and maps take any.
+    """
     encodings = _TAKEN.get(type(element_of(type_)))
     return encodings is None or encoding in encodings
 
 
 def default_type(encoding: str, precision: int, scale: int | None) -> DataType | None:
-    """Return the type for an encoding if none is declared; None for a plain type.
+    """Return the type for an encoding, by its full name, if none is declared; None for a plain type
+    and for an encoding that is read as it is.
 
-    ``precision`` and ``scale`` are used for decimals alone. A decimal without a scale has no
-    default.
+    ``precision``, of which at most 38 counts, and ``scale`` are used for decimals alone. A decimal
+    without a scale has no default, and one of a scale of its own neither.
     """
     if encoding == DECIMAL and scale is not None:
         return DecimalType(min(precision, 38), scale)
@@ -183,17 +188,17 @@ class ColumnEncoding:
     scale: Column
     """The scale of decimals; null where unknown."""
     known: str | None = None
-    """``name``, if it is known when the query is built."""
+    """``name``, if it is known when the query is built; else None."""
     known_scale: int | None = None
-    """``scale``, if it is known when the query is built."""
+    """``scale``, if it is known when the query is built; else None."""
     within: Mapping[str, ColumnEncoding] = field(default_factory=dict)
     """The encodings of a record's fields by name. An array's elements or a map's values have the
     name ``""``. Empty where nothing is known of them."""
     natural: DataType | None = None
-    """The type of the raw value, if known."""
+    """The type of the raw value; None if unknown, as in JSON."""
 
     def reads(self, type_: DataType) -> bool:
-        """Say whether the raw value is known to be of the type already, at every depth. False if
+        """Return True if the raw value is known to be of the type already, at every depth. False if
         its type is not known.
         """
         if self.natural is None or self.natural.simpleString() != type_.simpleString():
@@ -213,8 +218,8 @@ class ColumnEncoding:
 
     @staticmethod
     def declared(encoding: Encoding | None) -> ColumnEncoding:
-        """Return the encoding that a query's author declares, without a scale. For None, the name
-        is null too.
+        """Return the encoding that a query's author declares, without a scale: its full name, or
+        that of a plain one. For None, the name is null too. ``known`` is None.
         """
         if encoding is None:
             return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
@@ -227,8 +232,8 @@ class ColumnEncoding:
     def described(field: Column, type_: DataType) -> ColumnEncoding:
         """Return the encoding by a record's own schema.
 
-        ``field``: the description of the column, a struct of ``DESCRIBED`` or null. For an array,
-        the encoding is that of its elements.
+        ``field``: the description of the column, a struct of ``DESCRIBED`` or null, for which the
+        name is null. For an array, the encoding is that of its elements.
         """
         of = field["items"] if isinstance(type_, ArrayType) else field
         scale = of["parameters"]["scale"].try_cast("int")
@@ -236,15 +241,17 @@ class ColumnEncoding:
 
 
 def raw_type(type_: DataType) -> DataType:
-    """Return the type in which JSON's value is read: text if its meaning depends on an encoding."""
+    """Return the type in which JSON's value is read: text if its meaning depends on an encoding. An
+    array has the raw type of its elements; maps and structs stay as they are.
+    """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
     return StringType() if isinstance(type_, _CODED) else type_
 
 
 def ambiguous(type_: DataType) -> bool:
-    """Say whether raw values of the type, or of an array's elements, mean nothing without an
-    encoding.
+    """Return True if raw values of the type, or of an array's innermost elements, mean nothing
+    without an encoding.
     """
     return isinstance(element_of(type_), _AMBIGUOUS)
 
@@ -282,6 +289,7 @@ class Raw:
     """The conversion of values as Kafka Connect encodes them to Spark's types."""
 
     column: Column
+    """The raw value: as JSON has it in ``raw_type``, or as Avro's decoding gives it."""
     encoding: ColumnEncoding
     coded: bool
     """True if bytes are base64, as in JSON."""
@@ -351,15 +359,15 @@ class Raw:
         return F.coalesce(lost, F.lit(False))
 
     def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
-        """Return an array with, for each element, whether its value was lost. ``raw``, ``value``:
-        arrays of the raw elements and of their values, of equal length. ``type_``: the type of the
-        elements.
+        """Return an array of booleans: for each element, whether its value was lost. ``raw``,
+        ``value``: arrays of the raw elements and of their values, of equal length. ``type_``: the
+        type of the elements. It is null where an array is.
         """
         return F.zip_with(raw, value, lambda a, b: self._of("", a).lost(b, type_))
 
     def _of(self, name: str, column: Column) -> Raw:
         """Return a part of the value: a record's field, or with the name ``""`` an element or a
-        map's value.
+        map's value. A part whose encoding is not known has that of the whole.
         """
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
@@ -377,15 +385,18 @@ class Raw:
         return F.timestamp_add("MICROSECOND", self._stamp(), epoch)
 
     def _boolean(self, type_: DataType) -> Column:
-        """Return a boolean. MySQL and MariaDB have the numbers 0 and 1 for it."""
+        """Return a boolean, null for anything but true, false, 1 and 0. MySQL and MariaDB have the
+        numbers 0 and 1 for it.
+        """
         text = self.column.cast("string")
         return F.when(text.isin("true", "1"), F.lit(True)).when(
             text.isin("false", "0"), F.lit(False)
         )
 
     def _date(self, type_: DataType) -> Column:
-        """Return a date from days since 1970, or from text in ISO 8601; infinity as in
-        ``infinity``, and null for anything else.
+        """Return a date from days since 1970, or from text in ISO 8601, whose zone is left out;
+        null for anything else. PostgreSQL's infinities become the last and first day of
+        ``formats/infinity.py``.
         """
         raw_days = self.column.try_cast("int")
         days = F.coalesce(_infinite(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
@@ -396,7 +407,9 @@ class Raw:
         return F.coalesce(F.date_from_unix_date(days), ends, text)
 
     def _interval(self, type_: DataType) -> Column:
-        """Return the raw value, a time since midnight or a duration, as an interval."""
+        """Return the raw value, a time since midnight or a duration, as an interval. It is a number
+        in the unit of its encoding, or a text ``hh:mm:ss`` in UTC; null for anything else.
+        """
         micros, zero = self._micros(_TIMES).cast("decimal(19,0)"), F.lit(0)
         seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
         text = self._matched(_ISO_TIME).try_cast("interval hour to second")
@@ -409,14 +422,17 @@ class Raw:
         return _from_base64(self.column) if self.coded else self.column
 
     def _text(self, type_: DataType) -> Column:
-        """Return the raw value as text. Avro's decimals of bytes become digits."""
+        """Return the raw value as text. Avro's decimals of bytes become digits if they are the
+        column itself and its scale is known; null for more than 38 digits.
+        """
         digits = self.encoding.known_scale
         if self.coded or self.encoding.known != DECIMAL or digits is None:
             return self.column if self.coded else self.column.try_cast(type_)
         return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
 
     def _decimal(self, type_: DataType) -> Column:
-        """Return the raw value as a decimal of ``type_``, null if it does not fit.
+        """Return the raw value as a decimal of ``type_``, null if it does not fit. Digits beyond
+        the type's scale are rounded. Without a known scale, bytes have that of ``type_``.
 
         JSON has base64 of its bytes, an object with its own scale, or plain digits.
         """
@@ -439,8 +455,8 @@ class Raw:
         )
 
     def _micros(self, names: tuple[str, ...]) -> Column:
-        """Return a number in microseconds if its encoding is one of ``names``, else null; finer
-        digits are cut off.
+        """Return a number in microseconds if its encoding is one of ``names``, else null. Finer
+        digits are cut off, towards the past. ``names``: keys of ``_PER_MICROSECOND``.
         """
         raw_time = self.column.try_cast("long")
         micros = F.when(F.lit(False), raw_time)
@@ -503,7 +519,7 @@ class Raw:
 def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
     """Return ``last`` where a number stands for infinity, ``first`` for minus infinity; null for
     other numbers. ``ranges``: the ranges of numbers that stand for infinity, then those for minus
-    infinity.
+    infinity; ends are inclusive.
     """
     plus, minus = (reduce(or_, (raw.between(*ends) for ends in of_sign)) for of_sign in ranges)
     return F.when(plus, F.lit(last)).when(minus, F.lit(first))
@@ -542,8 +558,8 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
 
 
 def field_named(fields: Column, name: str) -> Column:
-    """Return the description of the field ``name`` out of an array of descriptions; null if
-    absent.
+    """Return the first description of the field ``name`` out of an array of descriptions; null if
+    absent, or if there is no array.
     """
     return F.try_element_at(
         F.filter(fields, lambda description: description["field"] == name), F.lit(1)

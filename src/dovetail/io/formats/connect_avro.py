@@ -41,12 +41,14 @@ class Envelope:
     """The schema of Debezium's envelope, and of the row in it."""
 
     schema: Avro
+    """The schema of the envelope, with named types in full."""
     row: Avro
+    """The schema of the row after a change: a record, not nullable."""
 
     @staticmethod
     def of(context: Place, text: str) -> Envelope:
-        """Return the envelope of a schema's text. Raises ``PlanError`` if it is not the schema of a
-        change event.
+        """Return the envelope of a schema's text, which must be a schema of Avro as JSON. Raises
+        ``PlanError`` if it has no ``op`` or no row in ``after``, so is not that of a change event.
         """
         schema = _resolved(json.loads(text), {}, "")
         after = _fields(schema).get("after")
@@ -59,13 +61,17 @@ class Envelope:
         return Envelope(schema, row)
 
     def has(self, path: str) -> bool:
-        """Return True if the envelope's schema has the field at a dotted path."""
+        """Return True if the envelope's schema has the field at a dotted path, such as
+        ``source.lsn``.
+        """
         return _has(self.schema, path)
 
     def types(self, context: Place) -> StructType:
-        """Return the row's columns with the types in which they are read if none are declared: that
-        of the encoding, else Spark's own. Raises ``PlanError`` for a decimal without a scale, and
-        for a schema that Spark refuses.
+        """Return the row's columns, in order, with the types in which they are read if none are
+        declared: that of the encoding, else Spark's own.
+
+        Raises ``PlanError`` for a decimal without a scale, and for a schema that Spark refuses.
+        Raises ``ConfigurationError`` if the session lacks Spark's Avro functions.
         """
         natural = _spark_type(context, _without_logical(self.row, every=False))
         return StructType(
@@ -85,7 +91,9 @@ class SchemaReader:
     paths: frozenset[str]
     """The paths of ``METADATA`` that the records have."""
     columns: Mapping[str, ColumnEncoding]
-    """The encodings of the columns that the records have, or that have a default."""
+    """The encodings of the wanted columns that one of the envelopes has. A column that the records
+    lack and that has no default is null in them.
+    """
 
     @staticmethod
     def of(
@@ -94,8 +102,10 @@ class SchemaReader:
         """Derive the reader's schema for the records of ``writer``: the ``wanted`` parts of the
         envelope that it has.
 
-        ``envelopes``: the envelopes that define the columns, the reader's first. Raises
-        ``PlanError`` for a column whose type cannot be made of its encoding.
+        ``envelopes``: the envelopes that define the columns, at least one, the reader's first.
+        Raises ``PlanError`` for a column whose type cannot be made of its encoding, and for a
+        schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's Avro
+        functions.
         """
         writer_fields = _fields(writer.schema)
         paths = [path for path in wanted.paths if _has(writer.schema, path)]
@@ -122,16 +132,17 @@ class SchemaReader:
         return SchemaReader(_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
-        """Return the encoding of each column, by name. A column that the schema lacks has an
-        encoding whose name is null.
+        """Return the encoding of each of ``columns``, by name. A column that no envelope has gets
+        an encoding whose name is null.
         """
         return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
 
     def raw(self, parsed: Column, wanted: Wanted) -> Column:
         """Return the wanted parts of the decoded envelope ``parsed`` as a struct, null where its
-        schema lacks one.
+        schema lacks one. Rows have raw values, as they are encoded.
 
-        The whole struct is null if the envelope has no ``op``.
+        ``parsed``: decoded into the schema ``text``. ``wanted``: as given to ``of``. The whole
+        struct is null if the envelope has no ``op``, or could not be decoded.
         """
 
         def part_at(path: str) -> Column:
@@ -167,7 +178,8 @@ def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
     """Return the reader's schema of a row: the wanted columns, in their order. Each is defined by
     the first of ``envelopes`` that has it, and absent if none has.
 
-    ``writer``: the schema of the row that the records have.
+    ``writer``: the schema of the row that the records have. There must be an envelope, whose row
+    gives the record's name.
     """
     fields = []
     for column in wanted.columns:
@@ -180,10 +192,11 @@ def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
 
 
 def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
-    """Return a field of the reader's schema, for records with the fields ``writer``. ``declared``:
-    the wanted type, None for none.
+    """Return a field of the reader's schema, for records with the fields ``writer``, by name.
+    ``declared``: the wanted type, None for none.
 
-    A field that the records lack becomes nullable, unless it has a default or no type is declared.
+    A field that the records have, perhaps under an alias, loses its default. One that they lack
+    becomes nullable, unless it has a default or no type is declared.
     """
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
@@ -198,10 +211,10 @@ def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | No
 
 
 def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
-    """Return the reader's schema of a value: the writer's schema if either side is encoded, else
-    the reader's.
+    """Return the reader's schema of a value. It is the writer's schema if that is encoded, or if
+    the reader's is encoded in another kind of Avro's types; else the reader's.
 
-    ``declared``: the wanted type. Fields of a record that it lacks are left out.
+    ``declared``: the wanted type, None for none. Fields of a record that it lacks are left out.
     """
     written, wanted = _value(writer), _value(reader)
     kind = _kind(wanted)
@@ -232,7 +245,7 @@ def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
 
 def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
     """Return the encoding of a value with this schema and, by field or as "", of the values in it.
-    ``natural``: the type in which Spark reads it.
+    ``natural``: the type in which Spark reads it, without logical types.
     """
     value_schema = _value(schema)
     within: dict[str, ColumnEncoding] = {}
@@ -264,7 +277,7 @@ def _refuse_unfit(context: Place, field: StructField, encoding: ColumnEncoding) 
 
 def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
     """Yield (encoding, wanted type) in words for each part of a value that cannot be made of its
-    encoding; nothing if all can.
+    encoding; nothing if all can. Fields that the encoding lacks are passed over.
     """
     within = encoding.within
     if isinstance(type_, StructType) and isinstance(encoding.natural, StructType):
@@ -283,7 +296,8 @@ def _default(context: Place, name: str, schema: Avro, natural: DataType) -> Data
     """Return the type in which a value is read if none is declared: that of its encoding, at any
     depth, else ``natural``, Spark's own type for it.
 
-    ``name``: the column, for errors. Raises ``PlanError`` for a decimal without a scale.
+    ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
+    ``PlanError`` for a decimal without a scale.
     """
     value_schema = _value(schema)
     if _is_connects(value_schema):
@@ -313,14 +327,18 @@ def _default(context: Place, name: str, schema: Avro, natural: DataType) -> Data
 
 
 def _spark_type(context: Place, record: Avro) -> StructType:
-    """Return the struct in which Spark reads an Avro record."""
+    """Return the struct in which Spark reads an Avro record. Raises ``PlanError`` for a schema that
+    Spark refuses, ``ConfigurationError`` if the session lacks Avro functions.
+    """
     type_ = type_of(context, _text(record))
     assert isinstance(type_, StructType)
     return type_
 
 
 def _value(schema: Avro) -> Avro:
-    """Return a nullable schema without its null; a union of several other types stays as it is."""
+    """Return a nullable schema without its null; a union of several other types stays as it is,
+    null included.
+    """
     branches = [branch for branch in _branches(schema) if branch != "null"]
     return branches[0] if len(branches) == 1 else schema
 
@@ -331,7 +349,7 @@ def _branches(schema: Avro) -> list[Avro]:
 
 
 def _kind(schema: Avro) -> str:
-    """Return the name of a type in Avro, ``"union"`` for a union."""
+    """Return the name of a type in Avro, ``"union"`` for a union and so for a nullable type."""
     if isinstance(schema, list):
         return "union"
     return str(schema["type"] if isinstance(schema, dict) else schema)
@@ -360,15 +378,15 @@ _LOGICAL: Mapping[str, str] = {
 
 
 def _is_connects(schema: Avro) -> bool:
-    """Say whether a type is one of Connect's or Debezium's, whose meaning Avro's types do not
-    tell.
+    """Return True if a type is one of Connect's or Debezium's, whose meaning Avro's types do not
+    tell. ``schema``: without its null; any union gives False.
     """
     return isinstance(schema, dict) and is_coded(schema.get("connect.name", ""))
 
 
 def _name(schema: Avro) -> str:
     """Return the name of a type's encoding: Connect's, else that of Avro's logical type, else the
-    plain type's name.
+    plain type's name. A union is ``"union"``.
     """
     if not isinstance(schema, dict):
         return _kind(schema)
@@ -378,7 +396,9 @@ def _name(schema: Avro) -> str:
 
 
 def _scale(schema: Avro) -> int | None:
-    """Return the scale of a decimal; None for other types and where no scale is known."""
+    """Return the scale of a decimal, 0 for Avro's logical type without one; None for other types
+    and where no scale is known.
+    """
     if not isinstance(schema, dict):
         return None
     scale = schema.get("connect.parameters", {}).get("scale", schema.get("scale"))
@@ -395,8 +415,8 @@ def _has(schema: Avro, path: str) -> bool:
 
 
 def _part(schema: Avro, names: Sequence[str]) -> Avro:
-    """Return a record's schema with only the fields in ``names``, nullable if it was. A schema of
-    another type stays as it is.
+    """Return a record's schema with only the fields in ``names``, nullable if it was. Names that it
+    lacks are left out, and so are defaults. A schema of another type stays as it is.
     """
     branch = _value(schema)
     if _kind(branch) != "record":
@@ -439,9 +459,11 @@ _NAMED = ("record", "enum", "fixed")
 
 
 def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
-    """Return the schema with named types in place of references to them, each by its full name.
+    """Return the schema with named types in place of references to them, each by its full name. A
+    name that is not known, such as a plain type's, stays as it is.
 
-    ``names``: the named types so far, which grows. ``namespace``: that of the enclosing type.
+    ``names``: the named types so far, which grows. ``namespace``: that of the enclosing type, empty
+    for none. Types that refer to themselves keep that reference.
     """
     if isinstance(schema, str):
         return names.get(_full(schema, namespace), names.get(schema, schema))
@@ -471,12 +493,12 @@ def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
 
 
 def _full(name: str, namespace: str) -> str:
-    """Return a name with its namespace, unless it has one or there is none."""
+    """Return a name with its namespace, unless the name has a dot or there is no namespace."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _text(schema: Avro) -> str:
-    """Return a schema as JSON, with references in place of repeated named types."""
+    """Return a resolved schema as JSON, with references in place of repeated named types."""
     return json.dumps(_written(schema, {}))
 
 
@@ -484,7 +506,8 @@ def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
     """Return the schema with each named type defined once, and named where it is used again.
     ``seen``: the types so far by name, which grows.
 
-    Different types of one name get different namespaces. Avro does not match records by namespace.
+    Different types of one name get different namespaces: ``other.`` is put in front. Avro does not
+    match records by namespace.
     """
     if isinstance(schema, list):
         return [_written(branch, seen) for branch in schema]

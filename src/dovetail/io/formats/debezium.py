@@ -62,7 +62,9 @@ Metadata: TypeAlias = Annotated[
 
 
 def _is_placeholder(setting: str) -> bool:
-    """Say whether a text is a setting of Debezium's placeholder, which must not be empty."""
+    """Return True if a text is a setting of Debezium's placeholder: it stands for at least one
+    byte, and digits after ``hex:`` are hexadecimal.
+    """
     try:
         return bool(Placeholder(setting).octets)
     except ValueError:
@@ -113,8 +115,9 @@ class DebeziumFormat(Format):
         return self.schema is None and self.avro is not None and self.avro.grows
 
     def of_key(self, key: Format) -> Format:
-        """Return the format by which a key beside these events is read. Plain JSON with a schema is
-        read as Kafka Connect writes it, like the value. Any other format is returned unchanged.
+        """Return the format by which a key beside these events is read. Plain JSON with a schema,
+        neither framed nor with encodings, is read as Kafka Connect writes it, with the value's
+        encodings. Any other format is returned unchanged.
         """
         if (
             isinstance(key, JsonFormat)
@@ -129,9 +132,12 @@ class DebeziumFormat(Format):
         ``metadata=``, unsent names and the transaction.
 
         A delete has nulls except for metadata, the transaction and the columns in ``key_columns=``.
-        An unreadable event has no row, and a problem in words. Raises ``PlanError`` for a key, for
-        an unknown column in ``key_columns=``, and for ``key_columns=`` with
-        ``tombstones="delete"``. Also for ``transactions=True`` if no Avro schema has a transaction.
+        An unreadable event has no row, and a problem in words.
+
+        Raises ``PlanError`` for a key, for an unknown column in ``key_columns=``, and for
+        ``key_columns=`` with ``tombstones="delete"``. Also for ``transactions=True`` if no Avro
+        schema has a transaction, and for an Avro schema of no change event. With Avro, raises
+        ``ConfigurationError`` as ``AvroFormat.writers`` does.
         """
         if context.part != "value":
             raise context.refuse(
@@ -206,11 +212,14 @@ class DebeziumFormat(Format):
         wanted: Wanted,
         records: DataFrame,
     ) -> DataFrame:
-        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it. It is null
-        for unreadable records, also for those of an unknown schema.
+        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it, and
+        ``_parsed`` with the id of that schema. ``_event`` is null for unreadable records, also for
+        those of an unknown schema.
 
-        ``writers``: the schemas by id. ``envelopes``: those that define the columns, the reader's
-        first. ``wanted``: the parts of an event to read.
+        ``writers``: the schemas by id, at least one. ``envelopes``: those that define the columns,
+        the reader's first. ``wanted``: the parts of an event to read. Raises ``PlanError`` for a
+        column that cannot be made of its encoding, ``ConfigurationError`` if the session lacks Avro
+        functions.
         """
         assert self.avro is not None
         value, schema_id = self.avro.unframed(context)
@@ -246,14 +255,17 @@ class DebeziumFormat(Format):
         return envelope
 
     def _object(self, wanted: Wanted) -> JsonObject:
-        """Return the JSON object that holds an envelope, alone or beside its schema."""
+        """Return the JSON object that holds an envelope, alone or beside its schema, read from the
+        column ``value``.
+        """
         described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
         whole = _wrapped(wanted.columns, self.encodings, self._envelope(wanted), described)
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
     def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
         """Add ``_event`` to records in JSON, with the ``wanted`` parts, null for unreadable ones.
-        Also add ``_absent``: the record has no value.
+        Also add ``_absent``, that the record has no value, and the columns ``_parsed``, ``_found``
+        and ``_raw`` of the steps between.
         """
         object_ = self._object(wanted)
         text, whole = object_.text, object_.schema
@@ -439,7 +451,7 @@ def debezium(
 
 def refuse_coded(columns: StructType) -> None:
     """Raise ``PlanError`` if a column has dates, decimals and similar types within maps or structs,
-    where no encoding is known.
+    where no encoding is known. Bytes and booleans are fine there.
     """
     for column in columns:
         inner = coded_within(column.dataType)
@@ -458,12 +470,13 @@ class ConnectJson(Format):
 
     schema: StructType
     encodings: Encodings
+    """The encodings of columns by name; others than those of ``schema`` do not count."""
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the object's fields.
+        """Return how to read the object's fields. A JSON null is unreadable.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
-        be read.
+        be read (``refuse_coded``).
         """
         refuse_coded(self.schema)
         for name in ("schema", "payload"):
@@ -517,13 +530,17 @@ def _wrapped(
 
 
 def _payload(message: Column, payload: StructType) -> Column:
-    """Return the payload of an object of ``_wrapped``; null where the object is null."""
+    """Return the payload of an object of ``_wrapped``: its field ``payload``, or without one the
+    object itself; null where the object is null. ``payload``: the fields of the payload.
+    """
     bare_payload = F.struct(*(message[name].alias(name) for name in payload.names))
     return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
 
 
 def _fields(message: Column, whole: StructType) -> Column | None:
-    """Return the field descriptions of an object's own schema; None if the schema is not read."""
+    """Return the field descriptions of an object's own schema, null for an object without one; None
+    if the schema is not read. ``whole``: the fields of ``_wrapped``.
+    """
     return message["schema"]["fields"] if "schema" in whole.names else None
 
 
@@ -534,8 +551,8 @@ def _encodings(
     own schema.
 
     A column has an encoding whose name is null if neither says one, or if its type means the same
-    in every encoding. ``fields``: the descriptions in the record's schema, None for records without
-    a schema.
+    in every encoding. ``fields``: the descriptions in the record's schema, null for a record
+    without a schema; None if schemas are not read.
     """
     return {
         f.name: ColumnEncoding.declared(declared.get(f.name))

@@ -41,8 +41,11 @@ class Dialect:
     """The field names and event types of a tool."""
 
     name: str
+    """The name of the tool, as that of its function in ``dt.formats``."""
     upserts: tuple[str, ...]
+    """The types of events with the row after a change."""
     deletes: tuple[str, ...]
+    """The types of events with a deleted row."""
     nothing: tuple[str, ...]
     """The types of events that change no row."""
 
@@ -161,8 +164,9 @@ def canal(schema: Schema) -> DialectFormat:
     Raises
     ------
     PlanError
-        If a column is of a type that cannot be made of a text, such as binary, an array or
-        a struct. A reader raises it for the format of a key.
+        If ``schema`` is no schema. Also if a column is of a type that cannot be made of a
+        text, such as binary, an array or a struct. A reader raises it for the format of a
+        key.
 
     See Also
     --------
@@ -217,11 +221,14 @@ class DialectFormat(Format):
     """A value that is an event of a dialect."""
 
     schema: StructType
+    """The table's columns."""
     dialect: Dialect
+    """The tool that writes the events."""
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the row after a change; for a delete, the deleted row. Raises
-        ``PlanError`` for a key, and for key columns that the schema lacks.
+        """Return how to read the row after a change; for a delete, the deleted row. A record may
+        become several rows, or none. Raises ``PlanError`` for a key, and for key columns that the
+        schema lacks.
         """
         if context.part != "value":
             raise context.refuse(
@@ -267,15 +274,20 @@ class _Events(Decoding):
 
     dialect: Dialect
     keys: tuple[str, ...]
+    """The key columns, whose changes are deletes of former keys; empty if the record's own key
+    counts.
+    """
     splits: bool
+    """True if an event may become several rows; if not, an event of several is unreadable."""
 
     is_of_changes: ClassVar[bool] = True
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records as rows, one for each change, with ``_deleted`` and ``_timestamp``
-        besides. Events that change no row by their type are left out.
+        """Return the records as rows, one for each change, with ``value_row``, ``_deleted`` and
+        ``_timestamp`` besides. Events that change no row by their type, and records without a
+        value, are left out.
 
-        An unreadable event is one row, with ``value_problem``.
+        An unreadable event is one row, with ``value_problem``, a null ``value_row`` and no delete.
         """
         frame = super().of(records, part)
         event, dialect = F.col("value_row"), self.dialect
@@ -318,7 +330,8 @@ class _Events(Decoding):
 
     def _changes(self, event: Column) -> Column:
         """Return an event's changes in order: an array of structs of row, ``deleted`` and
-        ``problem``. It is null if the event has no data.
+        ``problem``. It is null if the event has no data, and empty if its list of rows is.
+        ``event``: of the type of an upsert or a delete.
         """
         deletes = event["type"].isin(*self.dialect.deletes)
         if not self.dialect.listed:
@@ -333,10 +346,10 @@ class _Events(Decoding):
 
     def _of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
         """Return the changes of one row as an array of one or two. An update of the key first has
-        the delete of the former key.
+        the delete of the former key, with nulls for all columns but the key's.
 
-        ``old``: the changed columns before, None if there is no key to compare. ``deletes``: the
-        event deletes the row.
+        ``old``: the changed columns before, null for none; None if there is no key to compare.
+        ``deletes``: the event deletes the row.
         """
         values, problems = [], [F.lit(None).cast("string")]
         for f in self.fields:
@@ -364,8 +377,8 @@ class _Events(Decoding):
         return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
 
     def _value(self, raw: Column, type_: DataType) -> Column:
-        """Return a value in its type: Canal has texts, Maxwell has JSON values, which are typed
-        already.
+        """Return a value in its type, null where it does not fit: Canal has texts, Maxwell has JSON
+        values, which are typed already.
         """
         return _of_text(raw, type_) if self.dialect.listed else raw
 
@@ -381,7 +394,9 @@ def _texts(columns: StructType) -> StructType:
 
 
 def _of_text(text: Column, type_: DataType) -> Column:
-    """Return the value of a text in the type, null where the text is null or does not fit."""
+    """Return the value of a text in the type, null where the text is null or does not fit.
+    ``type_``: one of ``_OF_TEXTS``.
+    """
     if isinstance(type_, StringType):
         return text
     if isinstance(type_, BooleanType):

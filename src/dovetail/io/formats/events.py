@@ -69,7 +69,9 @@ class Wanted:
     columns: StructType
     """The columns of a row."""
     keys: tuple[str, ...]
-    """The columns that are the key; empty if the record's own key is."""
+    """The columns that are the key, without those of ``metadata``; empty if the record's own key
+    is.
+    """
     metadata: Mapping[str, str]
     """The further columns: the path in the envelope by column name."""
     declared: bool = True
@@ -105,10 +107,12 @@ class Wanted:
         """Add the column ``into`` with the event of an envelope; null where ``raw`` is null.
 
         An event has ``op``, ``time`` in microseconds, the rows ``after`` and ``before``, and
-        ``metadata``. Its ``problem`` says why it is unreadable, else null. ``unsent`` names the
-        columns that were not sent. ``transaction`` is its part in its transaction, if that is read.
+        ``metadata``. There is no ``before`` without key columns. Its ``problem`` says why it is
+        unreadable, else null. ``unsent`` names the columns that were not sent. ``transaction`` is
+        its part in its transaction, if that is read.
 
-        ``encodings``: by column. ``coded``: True for raw values of JSON, which its encodings
+        ``raw``: the wanted parts of an envelope, with raw values in its rows. ``encodings``: by
+        column, for all columns. ``coded``: True for raw values of JSON, which its encodings
         describe. ``problem``: of the envelope as a whole, or null.
         """
         sides = {"after": self.columns, "before": self.before}
@@ -185,12 +189,12 @@ class ChangeEvents(Decoding):
     is_of_changes: ClassVar[bool] = True
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records as rows, one for each change, with ``_deleted`` and ``_timestamp``
-        besides: the event's time or, without a value, the record's.
+        """Return the records as rows, one for each change, with ``value_row``, ``_deleted`` and
+        ``_timestamp`` besides. The time is the event's or, without a value, the record's.
 
         Records without a value are left out unless ``tombstones``, truncations unless
         ``truncates``. An update of the key is two rows if it ``splits``, the delete first. An
-        unreadable record is one row, with ``value_problem``.
+        unreadable record is one row, with ``value_problem`` and a null ``value_row``.
         """
         event = F.col("_event")
         has_value = F.col("value").isNotNull()
@@ -275,7 +279,8 @@ class ChangeEvents(Decoding):
 
     def _row(self, deleted: Column) -> Column:
         """Return a struct of ``row`` and ``deleted``: the row after the change or, if ``deleted``,
-        the key's columns with nulls for the others.
+        the key's columns as before the change with nulls for the others. Metadata, unsent names and
+        the transaction follow.
 
         ``row`` is null for an unreadable event.
         """
@@ -304,7 +309,9 @@ class ChangeEvents(Decoding):
 
 
 def _at(raw: Column, path: str) -> Column:
-    """Return the field of an envelope at a dotted path, in its type of ``METADATA``."""
+    """Return the field of an envelope at a dotted path of ``METADATA``, in its type there; null
+    where a part on the way is.
+    """
     for name in path.split("."):
         raw = raw[name]
     return raw.cast(METADATA[path])
@@ -312,7 +319,7 @@ def _at(raw: Column, path: str) -> Column:
 
 def _time(time: Column, path: str) -> Column:
     """Return a time in an envelope in microseconds; null for 0, which stands for none. ``path``:
-    where it stands.
+    where it stands; unless it ends in ``_us``, the time is in milliseconds.
     """
     micros = time if path.endswith("_us") else time * 1000
     return F.nullif(micros, F.lit(0))

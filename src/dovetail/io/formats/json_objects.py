@@ -34,7 +34,9 @@ class JsonObject:
     """One JSON object in ``text``, read by ``schema``."""
 
     text: Column
+    """The text; bytes that are no UTF-8 may be in it. A null is no object."""
     schema: StructType
+    """The fields that are read. Others are ignored."""
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
     """The encodings of times, as in ``json_values.Values``."""
 
@@ -62,8 +64,9 @@ class JsonObject:
         return F.when(fits, converted)
 
     def problem(self, parsed: Column) -> Column:
-        """Return a text why a field does not fit its type. It is null where all fit, and where the
-        text is not one JSON object. ``parsed``: the column of ``JsonObject.parsed``.
+        """Return a text why a field does not fit its type, the first one found. It is null where
+        all fit, and where the text is not one JSON object. ``parsed``: the column of
+        ``JsonObject.parsed``.
         """
         converted = Values(self.encodings).of(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
@@ -100,14 +103,15 @@ class JsonObject:
     @property
     def _is_one(self) -> Column:
         """True where the text is UTF-8 and JSON with at most one value: as a list's item it must
-        parse.
+        parse. It is null for a null text.
         """
         listed = F.json_array_length(F.concat(F.lit("["), self.text, F.lit("]")))
         return F.is_valid_utf8(self.text) & listed.isNotNull()
 
 
 def json_absent(text: Column, *, wrapped: bool = True) -> Column:
-    """Return a boolean column, never null: a JSON text says that there is no value, as ``null``.
+    """Return a boolean column, never null: a JSON text says that there is no value, as ``null``. A
+    null text does not.
 
     With ``wrapped`` this may also be Kafka Connect's object with a null ``payload``, which has no
     other fields but ``schema``.
@@ -122,7 +126,8 @@ def json_absent(text: Column, *, wrapped: bool = True) -> Column:
 
 
 def _from_json(text: Column, schema: DataType) -> Column:
-    """Return a column of structs whose field ``object`` is the value of a JSON text.
+    """Return a column of structs whose field ``object`` is the value of a JSON text. Their field
+    ``_malformed`` is null where the value fits the schema.
 
     ``from_json`` would read a list of objects as its first one. So the text is parsed as the value
     of a field: ``[{"a": 1}]`` becomes ``{"object": [{"a": 1}]}``, which does not fit the schema.

@@ -68,7 +68,7 @@ _WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
 
 def raw_type(type_: DataType) -> DataType:
     """Return the type in which ``from_json`` reads a value without changing it: at any depth, text
-    for times and short for bytes.
+    for times and short for bytes (Spark's ``tinyint``). Map keys keep their type.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
@@ -99,12 +99,14 @@ class Values:
     """The conversion of raw values to their types."""
 
     encodings: Mapping[str, JsonEncoding]
-    """The encoding of times by the path of their field. Paths skip arrays and maps
-    (``order.items.at``)."""
+    """The encoding of times by the path of their field, ``"iso"`` if it is absent. Paths skip
+    arrays and maps (``order.items.at``).
+    """
 
     def of(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """Return the value in its type; null where the raw value is null or does not fit. ``path``:
-        the field's, dotted, "" for the whole.
+        """Return the value in its type; null where the raw value is null or does not fit. Only the
+        part that does not fit is null. ``raw``: in the ``raw_type`` of ``type_``. ``path``: the
+        field's, dotted, "" for the whole.
         """
         if not _has_coded(type_):
             return raw
@@ -122,10 +124,11 @@ class Values:
         return self._made(raw, type_, path)
 
     def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """Return a boolean column: a raw value, or a part of it at any depth, does not fit the
-        type. Nulls fit.
+        """Return a boolean column, never null: a raw value, or a part of it at any depth, does not
+        fit the type. Nulls fit. Only bytes (Spark's ``tinyint``), dates and timestamps are checked.
 
-        ``path``: the dotted name of the value's column, empty for the whole object.
+        ``raw``: in the ``raw_type`` of ``type_``. ``path``: the dotted name of the value's column,
+        empty for the whole object.
         """
         if not _has_coded(type_):
             return F.lit(False)
@@ -144,7 +147,8 @@ class Values:
 
     def _made(self, raw: Column, type_: DataType, path: str) -> Column:
         """Return a byte, date or timestamp of ``type_`` from its raw value; null where it does not
-        fit. ``path``: the dotted name of the field, which has its encoding.
+        fit. A timestamp without a zone is in UTC. ``path``: the dotted name of the field, which has
+        its encoding.
         """
         encoding = self.encodings.get(path, "iso")
         if isinstance(type_, ByteType):
@@ -170,8 +174,9 @@ class Values:
 
 
 def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
-    """Return a date or timestamp of ``type_`` from ``raw``, a number since 1970 in the unit of
-    ``encoding``. Digits finer than microseconds are cut off.
+    """Return a date or timestamp of ``type_`` from ``raw``, a text with a number since 1970 in the
+    unit of ``encoding``. Digits finer than microseconds are cut off, towards the past. A date's
+    number counts days, whatever the encoding is.
 
     It is null for no number, for a date with a fraction, and for years outside 1 to 9999.
     """
@@ -188,8 +193,8 @@ def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
 
 
 def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
-    """Return a boolean column: a number may have been misread, as an infinite one or a decimal with
-    commas. It is None if the type has no such numbers.
+    """Return a boolean column, perhaps null: a number may have been misread, as an infinite one or
+    a decimal with commas. It is None if the type has no such numbers.
 
     ``text``: the object as it came; ``converted``: the value in its type.
     """
@@ -203,7 +208,7 @@ def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
 def infinite(converted: Column, type_: DataType) -> Column | None:
     """Return a boolean column: a number is infinite, at any depth, as a too large one becomes. It
     is null for a null number, and false for a null that contains numbers. Return None if the type
-    has no floats.
+    has no floats; map keys do not count.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(converted) == F.lit(float("inf"))
@@ -222,10 +227,10 @@ def infinite(converted: Column, type_: DataType) -> Column | None:
 
 def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
     """Return a text why a value does not fit its type, with the path and the value at fault; null
-    if it fits.
+    if it fits. It is the first such part, in the order of the fields.
 
     ``text``: the value in its ``text_type``; ``converted``: the value in its type; ``path``: that
-    of the value.
+    of the value, with a dot in front of each name.
     """
     if isinstance(type_, StructType):
         of_fields = (
@@ -265,7 +270,8 @@ def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Co
 
 def unfit(path: Column, type_: DataType, text: Column) -> Column:
     """Return the message for a value that does not fit its type, null where ``path`` or ``text``
-    is. ``text``: the value, of which the first 200 characters are shown.
+    is. ``path``: with or without a dot in front. ``text``: the value, of which the first 200
+    characters are shown.
     """
     remedy = ""
     if isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
@@ -283,7 +289,8 @@ def checked_encodings(
     operator: str, encodings: Mapping[str, JsonEncoding], schema: StructType
 ) -> None:
     """Raise ``PlanError`` for the encoding of a field that is no date or timestamp of the schema.
-    Also refuse an encoding that does not suit the field's type.
+    Also refuse an encoding that does not suit the field's type: a date takes ``iso`` and
+    ``epoch_days``, a timestamp all others.
     """
     times = dict(_times(schema))
     for path, encoding in encodings.items():
@@ -305,7 +312,8 @@ def checked_encodings(
 
 def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
     """Yield (path, type) of each date and timestamp at any depth; nothing if there are none.
-    Elements and map values have the path of their column. ``path``: that of ``type_``.
+    Elements and map values have the path of their column; map keys do not count. ``path``: that of
+    ``type_``.
     """
     if isinstance(type_, StructType):
         for field in type_:
@@ -319,12 +327,14 @@ def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
 
 
 def _below(path: str, name: str) -> str:
-    """Return the dotted path of the field ``name`` within the one at ``path``."""
+    """Return the dotted path of the field ``name`` within the one at ``path``, which is empty for
+    the whole.
+    """
     return f"{path}.{name}" if path else name
 
 
 def _has_decimal(type_: DataType) -> bool:
-    """Say whether a type is or has a decimal, at any depth."""
+    """Return True if a type is or has a decimal, at any depth; map keys do not count."""
     if isinstance(type_, StructType):
         return any(_has_decimal(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):
@@ -335,7 +345,9 @@ def _has_decimal(type_: DataType) -> bool:
 
 
 def _has_coded(type_: DataType) -> bool:
-    """Say whether a type is or has a byte, date or timestamp, at any depth."""
+    """Return True if a type is or has a byte (Spark's ``tinyint``), date or timestamp, at any
+    depth; map keys do not count.
+    """
     if isinstance(type_, StructType):
         return any(_has_coded(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):

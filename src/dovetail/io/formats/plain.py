@@ -61,6 +61,7 @@ class Place:
     operator: str
     """The name of the call, for errors."""
     part: Part
+    """The part of a record that the format reads or writes."""
     topic: str | None = None
     """The topic, if known."""
     keys: tuple[str, ...] = ()
@@ -69,7 +70,9 @@ class Place:
     """True if a record may become more than one row."""
 
     def refuse(self, problem: str, remedy: str) -> PlanError:
-        """Return the ``PlanError`` for a format that cannot be used for this column."""
+        """Return, not raise, the ``PlanError`` for a format that cannot be used for this part.
+        ``problem``: continues a sentence that begins with ``key=`` or ``value=``.
+        """
         return PlanError(self.operator, f"{self.part}= {problem}", remedy)
 
 
@@ -87,16 +90,20 @@ class Decoding:
     """From ``parsed``: why the bytes are unreadable. Evaluated only for unreadable bytes."""
     absent: Callable[[Column], Column] | None = field(default=None, kw_only=True)
     """From ``parsed``: whether the bytes say that there is no value. Evaluated only where the row
-    is null."""
+    is null. None if only null says so.
+    """
 
     is_of_changes: ClassVar[bool] = False
-    """True if the reading also makes ``_deleted`` and ``_timestamp``."""
+    """True if the reading also makes ``_deleted`` and ``_timestamp``. ``of`` then may add or leave
+    out rows, and need not add ``<part>_absent``.
+    """
 
     def of(self, records: DataFrame, part: Part) -> DataFrame:
         """Add three columns to records: ``<part>_row``, a struct that is null if unreadable;
         ``<part>_absent``, that there is no value; and ``<part>_problem``.
 
-        The problem is a text for an unreadable value, else null.
+        The problem is a text for an unreadable value, else null. ``records`` must have the column
+        of ``part``, in bytes.
         """
         parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
         frame = records.withColumn(parsed, self.parsed)
@@ -111,7 +118,8 @@ class Decoding:
 
 
 def kept(frame: DataFrame, condition: Column) -> DataFrame:
-    """Return the rows that fulfil a condition on the result of reading their records.
+    """Return the rows that fulfil a condition on the result of reading their records; null is not
+    fulfilled.
 
     Spark would push the condition below the reading, and so read each record once more for each
     step on the way. It does not push a condition that depends on the partition in which it is
@@ -125,16 +133,20 @@ class Format(ABC):
 
     @abstractmethod
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the column of the context's part; raise ``PlanError`` if the format
-        cannot.
+        """Return how to read the column of the context's part. Nothing of the records is read yet,
+        but a registry is asked.
+
+        Raises ``PlanError`` if the format cannot read it, ``ConfigurationError`` for a registry
+        that does not answer or functions that the session lacks.
         """
 
     @abstractmethod
     def writing(self, context: Place, columns: StructType) -> Column:
         """Return the columns encoded in one; null only where a single column of text or bytes is
-        null.
+        null. A schema may be registered.
 
-        Raises ``PlanError`` for columns that do not suit the format.
+        Raises ``PlanError`` for columns that do not suit the format, and for a format that is only
+        read. Raises ``ConfigurationError`` as ``reading`` does.
         """
 
     def of_key(self, key: Format) -> Format:
@@ -187,7 +199,8 @@ binary. ``"json"`` takes any number of columns of any type, the fields of an obj
 
 def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
     """Return the format that a shorthand stands for: ``"string"``, ``"bytes"`` or ``"json"``; the
-    columns of JSON objects; or a format itself.
+    columns of JSON objects; or a format itself. Raises ``KeyError`` for another text, which the
+    arguments' check refuses before.
     """
     if isinstance(shorthand, Format):
         return shorthand
@@ -198,7 +211,7 @@ def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
 
 def struct_of(operator: str, schema: Schema) -> StructType:
     """Return a schema in any of its forms as a ``StructType``. Raises ``PlanError`` for a text that
-    is none.
+    is none, or without a session. ``operator``: the name of the call in errors.
     """
     if isinstance(schema, StructType):
         return schema
@@ -213,6 +226,7 @@ class _One(Format):
 
     name: Literal["string", "bytes"]
     takes: tuple[type[DataType], ...]
+    """The types of columns that can be written."""
 
     tells_null: ClassVar[bool] = False
 
@@ -261,8 +275,9 @@ class JsonFormat(Format):
     """The encodings of times, by the paths of their fields."""
 
     def reading(self, context: Place) -> Decoding:
-        """Return how to read the object's fields; a JSON null is no value. Raises ``PlanError``
-        without a schema.
+        """Return how to read the object's fields; a JSON null is no value. So is an object with a
+        null ``payload``, unless the schema has a field ``schema`` or ``payload``. Raises
+        ``PlanError`` without a schema.
         """
         if self.schema is None:
             raise context.refuse(
@@ -296,8 +311,8 @@ class JsonFormat(Format):
         )
 
     def writing(self, context: Place, columns: StructType) -> Column:
-        """Return the columns as the text of an object, nulls included. Raises ``PlanError`` for
-        options that are for reading only.
+        """Return the columns as the text of an object, nulls included, whatever ``schema`` is.
+        Raises ``PlanError`` for options that are for reading only.
         """
         for argument, value in (("framed", self.framed), ("encodings", self.encodings)):
             if value:
@@ -395,7 +410,8 @@ def json(
 
 def not_json(column: Column, problem_text: str, *, framed: bool) -> Column:
     """Return a column with the text ``problem_text``. Unless ``framed``, it has a hint at
-    ``framed=True`` where the bytes in ``column`` are JSON behind a registry's framing.
+    ``framed=True`` where the bytes in ``column`` are JSON behind a registry's framing. It is meant
+    for unreadable bytes alone.
     """
     if framed:
         return F.lit(problem_text)
@@ -407,7 +423,7 @@ def not_json(column: Column, problem_text: str, *, framed: bool) -> Column:
 
 def json_text(column: Column, *, framed: bool) -> Column:
     """Return bytes as text; with ``framed`` the text behind a registry's five bytes, null without
-    them.
+    them. Bytes that are no UTF-8 give an invalid text, not null.
     """
     if framed:
         frame = F.hex(F.substring(column, 1, 1)) == "00"

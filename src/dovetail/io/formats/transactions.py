@@ -56,7 +56,8 @@ def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
     """Return an event's part of its transaction: a struct of ``TRANSACTION_TYPE``, whose parts are
     null where the envelope has none. Of an id of two numbers only the first one stays.
 
-    ``op``: the event's operation. ``part_at``: returns the part of the envelope at a path.
+    ``op``: the event's operation. ``part_at``: returns the part of the envelope at a path of
+    ``TRANSACTION_PATHS``, in its type of ``events.METADATA``.
     """
     id_ = F.regexp_replace(part_at("transaction.id"), r"^(\d+):\d+$", "$1")
     row = F.coalesce(part_at("source.row"), F.lit(0))
@@ -68,8 +69,8 @@ def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
 
 
 def lacks_transaction(text: Column) -> Column:
-    """Return a boolean column: a JSON text is an envelope without the field ``transaction``, be it
-    null. It is null for a text that is no JSON object.
+    """Return a boolean column: a JSON text is an envelope without the field ``transaction``; a null
+    field counts as there. It is null for a text that is no JSON object.
     """
     payload = F.coalesce(F.get_json_object(text, "$.payload"), text)
     return ~F.array_contains(F.json_object_keys(payload), "transaction")

@@ -47,11 +47,15 @@ class Placeholder:
     """The placeholder of a value that was not sent."""
 
     given: str = PLACEHOLDER
-    """Debezium's setting."""
+    """Debezium's setting: a text, or ``hex:`` and hexadecimal digits. It must not stand for no
+    bytes.
+    """
 
     @property
     def octets(self) -> bytes:
-        """The placeholder's bytes; ``ValueError`` if the setting has wrong hexadecimal digits."""
+        """The placeholder's bytes. Raises ``ValueError`` if the setting has wrong hexadecimal
+        digits.
+        """
         if self.given.startswith(_HEX):
             return bytes.fromhex(self.given.removeprefix(_HEX))
         return self.given.encode()
@@ -69,8 +73,11 @@ class Placeholder:
         return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
 
     def within(self, value: Column, type_: DataType) -> Column | None:
-        """Return a boolean column: a value, or a part of it at any depth, was not sent. It is None
-        if the type cannot have a placeholder.
+        """Return a boolean column: a value, or a part of it at any depth, was not sent. It is null
+        for a null text or null bytes, else never. It is None if the type cannot have a placeholder.
+
+        ``value``: as it is encoded, in the type ``type_``. Raises ``ValueError`` as ``octets``
+        does.
         """
         if isinstance(type_, StringType):
             return value.isin(self._texts)
@@ -108,9 +115,9 @@ class Placeholder:
 
     def _numbers(self, array: Column, type_: DataType) -> Column | None:
         """Return a boolean column, never null: an array's elements are the placeholder's bytes, one
-        by one.
+        by one, as numbers or in base64. ``type_``: that of the elements.
 
-        It is None if their type has no numbers.
+        It is None if their type cannot have such numbers.
         """
         octets = self.octets
         same = []
@@ -136,5 +143,7 @@ def _as_hstore(text: str) -> str:
 
 
 def _unscaled(text: Column) -> Column:
-    """Return the unscaled bytes, in base64, of a decimal with its own scale, in JSON."""
+    """Return the unscaled bytes, in base64, of a decimal with its own scale, in JSON; null for
+    other texts.
+    """
     return F.get_json_object(text, "$.value")
