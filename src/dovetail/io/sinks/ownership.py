@@ -20,12 +20,12 @@ class Owner:
     """The query that a sink writes for, known by its checkpoint."""
 
     checkpoint: str
-    """The folder of the checkpoint, which is read once."""
+    """The folder of the checkpoint, which is read at the first question alone."""
     _id: str | None = field(default=None, init=False)
 
     def query(self, session: SparkSession) -> str:
         """Return the id of the query that writes the table, from the checkpoint, in which it must
-        have begun.
+        have begun. Asserts that.
         """
         if self._id is None:
             self._id, _ = progress(session, self.checkpoint)
@@ -35,7 +35,7 @@ class Owner:
 
 def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
     """Return the id of a checkpoint's query, None in a new one; and True if a micro-batch of it is
-    complete.
+    complete. A missing folder counts as a new one.
     """
     files = files_of(session)
     metadata = files.text(f"{checkpoint}/metadata")
@@ -48,10 +48,12 @@ def standing(
     title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
 ) -> Standing:
     """Return the relation of a query to a table that exists: ``"kept"`` if the query owns it, else
-    ``"replaced"`` or ``"adopted"`` as ``existing`` says.
+    ``"replaced"`` or ``"adopted"``.
 
-    ``owner``: the table's owner, None for none. ``query``: None before its first start. ``begun``:
-    a micro-batch of the query is complete. Raises ``TargetError`` if the query had another table.
+    It is ``"replaced"`` for ``existing="replace"`` only. ``owner``: the table's owner, None for
+    none. ``query``: None before its first start. ``begun``: a micro-batch of the query is complete.
+    Raises ``TargetError`` if a query that has begun does not own the table, unless ``existing`` is
+    ``"adopt"``.
     """
     if query is not None and owner == query:
         return "kept"
@@ -75,7 +77,7 @@ def refuse_gone(title: str) -> None:
 
 
 def must_be_empty(existing: Existing, relation: Standing) -> bool:
-    """Say whether a table must have no rows when a query begins: one that is taken over while
+    """Return True if a table must have no rows when a query begins: one that is taken over while
     ``existing`` neither replaces nor adopts its rows.
     """
     return relation == "adopted" and existing == "fail"

@@ -56,6 +56,7 @@ class MemorySink:
     """A table in memory with every change, under the name ``name`` in the session."""
 
     name: str
+    """The name of the table, a temporary view."""
 
     @property
     def title(self) -> str:
@@ -77,7 +78,8 @@ class MemorySink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number. It replaces the table by all
-        micro-batches of this process so far.
+        micro-batches of this process so far, a repeated one once. A table without rows is made at
+        once.
         """
         return self.kept(session, node, {})
 
@@ -85,8 +87,8 @@ class MemorySink:
         """Return a function of a micro-batch's changes and number. It adds them to ``written`` and
         replaces the table by all of it.
 
-        ``written``: the changes by micro-batch. If it is empty, a table without rows is made at
-        once.
+        ``written``: the changes by micro-batch, which grows; a repeated one replaces its entry. If
+        it is empty, a table without rows is made at once.
         """
         schema = changelog_schema(node)
 
@@ -100,8 +102,8 @@ class MemorySink:
         return write
 
     def across_runs(self) -> MemorySink:
-        """Return a sink of the same table that keeps its changes when the query is started
-        again.
+        """Return a sink of the same table that keeps its changes when the query is started again
+        with it.
         """
         return _LastingMemorySink(self.name)
 
@@ -121,7 +123,7 @@ class _LastingMemorySink(MemorySink):
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number. It replaces the table by all
-        micro-batches, those of earlier starts included.
+        micro-batches, those of earlier starts with this sink included.
         """
         return self.kept(session, node, self.written)
 
@@ -159,20 +161,23 @@ class ParquetSink:
         return self.path
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Return True if the files that a query has written are missing.
+        """Return True if the files that a query has written are missing: Spark's list of them or,
+        if that is not looked for, the folder.
 
-        ``alone``: True if this is the query's only sink. With several results, old micro-batches
-        may be deleted. A client of Spark Connect cannot see hidden files, such as Spark's list.
+        ``alone``: True if this is the query's only sink, so that Spark keeps a list. With several
+        results, old micro-batches may be deleted. A client of Spark Connect cannot see hidden
+        files, such as Spark's list.
         """
         files, listed = files_of(session), alone and not is_remote(session)
         return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the folder, configured but not
-        started.
+        started. Make the folder if it is missing.
 
         Raises ``TargetError`` if the folder has another query's changes, or those of a query with
-        several results.
+        several results. Also if it has later micro-batches than this checkpoint. Raises
+        ``ConfigurationError`` if the folder cannot be made.
         """
         session = changes.sparkSession
         files = files_of(session)
@@ -207,7 +212,7 @@ class ParquetSink:
 
         In such a micro-batch the state was repartitioned, or the query did not have this folder
         yet. Spark cannot compact a list with gaps. Every ``interval`` entries are in one file,
-        ``.compact``.
+        ``.compact``. Do nothing if the list has no gap. Spark Connect cannot see the list.
         """
         listed = {*files.numbers(f"{self.path}/{_LIST}")}
         whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
@@ -224,10 +229,12 @@ class ParquetSink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number, which writes a folder for each
-        micro-batch.
+        micro-batch. Make the folder if it is missing. A repeated micro-batch replaces its folder.
 
-        Raises ``PlanError`` for ``retention=``, and ``TargetError`` for a folder with another
-        query's changes.
+        Raises ``PlanError`` for ``retention=``. Raises ``TargetError`` for a folder with another
+        query's changes, with those of a query with one result, or with later micro-batches than
+        this checkpoint. Raises ``ConfigurationError`` if the folder cannot be made. The function
+        raises ``TargetError`` as ``_write`` does.
         """
         if self.retention_ms is not None:
             raise PlanError(
@@ -263,8 +270,9 @@ class ParquetSink:
         """Raise ``TargetError`` if one of ``numbers`` is larger than the last micro-batch that the
         checkpoint has planned.
 
-        ``numbers``: the micro-batches in the folder. The checkpoint has begun. It was made by an
-        upgrade, or set back, so its next micro-batches have numbers that are taken.
+        ``numbers``: the micro-batches in the folder, perhaps none. The checkpoint must have begun.
+        It was made by an upgrade, or set back, so its next micro-batches have numbers that are
+        taken.
         """
         planned = max(files.numbers(f"{checkpoint}/offsets"))
         if max(numbers, default=-1) > planned:
@@ -292,6 +300,7 @@ class ConsoleSink:
     """The standard output, with the first ``rows`` changes of each micro-batch."""
 
     rows: int
+    """The most changes that are printed of a micro-batch, at least 1."""
     title: ClassVar[str] = "to_console()"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
@@ -299,8 +308,9 @@ class ConsoleSink:
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It prints the first changes as a
-        text table, or nothing if there are none.
+        """Return a function of a micro-batch's changes and number. It prints a line with their
+        count, then the first changes as a text table, or nothing if there are none. A last line
+        says if some are left out.
         """
         title, most = printable(node.name), self.rows
 
@@ -324,6 +334,7 @@ class FunctionSink:
     """A function that is called with each micro-batch's changes."""
 
     function: OfBatches
+    """The function of a micro-batch's changes and its number."""
 
     @property
     def title(self) -> str:
@@ -367,9 +378,11 @@ def to_parquet(path: Path, *, retention: Span | None = None) -> ParquetSink:
     PlanError
         If ``retention`` is no span of time. The start of a query raises it if the folder
         lies in the checkpoint or a source, and with several results for any ``retention``.
+    ConfigurationError
+        At the start of a query, if the folder cannot be made.
     TargetError
-        At the start of a query with a new checkpoint, if the folder has another query's
-        changes.
+        At the start of a query, if the folder has another query's changes, or later ones
+        than its checkpoint.
 
     See Also
     --------

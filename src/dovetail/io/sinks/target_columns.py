@@ -11,9 +11,10 @@ def refuse_columns(
     title: str, present: StructType, wanted: StructType, *, evolve: bool = False
 ) -> list[StructField]:
     """Return the columns of ``wanted``, the query's, that a table with the columns ``present``
-    lacks. Raises ``TargetError`` if the two differ in any other way.
+    lacks, in order. Raises ``TargetError`` if the two differ in names or types in any other way.
 
-    Without ``evolve``, missing columns raise, too. Names are compared without regard to case.
+    ``evolve``: False to raise for missing columns, too, so that the result is empty. Names are
+    compared without regard to case. The order of columns and nulls do not count.
     """
     sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
     missing = [f for name, f in sides[1].items() if name not in sides[0]]

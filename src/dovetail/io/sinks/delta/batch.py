@@ -63,8 +63,9 @@ class DeltaMerger:
     target: DeltaTarget
     owner: Owner
     keys: Sequence[str]
+    """The key columns of the table, at least one."""
     nulls: bool
-    """Keys may have nulls in them."""
+    """Keys may have nulls in them; a null then equals a null."""
     history: bool
     """Keep all versions of the rows."""
     track: Sequence[str]
@@ -72,8 +73,9 @@ class DeltaMerger:
     marks: bool
     """Keep deleted rows, marked."""
     corrects: bool
-    """With ``history``, late changes correct the past."""
+    """With ``history``, late changes correct the past; ``track`` is then empty."""
     compact_every: int | None
+    """The number of micro-batches between compactions; None for none."""
     rewriter: Rewriter | None = None
     """What merges few rows in place of Spark; None to leave all to it."""
     _session: SparkSession | None = field(default=None, init=False)
@@ -81,11 +83,12 @@ class DeltaMerger:
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge micro-batch ``batch_id``, in one commit. The first one may take over or replace a
-        table that was there. Merging the same one again changes nothing.
+        """Merge micro-batch ``batch_id``, in one commit. The first one of a start may take over or
+        replace a table that was there. Merging the same one again changes nothing.
 
-        Raises ``TargetError`` if another writer conflicts with it twice, or has become the table's
-        owner.
+        Micro-batches come in order. Raises ``TargetError`` if another writer conflicts with it
+        twice, or has become the table's owner. The first one also raises it for a table with other
+        columns, or with rows that it may not take over. Other errors of Spark pass.
         """
         target, table = self.target, self.target.table
         with conflicts_named(target.title):
@@ -127,8 +130,8 @@ class DeltaMerger:
             tables.read_log_ahead(session, table)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
-        """Merge a micro-batch into the table, in one commit. ``details``: the table's details if
-        they were just read, else None.
+        """Merge a micro-batch into the table, in one commit, or none without changes. ``session``:
+        the sink's own. ``details``: the table's details if they were just read, else None.
         """
         table, schema, keys, nulls = self.target.table, self.target.schema, self.keys, self.nulls
         if self.corrects:
@@ -152,7 +155,7 @@ class DeltaMerger:
 
     def _replace(self, session: SparkSession, batch: DataFrame, query: str) -> None:
         """Put the first micro-batch's rows in place of the table's, in one commit that also names
-        ``query`` as the owner.
+        ``query`` as the owner. An empty micro-batch leaves an empty table.
         """
         schema, keys = self.target.schema, self.keys
         if not self.history:
@@ -187,15 +190,17 @@ class DeltaAppender:
     """A table that a query appends to, with one commit per micro-batch."""
 
     title: str
+    """The sink's call as written, for errors."""
     location: str
     """The path of the table."""
     owner: Owner
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append the rows of micro-batch ``batch_id``.
+        """Append the rows of micro-batch ``batch_id``, with all their columns.
 
         Delta's log stores this number under the query's name, so appending it again changes
-        nothing. Raises ``TargetError`` for a conflict with another writer.
+        nothing. Raises ``TargetError`` for a conflict with another writer; other errors of Spark
+        pass.
         """
         query = self.owner.query(batch.sparkSession)
         once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}

@@ -36,7 +36,8 @@ def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
     """Raise ``PlanError`` for a column that Delta cannot store, for a name that occurs twice, or
-    for wrong columns in ``partition_by``.
+    for wrong columns in ``partition_by``. These are unknown, named twice, of a nested type, or all
+    columns.
 
     ``mapped``: True if the table has column mapping, which allows columns of any name.
     """
@@ -102,8 +103,8 @@ def _types(type_: DataType) -> Iterator[DataType]:
 
 def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
     """Yield (dotted path, struct) of each struct in a type at any depth, outer ones first; nothing
-    if there are none. ``path``: that of the type itself. Elements, keys and values of a column have
-    its path.
+    if there are none. ``path``: that of the type itself, empty for the table. Elements, keys and
+    values of a column have its path.
     """
     for part in _types(type_):
         if isinstance(part, StructType):

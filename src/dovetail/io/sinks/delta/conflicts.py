@@ -31,7 +31,9 @@ def conflicts_named(title: str) -> Iterator[None]:
 
 
 def conflict(title: str, problem: str) -> TargetError:
-    """Return the error of a commit that has conflicted twice. ``problem``: what Delta says."""
+    """Return, not raise, the error of a commit that has conflicted twice. ``problem``: what Delta
+    says.
+    """
     return TargetError(
         title,
         "another writer changes the table at the same time, also when the micro-batch is "
@@ -43,7 +45,9 @@ def conflict(title: str, problem: str) -> TargetError:
 
 def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Make a commit. If another writer was faster, make it once more, and raise if it fails again.
-    Other errors are raised at once. All are Spark's own errors.
+    Other errors are raised at once. All are Spark's own errors, for ``conflicts_named``.
+
+    ``commit`` must read the table anew each time that it is called.
     """
     try:
         commit(*args, **kwargs)
@@ -54,5 +58,7 @@ def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return True if an error means that another writer's commit was faster."""
+    """Return True if an error of Spark means that another writer's commit was faster. It goes by
+    the error's text.
+    """
     return any(sign in str(error) for sign in _CONFLICTS)

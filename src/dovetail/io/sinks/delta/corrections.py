@@ -51,8 +51,11 @@ _END, _BEGIN, _NEW = 0, 1, 2
 
 def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table with this schema: the versions that the changes make, one from
-    each point in event time to the key's next one. ``keys``: the columns that identify a versioned
-    row.
+    each point in event time to the key's next one. A delete that ends no version is a row of no
+    length.
+
+    ``schema``: key, values and the columns of ``versions.ADDED``. ``keys``: the columns that
+    identify a versioned row.
     """
     places = delta_tables.internal_names(keys, schema.names)
     rows = _actions(_new_points(changes, places), places, keys)
@@ -70,10 +73,11 @@ def merge_corrections(
     details: Row | None = None,
 ) -> None:
     """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
-    none without changes.
+    none without changes. Merging them again changes nothing.
 
-    ``session``: a session for this sink alone. ``nulls``: keys may have nulls in them. ``details``:
-    the table's details if just read.
+    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
+    nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
+    writer conflicts twice (``twice``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -95,8 +99,9 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge new points into a table by one MERGE. ``points`` and ``places``: under internal names,
-    and these names by column. ``nulls``: keys may have nulls in them.
+    """Merge new points, at least one, into a table by one MERGE. ``points`` and ``places``: under
+    internal names, and these names by column. ``nulls``: keys may have nulls in them. Spark's
+    errors pass.
     """
     key_names = {name: places[name] for name in keys}
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
@@ -123,7 +128,9 @@ def _merge(
 
 
 def _ends_since(points: DataFrame) -> Column:
-    """Return the condition that a row of a table ends at the first of the points or later."""
+    """Return the condition that a row of a table is current, or ends at the first of the points or
+    later. There must be a point. It runs a job.
+    """
     row = points.agg(F.unix_micros(F.min(TIMESTAMP)).alias("first_us")).first()
     assert row is not None
     first = F.timestamp_micros(F.lit(row["first_us"]))
@@ -167,8 +174,8 @@ def _actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -
     """Return the actions on rows of the table: all its columns under internal names, and in
     ``_change`` insert, update or drop. A row that stays as it is has none.
 
-    ``every``: the new points and the stored ones of their keys. ``places``: the internal names by
-    column.
+    ``every``: the new points and the stored ones of their keys; the latter are complete from the
+    first new one's time on. ``places``: the internal names by column. ``keys``: the key columns.
     """
     for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
         if name not in every.columns:

@@ -20,7 +20,9 @@ from dovetail.platform.sessions import kept, moved
 
 
 def current_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema: the current rows after these changes."""
+    """Return the rows of a new table with this schema: the current rows after these changes,
+    without deleted ones. ``schema``: columns of the changelog. ``keys``: the key columns.
+    """
     names = delta_tables.internal_names(keys, schema.names)
     last = _last_changes(changes, names, keys).where(~F.col(DELETED))
     return last.select(*(F.col(names[name]).alias(name) for name in schema.names))
@@ -41,7 +43,9 @@ def merge_changes(
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read. ``rewrite``: merges few rows, or
-    returns False if they are left to Spark.
+    returns False if they are left to Spark; None for Spark alone.
+
+    Raises Spark's error if another writer conflicts twice (``twice``), and what ``rewrite`` raises.
     """
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
@@ -65,8 +69,8 @@ def merge_changes(
 def _merge_many(
     session: SparkSession, changes: DataFrame, table: str, keys: Sequence[str], *, nulls: bool
 ) -> None:
-    """Merge many changes by Spark, without collecting them. ``nulls``: keys may have nulls
-    in them.
+    """Merge many changes by Spark, without collecting them. ``nulls``: keys may have nulls in them.
+    Spark's errors pass.
     """
     columns = [name for name in changes.columns if name not in (CHANGE, POSITION)]
     names = delta_tables.internal_names(keys, columns)
@@ -86,8 +90,9 @@ def _merge_many(
 
 
 def _last_changes(changes: DataFrame, names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the last change of each key under the internal ``names``, one row per key: keys,
-    values, then ``_deleted``. Values of a delete are null.
+    """Return the last change of each key under the internal ``names``
+    (``delta_tables.internal_names``), one row per key: keys, values, then ``_deleted``. Values of a
+    delete are null. A null in a key equals a null.
     """
     values = [name for name in names if name not in keys]
     grouped = changes.groupBy(*(F.col(quoted(name)).alias(names[name]) for name in keys))

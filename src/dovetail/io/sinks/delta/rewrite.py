@@ -64,21 +64,26 @@ class Rewriter:
     title: str
     """The sink's call as written, for errors."""
     path: str
+    """The path of the table on this machine's disks."""
     keys: Sequence[str]
+    """The key columns of the table."""
     _said: str = field(default="", init=False)
-    """The reason of the last warning."""
+    """The reason of the last warning; empty before the first."""
 
     def refuse_taken(self, query: str) -> None:
-        """Raise ``TargetError`` if the query has lost the table."""
+        """Raise ``TargetError`` if ``query``, an id, is no longer the table's owner. Deltalake's
+        error passes for a table that is gone.
+        """
         if _opened(self.path).metadata().configuration.get(QUERY) != query:
             refuse_taken(self.title)
 
     def merge(self, rows: pa.Table) -> bool:
         """Put rows in place of those of the same keys, in one commit. Return False, and change
-        nothing, if this is Spark's to do: a key is null, or deltalake cannot write the table.
+        nothing, if this is Spark's to do: a key is null, or deltalake cannot write the table. The
+        latter warns.
 
         ``rows``: one per key: the table's columns and ``_deleted``, true for a key without a row.
-        Raises ``TargetError`` if another writer conflicts twice.
+        Raises ``TargetError`` if another writer conflicts twice; deltalake's other errors pass.
         """
         if any(rows[name].null_count for name in self.keys):
             return False
@@ -101,7 +106,7 @@ class Rewriter:
 
     def compact(self) -> None:
         """Put small files together. They stay as they are if another writer is faster, or if
-        deltalake cannot write the table.
+        deltalake cannot write the table. Its other errors pass.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -142,7 +147,9 @@ def path_on_disk(title: str, session: SparkSession, location: str) -> str:
 
 
 def unfit(table: DeltaTable) -> str | None:
-    """Return why a table is Spark's, in words; None if deltalake may merge into it."""
+    """Return why a table is Spark's, in words, the first reason found; None if deltalake may merge
+    into it.
+    """
     return next(chain(_unfit_rules(table), _unfit_columns(table)), None)
 
 
@@ -180,7 +187,8 @@ def _unfit_columns(table: DeltaTable) -> Iterator[str]:
 def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
     """Return which column has times that deltalake would wrap, in words; None for none.
 
-    ``files``: the statistics of all files, a row each.
+    ``files``: the statistics of all files, a row each. ``times``: the names of the columns of
+    timestamps.
     """
     for name in times:
         columns = [f"{part}.{name}" for part in ("null_count", "min", "max")]
@@ -197,7 +205,9 @@ def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
 
 
 def _opened(path: str) -> DeltaTable:
-    """Return the latest version of a table."""
+    """Return the latest version of the table at ``path``. Raises deltalake's error if there is
+    none.
+    """
     import deltalake
 
     return deltalake.DeltaTable(path)
@@ -205,7 +215,8 @@ def _opened(path: str) -> DeltaTable:
 
 def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
     """Merge ``rows`` into the table by one commit of deltalake: a row replaces the one of its keys,
-    or deletes it if ``_deleted``. ``keys``: the key columns, without nulls.
+    or deletes it if ``_deleted``. ``keys``: the key columns, without nulls; no two rows may have
+    the same. Raises deltalake's errors, ``CommitFailedError`` for a conflict.
     """
     names = {name: f'"{name.replace(chr(34), 2 * chr(34))}"' for name in rows.column_names}
     gone = f"made.{names[DELETED]}"

@@ -47,17 +47,26 @@ class DeltaSink:
     """
 
     path: str | None
+    """The table's folder; None for a table of a catalog."""
     table: str | None
+    """The table's name in a catalog; None for a folder."""
     existing: Existing = "fail"
     compact_every: int | None = None
+    """The number of micro-batches between compactions; None for none."""
     retention_us: int | None = None
+    """The time of ``retention=`` in microseconds; None for Delta's own."""
     log_retention_us: int | None = None
+    """The time of ``log_retention=`` in microseconds, at least ``retention_us``; None for Delta's
+    own.
+    """
     partition_by: tuple[str, ...] = ()
     evolve: bool = False
     history: bool = False
     track: tuple[str, ...] = ()
     marks: bool = False
+    """True for ``deletes="mark"``."""
     corrects: bool = False
+    """True for ``late="correct"``."""
     engine: Engine = "spark"
 
     @property
@@ -89,9 +98,12 @@ class DeltaSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return the configured writer of ``changes``. Create the table if it is missing, or check
-        that it fits. ``checkpoint``: the folder of the query, which becomes the owner.
+        that it fits. ``checkpoint``: the folder of the query, which becomes the owner with its
+        first micro-batch.
 
-        Raises ``TargetError`` where the table has other columns or other rows than this query's.
+        Raises ``TargetError`` where the table has other columns or other rows than this query's, or
+        is gone. Raises ``PlanError`` for arguments, names and types that do not suit. Raises
+        ``ConfigurationError`` without Delta Lake, and for a table that cannot be used.
         """
         with refused(self.title, *_UNUSABLE):
             target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
@@ -104,7 +116,8 @@ class DeltaSink:
         """Return a function that merges or appends a micro-batch's changes, given its number.
 
         The table is created if it is missing. Raises ``TargetError`` if it has other columns or
-        other rows than this query's.
+        other rows than this query's, or is gone. Raises ``PlanError`` and ``ConfigurationError`` as
+        ``writer`` does.
         """
         with refused(self.title, *_UNUSABLE):
             return self._prepared(session, changelog_schema(node), node, checkpoint).write
@@ -115,6 +128,8 @@ class DeltaSink:
         """Return the writer of a changelog with the columns ``changes``, its table created or
         checked. It merges if the node is ``current``, else it appends. ``checkpoint``: the query's
         folder.
+
+        Raises what ``writer`` raises, and Spark's errors.
         """
         session = apart(session)
         delta_tables.refuse_without_delta(session, self.title)
@@ -156,7 +171,7 @@ class DeltaSink:
 
     def _schema(self, changes: StructType, node: Node) -> StructType:
         """Return the columns of the table: all of the changelog or, for a table, its columns and
-        times, or those of versions.
+        times, or those of versions. Marked rows have ``_deleted`` last.
 
         ``changes``: the columns of the changelog. Raises ``PlanError`` for arguments and names that
         do not suit them.
@@ -181,7 +196,8 @@ class DeltaSink:
         return StructType([*(changes[name] for name in columns), *versions.ADDED])
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Say whether the table that a query has appended to is missing. ``alone`` changes nothing.
+        """Return True if the table that a query has appended to is missing. ``alone`` changes
+        nothing.
 
         Always False for a merged table, because its property names the query that writes it.
         """
@@ -277,7 +293,8 @@ def to_delta(
         ``history`` and with ``deletes="mark"``.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
-        ``existing`` refuses. In a query, if another writer conflicts twice with a commit.
+        ``existing`` refuses. In a query, if another writer conflicts twice with a commit,
+        or another query has taken the table.
     ConfigurationError
         At the start of a query, if the session lacks Delta Lake. With
         ``engine="deltalake"`` also if the package is not installed, on Spark Connect, and

@@ -59,17 +59,21 @@ class DeltaTarget:
     schema: StructType
     """The columns that the query writes."""
     properties: Mapping[str, str]
-    """The properties of a table that the sink creates."""
+    """The properties of a table that the sink creates or replaces."""
     existing: Existing
+    """The treatment of a table that is not this query's."""
     partition_by: tuple[str, ...]
+    """The columns that partition a table that the sink creates or replaces; empty for none."""
     evolve: bool
+    """True to add columns that the table lacks."""
 
     def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
-        """Create the table for merging if it is missing, else check the existing one.
+        """Create the table for merging if it is missing, without an owner, else check the existing
+        one.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: a
         micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
-        gone.
+        gone. Spark's errors pass.
         """
         if delta_tables.exists(session, self.table):
             self.relation(session, query, begun=begun)
@@ -79,24 +83,29 @@ class DeltaTarget:
             self._create_empty(session)
 
     def prepare_appending(self, session: SparkSession) -> None:
-        """Create the table for appending, or check its columns and add those that it lacks."""
+        """Create the table for appending, or check its columns and add those that it lacks. Raises
+        ``TargetError`` if the columns differ in another way than ``evolve`` allows.
+        """
         if delta_tables.exists(session, self.table):
             self.add_columns(session)
         else:
             self._create_empty(session)
 
     def _create_empty(self, session: SparkSession) -> None:
-        """Create the table without rows."""
+        """Create the table without rows, with its properties and partitions. Spark's error passes
+        if it exists.
+        """
         empty = session.createDataFrame([], self.schema)
         parts = self.partition_by
         delta_tables.create(empty, self.table, self.properties, replace=False, partition_by=parts)
 
     def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
         """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
+        Nothing is changed.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
-        it has completed a micro-batch. Raises ``TargetError`` for other columns, and for rows that
-        may be neither replaced nor adopted.
+        it has completed a micro-batch. Raises ``TargetError`` for other columns, for rows that may
+        be neither replaced nor adopted, and as ``ownership.standing`` does.
         """
         owner = delta_tables.property_of(session, self.table, QUERY)
         relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
@@ -108,7 +117,10 @@ class DeltaTarget:
 
     def take(self, session: SparkSession, query: str, relation: Standing) -> None:
         """Add the columns that the table lacks, if ``evolve`` allows it. Make the query the owner
-        of the table if ``relation`` is ``"adopted"``.
+        of the table if ``relation`` is ``"adopted"``; for others the owner stays.
+
+        Raises ``TargetError`` for other columns, and Spark's error if another writer conflicts
+        twice.
         """
         if self.evolve:
             self.add_columns(session)
@@ -116,7 +128,9 @@ class DeltaTarget:
             twice(delta_tables.set_property, session, self.table, QUERY, query)
 
     def replace(self, rows: DataFrame, query: str) -> None:
-        """Put rows in place of the table, which then belongs to the query, in one commit."""
+        """Put rows in place of the table, its columns, properties and partitions too, in one
+        commit. It then belongs to the query. ``query``: its id. Spark's errors pass.
+        """
         properties = {QUERY: query, **self.properties}
         parts = self.partition_by
         delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
@@ -133,9 +147,11 @@ class DeltaTarget:
         return details
 
     def add_columns(self, session: SparkSession) -> None:
-        """Add the columns that the table lacks, null in all its rows: a commit without rows.
+        """Add the columns that the table lacks, null in all its rows: a commit without rows. It
+        makes none if there are none.
 
-        Raises ``TargetError`` if the columns differ in another way than ``evolve`` allows.
+        Raises ``TargetError`` if the columns differ in another way than ``evolve`` allows. Spark's
+        error passes if another writer is faster.
         """
         fields = self._missing_columns(session)
         if fields:
@@ -143,15 +159,15 @@ class DeltaTarget:
             session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({added})")
 
     def _missing_columns(self, session: SparkSession) -> list[StructField]:
-        """Return the columns that the table lacks. Raises ``TargetError`` if the columns differ in
-        another way than ``evolve`` allows.
+        """Return the columns that the table lacks, none without ``evolve``. Raises ``TargetError``
+        if the columns differ in another way than ``evolve`` allows.
         """
         present = session.table(self.table).schema
         return refuse_columns(self.title, present, self.schema, evolve=self.evolve)
 
 
 def maps_columns(session: SparkSession, table: str) -> bool:
-    """Say whether a table has column mapping, or a new one would have it by default."""
+    """Return True if a table has column mapping, or a new one would have it by default."""
     if delta_tables.exists(session, table):
         mode = delta_tables.property_of(session, table, _MAPPING)
     else:
@@ -162,7 +178,7 @@ def maps_columns(session: SparkSession, table: str) -> bool:
 def compact(session: SparkSession, table: str) -> None:
     """Put small files together; larger ones only if many of their rows are deleted.
 
-    If another writer is faster, the files stay as they are.
+    If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """
     try:
         with delta_tables.setting(session, _SMALL_FILES):

@@ -32,7 +32,8 @@ MARK = StructField(DELETED, BooleanType(), True)
 
 def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table with this schema after ``changes``, one per key, deleted ones
-    included. A key without an upsert has no row.
+    included. A key without an upsert has no row. ``schema``: key, values, ``_timestamp`` and
+    ``_deleted``.
     """
     places = _places(schema, keys)
     last = _last_changes(changes, places, keys).where(F.col(ROW))
@@ -56,7 +57,8 @@ def mark_changes(
     changes. Merging them again changes nothing.
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
-    nulls in them. ``details``: the table's details if just read.
+    nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
+    writer conflicts twice (``twice``).
     """
     places = _places(schema, keys)
     with kept(changes) as stored_changes:
@@ -73,7 +75,9 @@ def mark_changes(
 
 
 def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the internal name of each column of a changelog, by its name."""
+    """Return the internal name (``delta_tables.internal_names``) of each column of the table but
+    ``_deleted``, by its name.
+    """
     return delta_tables.internal_names(keys, [name for name in schema.names if name != DELETED])
 
 
@@ -111,8 +115,9 @@ def _merge(
     nulls: bool,
 ) -> None:
     """Merge the rows of ``_last_changes``, each key's last change, by one MERGE. A delete marks the
-    table's row and keeps its values. ``places``: the internal names by column. ``nulls``: keys may
-    have nulls in them.
+    table's row and keeps its values, unless an upsert came before it in the micro-batch.
+    ``places``: the internal names by column. ``nulls``: keys may have nulls in them. Spark's errors
+    pass.
     """
     key_names = {name: places[name] for name in keys}
     near = delta_tables.near(source, key_names)

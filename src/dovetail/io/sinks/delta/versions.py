@@ -67,7 +67,9 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
 
 
 def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None:
-    """Raise ``PlanError`` for tracked columns that are no values, or that cannot be compared."""
+    """Raise ``PlanError`` for tracked columns that are no values, that are named twice, or that
+    cannot be compared.
+    """
     refuse_duplicates(title, track, "Name it once in track=")
     for name in track:
         type_ = known_field(title, "track=", name, values).dataType
@@ -83,9 +85,9 @@ def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None
 def new_versions(
     changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the rows of a new table with this schema: the versions that the changes make.
-    ``keys``: the key columns. ``track``: the columns whose changes make versions, empty for all
-    upserts.
+    """Return the rows of a new table with this schema: the versions that the changes make, ended
+    ones included. ``schema``: key, values and the columns of ``ADDED``. ``keys``: the key columns.
+    ``track``: the columns whose changes make versions, empty for all upserts.
     """
     places = delta_tables.internal_names(keys, schema.names)
     versions = _versions(placed(changes, places), places, keys, track=track)
@@ -98,8 +100,9 @@ def renewed_versions(
     """Return the rows that replace the current versions of the changed keys, in a table with this
     schema. They are these versions, with their end where a change ends them, and the new versions.
 
-    ``changes``: a changelog. ``stored``: all versions that the table has of these keys, none for
-    new keys. ``keys``: the key columns. Versions that would end when they begin are left out.
+    ``changes``: a changelog, in which every upsert makes a version. ``stored``: all versions that
+    the table has of these keys, none for new keys. ``keys``: the key columns. Versions that would
+    end when they begin are left out.
     """
     places = delta_tables.internal_names(keys, schema.names)
     ends = _ends(placed_versions(stored, places), places, keys)
@@ -122,9 +125,12 @@ def merge_versions(
     """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
     none without changes.
 
-    A second merge would be wrong, so it runs under ``delta_tables.once``. ``session``: a session
-    for this sink alone. ``nulls``: keys may have nulls in them. ``track``: the columns whose
-    changes make versions, empty for all upserts. ``details``: the table's details if just read.
+    A second merge would be wrong, so the caller must run it under ``delta_tables.once``.
+    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
+    nulls in them. ``track``: the columns whose changes make versions, empty for all upserts.
+    ``details``: the table's details if just read.
+
+    Raises Spark's error if another writer conflicts twice (``twice``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -152,17 +158,19 @@ class _Merge:
     changes: DataFrame
     """Changes in the columns of ``placed``."""
     table: str
+    """The table's name in SQL."""
     places: Mapping[str, str]
     """The internal name of each column of the table, by its name."""
     keys: Sequence[str]
+    """The key columns of the table."""
     nulls: bool
-    """Keys may have nulls in them."""
+    """Keys may have nulls in them; a null then equals a null."""
     track: Sequence[str]
     """The columns whose changes make versions; empty if every upsert makes one."""
 
     def having_keys(self) -> str | None:
         """Return the SQL condition that a row of the table has one of the keys; None if it is
-        longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job.
+        longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job. Keys must not be floats.
         """
         internal_names = [self.places[name] for name in self.keys]
         key_rows = self.changes.select(*internal_names).distinct().toArrow()
@@ -173,7 +181,8 @@ class _Merge:
 
     def replace(self, where: str) -> None:
         """Replace the current versions of the changed keys by their new ones, with one scan and one
-        commit. Ended versions are not touched. ``where``: the condition of ``having_keys``.
+        commit. Ended versions are not touched. ``where``: the condition of ``having_keys``. The
+        table must have no change feed. Spark's errors pass.
         """
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
@@ -186,7 +195,7 @@ class _Merge:
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
 
     def merge(self) -> None:
-        """Apply all actions on versions by one MERGE, whatever their number."""
+        """Apply all actions on versions by one MERGE, few or many. Spark's errors pass."""
         changes, places = self.changes, self.places
         key_names = {name: places[name] for name in self.keys}
         near = delta_tables.near(changes, key_names)
@@ -215,7 +224,12 @@ class _Merge:
 
 
 def placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return a changelog's rows under the internal names ``places``."""
+    """Return a changelog's rows under the internal names ``places``, with ``_change``,
+    ``_timestamp`` and ``_position``. Columns that the changelog lacks, those of versions, are left
+    out.
+
+    ``places``: the internal name (``delta_tables.internal_names``) of each column of the table.
+    """
     columns = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
@@ -232,8 +246,8 @@ def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> 
     the internal names ``places``.
 
     It is an upsert with the current version and the time of its begin, or a delete if no version is
-    current. ``floor`` is the end of the version before, null for none. ``stored``: all versions of
-    the keys.
+    current. ``floor`` is the latest end of a version, null for none. ``stored``: all versions of
+    the keys, under internal names; keys without any get no row.
     """
     current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
     since = F.when(current, began)
@@ -256,10 +270,11 @@ def _versions(
     track: Sequence[str] = (),
 ) -> DataFrame:
     """Return the actions on versions: all columns of the table under the internal names ``places``,
-    and in ``_change`` insert, close or drop.
+    and in ``_change`` insert, close or drop. A current version may be closed without an end, if it
+    stays.
 
-    ``ends``: the result of ``_ends``; None for a new table. ``track``: the columns whose changes
-    make versions, empty for all upserts.
+    ``changes``: in the columns of ``placed``. ``ends``: the result of ``_ends``; None for a new
+    table. ``track``: the columns whose changes make versions, empty for all upserts.
 
     An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
     version if none of its changes is later than the first. It is then no part of the key's history.

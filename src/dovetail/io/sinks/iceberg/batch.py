@@ -48,8 +48,11 @@ class IcebergAppender:
     owner: Owner
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append the rows of micro-batch ``batch_id``, unless the table has them. Raises
-        ``TargetError`` if another writer conflicts with it twice.
+        """Append the rows of micro-batch ``batch_id``, unless the table has them or those of a
+        later one. Rows go through the driver.
+
+        Raises ``TargetError`` if another writer conflicts with it twice, or if the table has other
+        columns. Raises ``ConfigurationError`` if the table cannot be read.
         """
         query = self.owner.query(batch.sparkSession)
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
@@ -70,15 +73,19 @@ class IcebergMerger:
     target: IcebergTarget
     owner: Owner
     keys: Sequence[str]
+    """The key columns, of plain types."""
     history: bool
     """Keep all versions of the rows."""
     _taken: bool = field(default=False, init=False)
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge micro-batch ``batch_id``, unless the table has it. The first one may take over or
-        replace a table that was there. Raises ``TargetError`` if another writer conflicts with it
-        twice.
+        """Merge micro-batch ``batch_id``, unless the table has it or a later one. The first one of
+        a start may take over or replace a table that was there.
+
+        Raises ``TargetError`` if another writer conflicts with it twice, if the table is another
+        query's, or if it has other columns. Raises ``ConfigurationError`` if the table cannot be
+        read, and ``DataError`` for delete files that cannot be.
         """
         query = self.owner.query(batch.sparkSession)
         with kept(batch) as changes:
@@ -104,7 +111,8 @@ class IcebergMerger:
 
         ``renew``: returns the files to replace and the rows in their place, for the table or None
         for one without rows. ``begun``: an earlier micro-batch is complete. Raises ``TargetError``
-        if the table is another query's.
+        if the table is another query's or has other columns. Raises one of ``CONFLICTS`` if another
+        writer was faster.
         """
         from dovetail.iceberg.replacement import QUERY, all_files, commit
 
@@ -122,7 +130,8 @@ class IcebergMerger:
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Renewed:
         """Return the files with current versions of the changed ``keys``, and the rows in their
-        place. ``table``: None for a table without rows.
+        place. These are the files' other rows, ended versions and new ones. ``table``: None for a
+        table without rows.
         """
         session, schema = changes.sparkSession, self.target.schema
         files = _files(table, keys, self._schema, self.keys)
@@ -148,10 +157,11 @@ class IcebergMerger:
 def merged(
     table: Table | None, changes: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> Renewed:
-    """Return the files that changes concern, and the rows in their place.
+    """Return the files that changes concern, and the rows in their place: the files' rows of other
+    keys, and the changes that are no deletes.
 
     ``table``: None for a table without rows. ``changes``: one of each key, in the columns of
-    ``schema`` and ``_deleted``. ``schema``: the columns of the table.
+    ``schema`` and ``_deleted``. ``schema``: the columns of the table. ``keys``: the key columns.
     """
     coming = changes.filter(pc.invert(changes[DELETED])).select(schema.names)
     files = _files(table, changes, schema, keys)
@@ -163,7 +173,8 @@ def _files(
     table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> list[FileRows]:
     """Return the files of the table that have rows with the keys of ``rows``; an empty list if none
-    has, and for None.
+    has, and for None. Without rows the key columns of all files are read. Raises ``DataError`` for
+    delete files that cannot be read.
     """
     from dovetail.iceberg.replacement import rows_of_keys
 
@@ -174,8 +185,8 @@ def _files(
 
 
 def _concatenated(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return tables as one, with the columns and types of ``schema``. Without tables it is
-    empty.
+    """Return tables as one, with the columns and types of ``schema``; further columns are left out.
+    Without tables it is empty.
     """
     return pa.concat_tables(
         [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
@@ -191,6 +202,9 @@ def _once(
     """Call ``write`` with the table and the summary of its snapshot, unless the table has the
     micro-batch ``batch_id`` of this query or a later one. If another writer is faster, call it once
     more. Raises ``TargetError`` if that fails as well.
+
+    ``write`` must make one commit with this summary, or raise one of ``CONFLICTS``; its other
+    errors pass. Raises ``ConfigurationError`` if the table cannot be read.
     """
     from dovetail.iceberg.replacement import BATCH, CONFLICTS, QUERY, last_batch
 

@@ -39,7 +39,8 @@ _TRANSFORM = re.compile(r"(year|month|day|hour)\((.+)\)|(bucket|truncate)\((\d+)
 
 
 def stored_schema(title: str, schema: StructType) -> StructType:
-    """Return the columns as Iceberg stores them: all may be null, and small integers are wider.
+    """Return the columns as Iceberg stores them, in order: all may be null, and small integers are
+    wider, at any depth.
 
     Raises ``PlanError`` for a type that it does not store.
     """
@@ -82,19 +83,22 @@ def partition_fields(
     title: str, schema: StructType, partition_by: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the column and the transform of each partition field in order, as pyiceberg names
-    transforms. ``partition_by``: a column or a call of a transform each.
+    transforms. ``partition_by``: a column or a call of a transform each; there may be none.
 
-    Raises ``PlanError`` for a column that is unknown or nested, or named twice.
+    Raises ``PlanError`` for a column that is unknown or nested, and for a field that is named
+    twice. Whether a transform suits its column is not checked.
     """
     refuse_duplicates(title, partition_by, "Name it once in partition_by=")
     return [_partition_field(title, schema, text) for text in partition_by]
 
 
 def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, str]:
-    """Return the column and the transform of a partition field, such as ``("at", "day")``.
+    """Return the column and the transform of a partition field, such as ``("at", "day")`` or
+    ``("id", "bucket[16]")``.
 
-    ``text``: a column's name, or a transform of one, such as ``day(at)``. Raises ``PlanError`` for
-    an unknown or nested column.
+    ``text``: a column's name, or a transform of one, such as ``day(at)``; a column of that name
+    comes first. Raises ``PlanError`` for an unknown or nested column, and so for an unknown
+    transform.
     """
     match = _TRANSFORM.fullmatch(text)
     if text in schema.names or match is None:

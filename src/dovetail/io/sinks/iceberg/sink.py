@@ -30,11 +30,11 @@ class IcebergSink:
     """An Iceberg table, with the arguments of ``to_iceberg`` as fields.
 
     It merges each micro-batch's last change per key, or with ``history`` the versions that the
-    changes make. It appends the changelogs of streams and
-    histories.
+    changes make. It appends the changelogs of streams and histories.
     """
 
     address: TableAddress = field(repr=False)
+    """The name of the table, and its catalog."""
     existing: Existing = "fail"
     partition_by: tuple[str, ...] = ()
     evolve: bool = False
@@ -48,7 +48,10 @@ class IcebergSink:
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return the configured writer. Create the table if it is missing, or check that it fits.
 
-        Raises ``TargetError`` where the table has other columns or other rows than this query's.
+        Raises ``TargetError`` where the table has other columns or other rows than this query's, or
+        is gone. Raises ``PlanError`` for columns, keys, partitions and arguments that do not suit.
+        Raises ``ConfigurationError`` without pyiceberg, or if the catalog or the table cannot be
+        read.
         """
         target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
         return batch_writer(changes, target.write)
@@ -57,7 +60,7 @@ class IcebergSink:
         """Return a function that merges or appends a micro-batch's changes, given its number.
         Create the table if it is missing, or check that it fits.
 
-        Raises ``TargetError`` where the table has other columns or other rows than this query's.
+        Raises what ``writer`` raises.
         """
         return self._prepared(session, changelog_schema(node), node, checkpoint).write
 
@@ -67,6 +70,8 @@ class IcebergSink:
         """Return the writer of a changelog with the columns ``changes``, its table created or
         checked. It merges if the node is ``current``, else it appends. ``checkpoint``: the query's
         folder.
+
+        Raises what ``writer`` raises.
         """
         schema = stored_schema(self.title, self._schema(changes, node))
         parts = partition_fields(self.title, schema, self.partition_by)
@@ -152,7 +157,8 @@ def to_iceberg(
         Also for partition fields that do not suit the columns.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
-        ``existing`` refuses. In a query, if another writer conflicts twice with a commit.
+        ``existing`` refuses. In a query, if another writer conflicts twice with a commit,
+        or another query has taken the table.
     ConfigurationError
         At the start of a query, if pyiceberg is not installed, or if the catalog or the
         table cannot be read.

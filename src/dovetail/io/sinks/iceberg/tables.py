@@ -40,19 +40,26 @@ class IcebergTarget:
     title: str
     """The sink's call as written, for errors."""
     address: TableAddress
+    """The name of the table, and its catalog."""
     schema: StructType
     """The columns that the query writes."""
     existing: Existing
+    """The treatment of a table that is not this query's."""
     partition_fields: Sequence[tuple[str, str]]
-    """The column and the transform of each partition field."""
+    """The column and the transform of each partition field of a new table; empty for none."""
     evolve: bool
+    """True to add columns that the table lacks."""
 
     def prepare(self, query: str | None, *, begun: bool, appends: bool) -> None:
-        """Make the table if it is missing, else check that it fits.
+        """Make the table if it is missing, else check that it fits. A table that is there is not
+        changed.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: a
-        micro-batch of it is complete. ``appends``: rows are added to those that are there. Raises
-        ``TargetError`` for a table that does not fit or is gone.
+        micro-batch of it is complete. ``appends``: rows are added to those that are there.
+
+        Raises ``TargetError`` for a table that does not fit or is gone. Raises
+        ``ConfigurationError`` if the catalog or the table cannot be read, ``PlanError`` for
+        partitions that do not suit.
         """
         catalog = self.address.open_catalog(self.title)
         if catalog.table_exists(self.address.table):
@@ -66,12 +73,15 @@ class IcebergTarget:
             self.create()
 
     def open(self) -> Table:
-        """Return the table as the catalog has it now. It must exist."""
+        """Return the table as the catalog has it now. It must exist. Raises ``ConfigurationError``
+        if it cannot be read.
+        """
         return self.address.open(self.title)
 
     def create(self) -> None:
         """Make the table, without rows, and its namespace if that is missing. Raises ``PlanError``
-        for partitions that do not suit.
+        for partitions that do not suit, and ``ConfigurationError`` if the catalog cannot be opened.
+        Pyiceberg's errors pass, such as that of a table that exists.
         """
         catalog = self.address.open_catalog(self.title)
         if "." in self.address.table:
@@ -95,10 +105,12 @@ class IcebergTarget:
 
     def relation(self, table: Table, query: str | None, *, begun: bool) -> Standing:
         """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
+        Nothing is changed.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
         it has completed a micro-batch. Raises ``TargetError`` for rows that may be neither replaced
-        nor adopted.
+        nor adopted, and as ``ownership.standing`` does. A data file counts as rows, even if all of
+        them are deleted.
         """
         from dovetail.iceberg.replacement import QUERY, all_files
 
@@ -109,7 +121,9 @@ class IcebergTarget:
         return relation
 
     def refuse_taken(self, table: Table, query: str) -> None:
-        """Raise ``TargetError`` if the query has lost the table to another one."""
+        """Raise ``TargetError`` if the query with the id ``query`` has lost the table to another
+        one. ``table``: as it is now.
+        """
         from dovetail.iceberg.replacement import QUERY
 
         if table.properties.get(QUERY) != query:
@@ -117,7 +131,10 @@ class IcebergTarget:
 
     def with_all_columns(self, table: Table) -> Table:
         """Return the table with all columns of the query. Those that it lacks are added, if
-        ``evolve`` allows it: a commit without rows.
+        ``evolve`` allows it: a commit without rows. ``table``: as it is now.
+
+        Raises ``TargetError`` if its columns differ otherwise. Pyiceberg's error passes if another
+        writer is faster.
         """
         missing = self.missing_columns(table)
         if not missing.fields:
@@ -127,8 +144,8 @@ class IcebergTarget:
         return self.open()
 
     def missing_columns(self, table: Table) -> StructType:
-        """Return the columns that the table lacks, which may only be some if ``evolve`` allows to
-        add them. Raises ``TargetError`` if its columns differ otherwise.
+        """Return the columns that the table lacks, none without ``evolve``. Raises ``TargetError``
+        if its columns differ otherwise, and ``PlanError`` for a type in the table that Spark lacks.
         """
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 

@@ -96,12 +96,17 @@ def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
-    """Return a producer with the transactional id ``name``. It connects at its first call."""
+    """Return a producer with the transactional id ``name``. It connects at its first call. Raises
+    the client's error for settings that it does not know. ``settings``: as ``client_settings``
+    returns them.
+    """
     return client.Producer({**settings, "transactional.id": name}, logger=SILENT)
 
 
 def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
-    """Raise ``ConfigurationError`` for settings that the client does not know. Nothing connects."""
+    """Raise ``ConfigurationError`` for settings that the client does not know, or without the
+    client. Nothing connects.
+    """
     client = client_for(title)
     try:
         producer_of(client, settings, PREFIX)
@@ -117,6 +122,7 @@ def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
 def persistently(client: Any, request: Callable[[], T]) -> T:
     """Return the result of ``request``, repeated after errors that may pass until ``ANSWER_S``
     seconds are over. Raises the client's error: a lasting one at once, else the last one.
+    ``client``: the package.
     """
     deadline = time.monotonic() + ANSWER_S
     while True:
@@ -137,13 +143,15 @@ _PASSING: Final = (
 
 
 def text_of(error: Any) -> str:
-    """Return the text of a client's error in one line, without a full stop."""
+    """Return the text of a client's error in one line, without a full stop. ``error``: a
+    ``KafkaException``.
+    """
     return str(" ".join(str(error.args[0].str()).split())).removesuffix(".")
 
 
 def permanent(title: str, error: Any) -> DovetailError | None:
-    """Return the error to raise for a failure that another attempt would meet again; None for
-    others.
+    """Return, not raise, the error for a failure that another attempt would meet again, a
+    ``ConfigurationError``; None for others. ``error``: a ``KafkaException`` of the client.
     """
     name, text = error.args[0].name(), text_of(error)
     if name in _RIGHTS:
@@ -160,7 +168,9 @@ def permanent(title: str, error: Any) -> DovetailError | None:
 
 
 def passing(title: str, error: Any) -> DovetailError:
-    """Return the error to raise for a failure that another attempt may not meet."""
+    """Return, not raise, the ``TargetError`` for a failure that another attempt may not meet.
+    ``error``: a ``KafkaException`` of the client.
+    """
     return TargetError(
         title,
         f"the transaction could not be committed: {text_of(error)}",
@@ -172,7 +182,8 @@ def passing(title: str, error: Any) -> DovetailError:
 
 def refuse_fenced(title: str, name: str, seconds: float, timeout_ms: int) -> None:
     """Raise ``TargetError``: the brokers no longer take what the producer ``name`` sends. It says
-    that the transaction took too long, or else that another producer has its name.
+    that the transaction took too long if ``seconds`` reach ``timeout_ms``, or else that another
+    producer has its name.
 
     ``seconds``: the time since its transaction began; ``timeout_ms``: the longest that brokers
     allow.

@@ -71,6 +71,7 @@ class Marker:
     """The last micro-batch of a task's that a topic has."""
 
     batch_id: int
+    """The number of the micro-batch."""
     plan: str
     """The identity of the micro-batch's plan: the offsets that it reads, and its time."""
 
@@ -80,7 +81,9 @@ class BatchWrite:
     """The order to write one micro-batch, for all its tasks."""
 
     title: str
+    """The names of the sinks in errors."""
     settings: Mapping[str, str] = field(repr=False)
+    """The settings of a producer, by the names of librdkafka. They may be secret."""
     query: str
     """The query's id."""
     marker: Marker
@@ -88,6 +91,7 @@ class BatchWrite:
     expired: bool
     """True if the brokers may have dropped a marker of this micro-batch, which is that old."""
     topics: Sequence[str]
+    """The topics, in the order of the numbers in the column ``TOPIC`` of records."""
 
     def name(self, task: int) -> str:
         """Return the transactional id of a task's producer, and the name of its group."""
@@ -99,8 +103,8 @@ class BatchWrite:
         return int(self.settings["transaction.timeout.ms"])
 
     def due(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
-        """Return the topics that lack the micro-batch. ``markers``: the last micro-batch of each
-        topic that has one. ``name``: the producer's name, for errors.
+        """Return the topics that lack the micro-batch, in order; empty if all have it. ``markers``:
+        the last micro-batch of each topic that has one. ``name``: the producer's name, for errors.
 
         Raises ``TargetError`` if a topic has a later micro-batch, or another one of this number. So
         it does for a missing marker that may have expired.
@@ -135,11 +139,13 @@ def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """Write the records of this task in a transaction, and yield one row of ``REPORT``. Yield few
     records in that row instead of writing them. A task without records yields nothing.
 
-    ``order``: the micro-batch and its topics; ``batches``: the task's records. Few records are
-    written by the driver, whose producers stay, while tasks move between workers. It writes them
-    under the task's name, so either fences the other.
+    ``order``: the micro-batch and its topics; ``batches``: the task's records (``key``, ``value``,
+    ``headers``, ``topic``), in the order to write. Few records are written by the driver, whose
+    producers stay, while tasks move between workers. It writes them under the task's name, so
+    either fences the other.
 
-    Raises ``TargetError`` for a failure that another attempt of the task may not meet.
+    A failure that every attempt would meet is in the row. Raises ``TargetError`` for one that
+    another attempt of the task may not meet, ``ConfigurationError`` without the client.
     """
     from pyspark import TaskContext
 
@@ -188,9 +194,9 @@ def reported(
     text: bytes | None = None,
     failure: DovetailError | None = None,
 ) -> pa.RecordBatch:
-    """Return the row of ``REPORT`` of a task. ``records``: the number that it has written.
-    ``text``: its few records for the driver, None for none. ``failure``: its failure, None for
-    none.
+    """Return the row of ``REPORT`` of the task number ``task``. ``records``: the number that it has
+    written. ``text``: its few records for the driver, None for none. ``failure``: its failure, None
+    for none.
     """
     kind = None if failure is None else type(failure).__name__
     problem, remedy = (None, None) if failure is None else (failure.problem, failure.remedy)
@@ -199,7 +205,9 @@ def reported(
 
 
 def text_of_records(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Return batches, at least one, as the bytes of a stream in Arrow's IPC format."""
+    """Return batches, at least one and all of one schema, as the bytes of a stream in Arrow's IPC
+    format.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as stream:
         for batch in batches:
@@ -219,8 +227,10 @@ def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -
     """Write the records ``batches`` of a task in one transaction, unless the topics have them.
     Return the number of records written, 0 if all topics have them.
 
-    ``order``: the micro-batch and its topics. Raises ``LastingError`` for a failure that another
-    attempt would meet again, else ``TargetError``.
+    ``order``: the micro-batch and its topics. ``task``: the task's number, by which its producer is
+    named. Topics that have the micro-batch get none of their records. Raises ``LastingError`` for a
+    failure that another attempt would meet again, else ``TargetError``. Raises
+    ``ConfigurationError`` without the client.
     """
     client = client_for(order.title)
     try:
@@ -234,10 +244,10 @@ def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -
 
 def _committed(client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
     """Write the records ``batches`` of a task in one transaction, unless the topics have them.
-    Return the number of records written.
+    Return the number of records written, 0 if all topics have them.
 
-    It uses this process's producer for the task, or a new one if there is none or it fails. Raises
-    ``LastingError``, ``TargetError`` and the client's errors.
+    It uses this process's producer for the task, or a new one if there is none or it fails.
+    ``client``: the package. Raises ``LastingError``, ``TargetError`` and the client's errors.
     """
     name = order.name(task)
     place = (name, tuple(sorted(order.settings.items())))
@@ -260,7 +270,7 @@ class _Producer:
 
     def __init__(self, order: BatchWrite, name: str) -> None:
         """Connect to the brokers of ``order``, fence the other producers of this name, and read the
-        markers of its topics.
+        markers of its topics. Raises the client's error if they do not answer.
         """
         self._client: Any = client_for(order.title)
         self._name = name
@@ -272,7 +282,8 @@ class _Producer:
 
     def _read(self, order: BatchWrite) -> None:
         """Read the markers of the topics of ``order``, which say what is committed, and the
-        description of the consumer group that keeps them. A topic without a marker has none.
+        description of the consumer group that keeps them. A topic without a marker keeps what was
+        known of it. Raises the client's error.
         """
         group = {"group.id": self._name, "isolation.level": "read_committed"}
         settings = {**connection_settings(order.settings), **group}
@@ -292,7 +303,11 @@ class _Producer:
     def begun(self, order: BatchWrite) -> list[str]:
         """Begin a transaction with the markers of the topics that lack the micro-batch of
         ``order``, and return these topics. If no topic lacks it, begin none and return an empty
-        list. Raises ``LastingError`` if a topic has a later micro-batch.
+        list.
+
+        The producer must not be in a transaction. Raises ``LastingError`` for the errors of
+        ``BatchWrite.due``, such as a topic with a later micro-batch. Raises the client's error, for
+        instance if the producer was fenced.
         """
         if {*order.topics} - {*self._markers}:
             self._read(order)
@@ -324,7 +339,8 @@ class _Producer:
         number. After a failure the transaction is aborted, so that readers need not wait for its
         end.
 
-        Raises ``TargetError`` if the producer was fenced, else the client's error.
+        ``topics``: those that ``begun`` has returned. Raises ``TargetError`` if the producer was
+        fenced, else the client's error. After an error the producer must not be used again.
         """
         try:
             records = sum(self._send(order, topics, batch) for batch in batches)
@@ -340,8 +356,9 @@ class _Producer:
         return records
 
     def _send(self, order: BatchWrite, topics: Sequence[str], batch: pa.RecordBatch) -> int:
-        """Send the records of a batch that belong to ``topics``, and return their number. Those of
-        other topics are left out, because these have them.
+        """Send the records of a batch that belong to ``topics``, some of those of ``order``, and
+        return their number. Those of other topics are left out, because these have them. Raises the
+        client's error.
         """
         numbers = batch.column(TOPIC).to_numpy()
         sent = 0
@@ -354,7 +371,7 @@ class _Producer:
 
     def _produce(self, topic: str, records: pa.RecordBatch) -> None:
         """Hand records to the client, one by one: it has no call for many with headers. While its
-        buffer is full, wait.
+        buffer is full, wait, without a limit. Raises the client's error.
         """
         keys, values = (records.column(part).to_pylist() for part in ("key", "value"))
         left = zip(values, keys, headers_of(records), strict=True)
@@ -365,7 +382,7 @@ class _Producer:
 
     def _first_refused(self, topic: str, records: Iterable[_Record]) -> _Record | None:
         """Hand records to the client until its buffer is full. Return the first one that it does
-        not take, None for none.
+        not take, None for none. An iterator then goes on behind it. Raises the client's error.
         """
         produce = self._producer.produce
         try:
@@ -382,8 +399,9 @@ class _Producer:
 
 
 def headers_of(records: pa.RecordBatch) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield a list of (name, value) for each record, in order; empty for a record
-    without headers.
+    """Yield a list of (name, value) for each record, in order; empty for a record without headers.
+    ``records``: with a column ``headers``, lists of name and bytes, without null lists that hold
+    values.
     """
     column = records.column("headers")
     names, values = column.flatten().flatten()

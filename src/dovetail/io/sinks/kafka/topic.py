@@ -53,8 +53,9 @@ class TopicSink:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
         started.
 
-        Raises ``PlanError`` for results that withdraw rows and for columns that do not suit their
-        formats. Raises ``ConfigurationError`` without Spark's connector.
+        Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
+        that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
+        for a registry that does not answer.
         """
         self._refuse_without_connector(changes.sparkSession, node)
         return write_topic(changes, **self._sink(node))
@@ -63,8 +64,9 @@ class TopicSink:
         """Return the function that writes a micro-batch's records; a repeated one writes them
         again.
 
-        Raises ``PlanError`` for columns that do not suit their formats, ``ConfigurationError``
-        without Spark's connector.
+        Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
+        that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
+        for a registry that does not answer.
         """
         self._refuse_without_connector(session, node)
         self.refuse_unfit(session, node)
@@ -89,13 +91,15 @@ class TopicSink:
 
     def records(self, changes: DataFrame, node: Node, beside: Sequence[str] = ()) -> DataFrame:
         """Return the records of a changelog of ``node``, one per change: ``key``, ``value`` and
-        ``headers`` as Spark's sink takes them, then the columns ``beside``.
+        ``headers`` as Spark's sink takes them, then the columns ``beside``. Raises ``PlanError``
+        for columns that do not suit their formats.
         """
         return to_records(changes, **self._formats(node), beside=beside)
 
     def refuse_unfit(self, session: SparkSession, node: Node) -> None:
-        """Raise ``PlanError`` for results that withdraw single rows, and for columns that do not
-        suit their formats.
+        """Raise ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
+        that do not suit their formats. A format of a registry may register its schema. Raises
+        ``ConfigurationError`` for a registry that does not answer.
         """
         self._refuse_withdrawals(node)
         self.records(session.createDataFrame([], changelog_schema(node)), node)
@@ -112,8 +116,8 @@ class TopicSink:
             )
 
     def _refuse_without_connector(self, session: SparkSession, node: Node) -> None:
-        """Raise ``ConfigurationError`` without Spark's connector, ``PlanError`` for results that
-        withdraw single rows.
+        """Raise ``ConfigurationError`` without Spark's connector to Kafka. Before that, raise
+        ``PlanError`` for a join of streams with ``unmatched="retract"``.
         """
         self._refuse_withdrawals(node)
         if not has_source(session, "kafka"):

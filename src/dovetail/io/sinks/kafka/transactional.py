@@ -66,37 +66,38 @@ class TransactionalSink(TopicSink):
     """A topic that gets each micro-batch once, in transactions."""
 
     transactions: int = 1
-    """The number of transactions of a micro-batch, each in a task of its own."""
+    """The number of transactions of a micro-batch, at least 1, each in a task of its own."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of a producer, by the names of librdkafka."""
+        """The settings of a producer, by the names of librdkafka. Raises ``PlanError`` for options
+        that the sink does not take.
+        """
         return client_settings(self.title, self.servers, self.options)
 
     @property
     def connection(self) -> dict[str, str]:
-        """The settings of a client that is no producer, by the names of librdkafka."""
+        """The settings of a client that is no producer, by the names of librdkafka. Raises
+        ``PlanError`` for options that the sink does not take.
+        """
         return connection_settings(self.settings)
 
     @property
     def database(self) -> Hashable:
-        """The identity of the brokers' cluster, which its topics share."""
+        """The identity of the brokers' cluster, which its topics share. The brokers are asked.
+        Raises ``ConfigurationError`` if they cannot be reached.
+        """
         return _Cluster.of(self).identity
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started.
-
-        Raises ``ConfigurationError`` for brokers that cannot be reached, or lack the topic. Raises
-        ``CheckpointError`` for another number of transactions than the checkpoint's.
+        started. Raises what ``joint`` raises.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that writes a micro-batch's changes, given its number.
-
-        Raises ``ConfigurationError`` for brokers that cannot be reached, or lack the topic. Raises
-        ``CheckpointError`` for another number of transactions than the checkpoint's.
+        """Return a function that writes a micro-batch's changes, given its number. Raises what
+        ``joint`` raises.
         """
         write = self.joint(session, [(self, node)], checkpoint)
         return lambda batch, batch_id: write([batch], batch_id)
@@ -108,8 +109,10 @@ class TransactionalSink(TopicSink):
         """Return the function that writes a micro-batch to topics of one cluster, each transaction
         with its share of all of them.
 
-        Raises ``PlanError`` for sinks that differ in their options. Raises ``ConfigurationError``
-        for brokers that cannot be reached, or lack a topic. Raises ``CheckpointError`` for another
+        ``sinks``: at least one, each with its result. Raises ``PlanError`` for sinks that differ in
+        their options or transactions, and as ``refuse_unfit`` does. Raises ``ConfigurationError``
+        for settings that the client does not know, and for brokers that cannot be reached or lack a
+        topic. On Spark Connect brokers need not be reached. Raises ``CheckpointError`` for another
         number of transactions than the checkpoint's.
         """
         first = sinks[0][0]
@@ -139,15 +142,19 @@ class TransactionalBatches:
 
     title: str
     sinks: Sequence[tuple[TransactionalSink, Node]]
+    """The sinks with their results, all of one cluster and with the same options."""
     owner: Owner
     checkpoint: str
+    """The folder of the query, in which its micro-batches are planned."""
     retention_ms: int
-    """The time for which the brokers keep a marker."""
+    """The time in milliseconds for which the brokers keep a marker."""
 
     def write(self, batches: Sequence[DataFrame], batch_id: int) -> None:
         """Write micro-batch ``batch_id``: ``batches`` are the changes of each sink, in the order of
-        ``sinks``. Raises the first failure of a task's transaction. Writing it again writes nothing
-        twice.
+        ``sinks``. Writing it again writes nothing twice. The checkpoint must have planned it.
+
+        Raises the first failure of a task's transaction, ``TargetError`` or ``ConfigurationError``.
+        Transactions of other tasks may then be committed.
         """
         session = batches[0].sparkSession
         plan, planned_ms = _planned(session, self.checkpoint, batch_id)
@@ -180,8 +187,9 @@ class TransactionalBatches:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
-        """Return the records of all topics in one frame, with the number of their topic. Those of a
-        key are in one task and in order. ``batches``: the changes of each sink.
+        """Return the records of all topics in one frame, with the index of their topic. Those of a
+        key are in one task and in order. ``batches``: the changes of each sink, in the order of
+        ``sinks``.
         """
         frames = [
             # By position, then as they come.
@@ -202,15 +210,18 @@ class _Cluster:
     """The properties of brokers, as they tell them."""
 
     identity: Hashable
+    """The cluster's id; the addresses of brokers that could not be reached."""
     topics: frozenset[str] | None
     """The topics that this user sees; None if the brokers could not be reached."""
     retention_ms: int
-    """The time for which they keep the offsets of groups; if they do not say, a day."""
+    """The time in milliseconds for which they keep the offsets of groups; if they do not say, a
+    day.
+    """
 
     @staticmethod
     def of(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
-        """Return the cluster of a sink. If it cannot be reached, raise ``ConfigurationError`` or,
-        with ``may_fail``, return one whose topics are not known.
+        """Return the cluster of a sink, as its brokers tell it. If it cannot be reached, raise
+        ``ConfigurationError`` or, with ``may_fail``, return one whose topics are not known.
         """
         client = client_for(sink.title)
         admin = client.admin.AdminClient(sink.connection, logger=SILENT)
@@ -248,7 +259,8 @@ class _Cluster:
 
 def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
     """Record the number of transactions, ``count``, in a checkpoint. Overwrite another number if no
-    micro-batch has begun there; else raise ``CheckpointError``.
+    micro-batch has been planned there; else raise ``CheckpointError``. A checkpoint that has
+    planned without a number gets this one.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{NAME}"
     text = files.text(path)

@@ -61,7 +61,9 @@ class SinkSettings:
 
     line: Line
     retries: int
+    """The number of further attempts after a failure; 0 for none."""
     existing: Existing = "fail"
+    """The treatment of a table that is not this query's."""
 
     @property
     def title(self) -> str:
@@ -75,15 +77,17 @@ class SinkSettings:
 
     def persistently(self, action: Callable[[], T]) -> T:
         """Run ``action`` and return its result; retry it after an ``OSError``. Raises
-        ``ConfigurationError`` if the last attempt fails.
+        ``ConfigurationError`` if the last attempt fails so; other errors pass at once.
         """
         return persistently(self, action)
 
     def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
-        """Return True if a table's rows are to be deleted before the query writes.
+        """Return True if a table's rows are to be deleted before the query writes. Nothing is
+        changed.
 
         ``query``: its id, None before its first start. ``begun``: a micro-batch of it is complete.
-        Raises ``TargetError`` if the table is not this query's and cannot become it.
+        ``dovetail_queries`` must exist. Raises ``TargetError`` if the table is not this query's and
+        cannot become it, or has rows that it may not take over.
         """
         owners = target.batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
@@ -101,12 +105,17 @@ class PostgresTables:
     """
 
     members: Sequence[PostgresTable]
+    """The tables, at least one, of one user of the database."""
     owner: Owner
 
     def take(self, batches: Sequence[DataFrame], batch_id: int) -> None:
         """Write micro-batch ``batch_id`` to all tables, in one transaction that is retried. Tables
         that have it already stay as they are. ``batches``: the rows of each table, in the order of
-        ``members``.
+        ``members``. Micro-batches come in order.
+
+        Raises ``ConfigurationError`` if no attempt succeeds, ``DataError`` for a value that
+        PostgreSQL lacks. Raises ``TargetError`` for a table of another query or another time, and
+        for rows or rights that PostgreSQL refuses.
         """
         query = self.owner.query(batches[0].sparkSession)
         keepers = [member.keeper for member in self.members]
@@ -133,7 +142,7 @@ class PostgresTables:
     def _write(self, line: Line, parts: Sequence[_TableRows], batch_id: int) -> None:
         """Write micro-batch ``batch_id`` in one transaction over ``line``; tables that have it
         already stay as they are. ``parts``: the rows of each table. Drop staging tables also after
-        a failure.
+        a failure. Raises ``OSError`` if another attempt may help, else as ``take`` does.
         """
         try:
             for part in parts:
@@ -158,7 +167,8 @@ class PostgresTables:
         """Bring the tables to the state after the staged rows. Few rows of a single table without a
         key are appended directly.
 
-        ``opened``: the rows of each table, and True if the table is emptied first.
+        ``opened``: the rows of each table that lacks the micro-batch, and True if the table is
+        emptied first. There may be none.
         """
         if len(opened) == 1 and opened[0][0].is_appended(cursor):
             return
@@ -172,12 +182,14 @@ class _TableRows:
 
     table: PostgresTable
     kept: DataFrame
+    """The rows as ``PostgresTable.outgoing`` returns them, stored by Spark."""
     query: str
+    """The id of the query that writes."""
     texts: list[bytes] | None = None
     """The rows as ``COPY`` reads them. None for many rows: tasks copy them into an unlogged
     table."""
     _rows: dict[int, int] = field(default_factory=dict)
-    """The number of rows that each task has copied."""
+    """The number of rows that each task has copied in the last attempt."""
 
     @property
     def _staging(self) -> str:
@@ -185,7 +197,10 @@ class _TableRows:
         return self.table.target.staging(self.query)
 
     def copy_by_tasks(self) -> None:
-        """Let the tasks copy their rows into a staging table, if the rows are many."""
+        """Let the tasks copy their rows into a new staging table, if the rows are many; else do
+        nothing. Raises ``OSError`` if another attempt may help, else ``TargetError`` or
+        ``DataError``.
+        """
         if self.texts is None:
             with self.table.keeper.line.transaction() as cursor:
                 self.table.target.stage(cursor, self._staging)
@@ -205,7 +220,8 @@ class _TableRows:
         there is nothing to do.
 
         ``table_index``: the table's index in the transaction. ``clears``: former rows are to be
-        deleted. Raises ``OSError`` if staged rows were lost.
+        deleted. Many rows must have been copied by ``copy_by_tasks``. Raises ``OSError`` if staged
+        rows were lost.
         """
         target = self.table.target
         if self.texts is not None:
@@ -232,6 +248,7 @@ class PostgresTable:
     keeper: SinkSettings
     target: TargetTable
     schema: StructType
+    """The columns of the changelog that the table has."""
     taken: bool = field(default=False, init=False)
     """True once this start of the query has written a micro-batch."""
 
@@ -245,14 +262,21 @@ class PostgresTable:
         return batch.select(*outgoing(self.schema), *change_columns)
 
     def texts(self, stored_rows: DataFrame) -> list[bytes] | None:
-        """Return the rows as ``COPY`` reads them; None if they are many."""
+        """Return the rows as ``COPY`` reads them, a text for each task with rows; None if the rows
+        of a task are many. Raises ``DataError`` for a value that PostgreSQL lacks.
+
+        ``stored_rows``: as ``outgoing`` returns them.
+        """
         rows = self._collected(stored_rows, partial(_offered, self, ROWS_MAX), _OFFERED)
         texts = [row["text"] for row in rows]
         return None if None in texts else [bytes(text) for text in texts]
 
     def copied_by_task(self, stored_rows: DataFrame, staging: str) -> dict[int, int]:
-        """Let each task copy its rows into ``staging``; return the number of rows by task. Tasks
-        without rows are absent. Raises the first failure that a task reports.
+        """Let each task copy its rows into ``staging``, a table's name in SQL; return the number of
+        rows by the task's id. Tasks without rows are absent.
+
+        Raises the first failure that a task reports: ``OSError`` for one that another attempt may
+        mend, else a ``DovetailError``.
         """
         rows = self._collected(
             stored_rows, partial(_copied, self, staging, stored_rows.columns), _COPIED
@@ -261,7 +285,7 @@ class PostgresTable:
 
     def _collected(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
         """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return its rows of ``columns``;
-        none for no rows. Raises the first failure that a task reports.
+        none for no rows. Raises the first failure that a task reports, as ``_failure`` returns it.
         """
         rows = stored_rows.mapInArrow(task, spark_schema(columns)).collect()
         for row in rows:
@@ -271,7 +295,7 @@ class PostgresTable:
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
         """Return the exception for a task's failure: ``OSError`` for one that another attempt may
-        mend, else a ``DovetailError``. ``kind``: the name of its class.
+        mend, else a ``DovetailError``. ``kind``: the name of its class, as ``_said`` writes it.
         """
         if kind == _AGAIN:
             return OSError(problem)
@@ -282,8 +306,9 @@ class PostgresTable:
         """Lock the table for micro-batch ``batch_id``. Return True if its former rows are to be
         deleted, False if they stay, and None if the table has the micro-batch already.
 
-        Raises ``TargetError`` if table and checkpoint are not of the same time, or if another query
-        has taken the table.
+        A table with a key then belongs to ``query`` alone. Raises ``TargetError`` if table and
+        checkpoint are not of the same time. Also if another query has taken the table, or if it has
+        rows that the query may not take over.
         """
         self.target.lock(cursor, query)
         last = self.target.batches(cursor).get(query)
@@ -320,9 +345,10 @@ class PostgresTable:
             )
 
     def text(self, rows: pa.Table, task: int | None = None) -> bytes:
-        """Return rows as ``COPY`` reads them, with the task's id if given.
+        """Return rows as ``COPY`` reads them, with the task's id in a last column if given.
 
-        Raises ``DataError`` for values that PostgreSQL lacks.
+        ``rows``: in the columns of ``outgoing``. Raises ``DataError`` for values that PostgreSQL
+        lacks.
         """
         target = self.target
         refuse_values(self.keeper.title, rows, target.columns, target.layout.keys)
@@ -335,7 +361,11 @@ def _offered(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield one row for a task (``_OFFERED``): its rows ``batches`` as ``COPY`` reads them, or null
-    if they are more than ``rows_max`` or too large. A task without rows yields nothing.
+    if they are more than ``rows_max`` or larger than ``BYTES_MAX``. A task without rows yields
+    nothing.
+
+    A value that PostgreSQL lacks makes the row a failure. Once there are too many rows, values are
+    no longer examined.
     """
     texts: list[bytes] | None = []
     count = size = 0
@@ -358,8 +388,8 @@ def _copied(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Copy the rows ``batches`` of one task into the ``columns`` of the table ``staging``. Yield
-    one row (``_COPIED``): an id of the task and the number of rows. A task without rows yields
-    nothing.
+    one row (``_COPIED``): an id of the task and the number of rows, or a failure. A task without
+    rows yields nothing.
     """
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)

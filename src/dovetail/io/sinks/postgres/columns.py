@@ -80,10 +80,10 @@ _SHOWN_MAX = 60
 
 
 def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the PostgreSQL types of these columns, by name.
+    """Return the PostgreSQL types of these columns, by name, in their order.
 
-    Raises ``PlanError`` for columns that PostgreSQL cannot store, and for keys that are no plain
-    values.
+    Raises ``PlanError`` for columns that PostgreSQL cannot store, for names of more than 63 bytes,
+    and for keys that are no plain values.
     """
     types = {}
     for column in schema:
@@ -135,7 +135,9 @@ def refuse_values(
     keys: Sequence[str],
 ) -> None:
     """Raise ``DataError`` for the first value that its column cannot store, with the row's
-    ``keys``. Nulls are not examined.
+    ``keys``. Columns are looked at in their order. Nulls are not examined.
+
+    ``rows``: with all of ``columns`` and ``keys``; others do not count.
     """
     for name, column in columns.items():
         values = rows[name].combine_chunks()
@@ -202,7 +204,9 @@ def _nested(type_: DataType) -> str | None:
 
 
 def _takes(column: StoreColumn, wanted: str) -> bool:
-    """Return True if a column stores each value of the type ``wanted`` unchanged, or refuses it."""
+    """Return True if a column stores each value of the type ``wanted``, one of ``types_of``,
+    unchanged, or refuses it.
+    """
     if column.sql.startswith("numeric"):
         return _takes_numeric(column, wanted)
     if column.type == "enum":
@@ -211,8 +215,8 @@ def _takes(column: StoreColumn, wanted: str) -> bool:
 
 
 def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
-    """Return True if a numeric column stores each number of the type ``wanted`` unchanged; False
-    for types without numbers.
+    """Return True if a numeric column, or an array of such, stores each number of the type
+    ``wanted`` unchanged; False for types without numbers.
     """
     if wanted in _DIGITS:
         precision, scale = _DIGITS[wanted], 0

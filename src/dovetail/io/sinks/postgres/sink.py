@@ -44,7 +44,9 @@ class PostgresSink:
     """
 
     dsn: str = field(repr=False)
+    """The connection string or URL. It may have a password, so ``repr`` omits it."""
     table: str
+    """The table's name, with or without its schema."""
     existing: Existing = "fail"
     timeout_s: float = 600.0
     retries: int = 10
@@ -64,8 +66,8 @@ class PostgresSink:
 
     @property
     def target(self) -> tuple[object, ...]:
-        """The identity of the target: title, database, and server with port. Equal for two sinks of
-        one table.
+        """The identity of the target: title, database, and server with port, as the DSN gives them.
+        Equal for two sinks of one table, if their DSNs name it alike.
         """
         dsn_values = parameters(self.dsn) or {}
         server = sorted((k, v) for k, v in dsn_values.items() if k in ("host", "hostaddr", "port"))
@@ -75,7 +77,7 @@ class PostgresSink:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
         started. Create the table if it is missing, or check that it fits.
 
-        Raises ``TargetError`` where the table has other columns, or other rows than this query's.
+        Raises what ``prepared`` raises.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
@@ -83,7 +85,7 @@ class PostgresSink:
         """Return the function that writes a micro-batch. Create the table if it is missing, or
         check that it fits.
 
-        Raises ``TargetError`` where the table has other columns, or other rows than this query's.
+        Raises what ``prepared`` raises.
         """
         tables = PostgresTables([self.prepared(session, node, checkpoint)], Owner(checkpoint))
         return lambda batch, batch_id: tables.take([batch], batch_id)
@@ -92,7 +94,8 @@ class PostgresSink:
     def database(self) -> tuple[Any, ...]:
         """The identity of the database: the server's start time and the database's OID.
 
-        It is the same for all DSNs of one database, and read from the server.
+        It is the same for all DSNs of one database, and read from the server. Raises
+        ``ConfigurationError`` if no attempt succeeds.
         """
         return self.keeper.persistently(lambda: self.asked(_DATABASE))
 
@@ -105,8 +108,9 @@ class PostgresSink:
         checked.
 
         The tables of one user are written in one transaction. Raises ``PlanError`` for a table that
-        is given twice. Raises ``TargetError`` for a table with other columns or other rows than
-        this query's, and for a foreign key between tables of two users.
+        is given twice. Raises ``TargetError`` for a foreign key between tables of two users. Raises
+        what ``prepared`` raises. Looking for foreign keys is not retried, so it may raise
+        ``OSError``.
         """
         members = [sink.prepared(session, node, checkpoint) for sink, node in sinks]
         places = [member.target.place for member in members]
@@ -135,15 +139,20 @@ class PostgresSink:
         return write
 
     def asked(self, question: str) -> tuple[Any, ...]:
-        """Run the SQL query ``question`` on the sink's server and return its only row."""
+        """Run the SQL query ``question`` on the sink's server and return its only row. Raises
+        ``OSError`` if another attempt may help, else ``TargetError``.
+        """
         with self.keeper.line.transaction() as cursor:
             answer: tuple[Any, ...] = cursor.execute(question).fetchone()
         return answer
 
     def prepared(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
         """Return the table for a node's changelog, created if missing, else checked.
-        ``checkpoint``: the query's folder. Raises ``PlanError`` for unsuitable columns,
-        ``TargetError`` for a table that does not fit.
+        ``checkpoint``: the query's folder.
+
+        Raises ``PlanError`` for unsuitable columns, and for ``existing=`` with a changelog that is
+        appended. Raises ``TargetError`` for a table that does not fit, is gone, or has rows that
+        ``existing`` refuses. Raises ``ConfigurationError`` if no attempt succeeds.
         """
         schema = changelog_schema(node)
         keys: list[str] = []
@@ -168,9 +177,12 @@ class PostgresSink:
         """Return the table, found or created in one transaction.
 
         ``layout``: the columns and key that it must have. ``query``: the id of the checkpoint's
-        query, None before its first start. ``begun``: True if a micro-batch of it is complete.
-        Raises ``TargetError`` for a table that does not fit, and if one that the query has written
-        is gone.
+        query, None before its first start. ``begun``: True if a micro-batch of it is complete. A
+        missing table without a key is created even if the query has begun.
+
+        Raises ``TargetError`` for a table that does not fit or is not this query's. Also for a
+        missing one with a key that the query has written. Raises ``OSError`` if another attempt may
+        help.
         """
         with self.keeper.line.transaction() as cursor:
             target = found(cursor, layout, self.table)
@@ -228,11 +240,12 @@ def to_postgres(
         If ``dsn`` is no connection string, or ``table`` is no name. The start of a query
         raises it for columns that PostgreSQL has no type for.
     ConfigurationError
-        If psycopg is missing. The start of a query raises it if the server cannot be
-        reached.
+        If psycopg is missing. The start of a query and each micro-batch raise it if the
+        server cannot be reached after all attempts.
     TargetError
         At the start of a query, if the table has other columns, other keys, or rows that
-        ``existing`` refuses.
+        ``existing`` refuses. In a query, if PostgreSQL refuses a row, or another query has
+        taken the table.
     DataError
         In a query, for a value that the column does not have, such as a text with a NUL
         character.

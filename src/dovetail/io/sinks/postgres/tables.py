@@ -95,7 +95,7 @@ class TargetTable:
     name: str
     """The table's name without its schema, unquoted."""
     columns: Mapping[str, StoreColumn]
-    """The columns as the database has them, by name."""
+    """The columns as the database has them, by name, in the order of ``layout.types``."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -108,17 +108,18 @@ class TargetTable:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def lock(self, cursor: Any, query: str) -> None:
-        """Lock out other writers until the end of the transaction.
+        """Wait for other writers of this library, and lock them out until the end of the
+        transaction.
 
         For a table with a key this means any query; for an appended table, only another start of
-        this query.
+        the query with the id ``query``.
         """
         lock_name = f"dovetail {self.called}{'' if self.layout.keys else f' {query}'}"
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
     def batches(self, cursor: Any) -> dict[str, int]:
         """Return the number of the last micro-batch of each query that writes the table, by the
-        query's id. Empty before the first one.
+        query's id. Empty before the first one. ``dovetail_queries`` must exist.
         """
         asked = f"SELECT query_id, batch_id FROM {_queries(self.schema)} WHERE table_name = %s"
         return dict(cursor.execute(asked, [self.name]).fetchall())
@@ -160,7 +161,8 @@ class TargetTable:
     def stage_here(self, cursor: Any, table_index: int) -> str:
         """Create a staging table without rows for this transaction alone; return its name in SQL.
 
-        ``table_index``: a number that tells the staging tables of a transaction apart.
+        ``table_index``: a number that tells the staging tables of a transaction apart; it must be
+        new in it.
         """
         self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
         return f"pg_temp.dovetail_changes_{table_index}"
@@ -183,17 +185,18 @@ class TargetTable:
         cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
     def count(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
-        """Return the number of rows that the tasks with the numbers ``tasks`` have put into the
-        staging table.
+        """Return the number of rows that the tasks with the ids ``tasks`` have put into the staging
+        table; 0 without tasks.
         """
         asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
         return int(cursor.execute(asked).fetchone()[0])
 
     def moves(self, cursor: Any) -> UniqueMoves | None:
         """Return the way in which values that are unique beside the key move between rows; None if
-        there are none.
+        no unique index has other columns than the key's.
 
-        Raises ``TargetError`` if they cannot move within a micro-batch.
+        Raises ``TargetError`` if they cannot move within a micro-batch: foreign keys forbid
+        deletes, and their columns are not nullable.
         """
         refusing = [
             (index, {*columns} - {*self.layout.keys})
@@ -242,7 +245,9 @@ class UniqueMoves:
     columns: Sequence[str]
     """The columns with such values. Rows in which one changes are deleted and inserted."""
     nulled: Sequence[str]
-    """The columns that are set to null first, so that such rows can be updated instead."""
+    """The columns that are set to null first, so that such rows can be updated instead. Empty if
+    they are deleted and inserted.
+    """
 
     @property
     def changed(self) -> str:
@@ -274,7 +279,7 @@ class StagedChanges:
 
         A table without a key gets all rows appended. Rows leave before any come. ``table_index``: a
         number that makes the names unique. ``moves``: unique values that move between rows, None
-        for none.
+        for none; those in ``nulled`` must be null already (``vacate``).
         """
         target, columns = self.target, _listed(self.target.columns)
         into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
@@ -300,9 +305,9 @@ class StagedChanges:
         return [*gone, f"came_{table_index} AS ({upsert})"]
 
     def _leaving(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
-        """Return the rest of a DELETE, from USING on, for each pattern of nulls in the keys. If all
-        rows are to leave, it is one empty text. ``moves``: unique values that move between rows;
-        rows that lose one leave, too, unless it is set to null.
+        """Return the rest of a DELETE, from USING on, for each pattern of nulls in the keys; none
+        without staged keys. If all rows are to leave, it is one empty text. ``moves``: unique
+        values that move between rows; rows that lose one leave, too, unless it is set to null.
         """
         if self.clears:
             # Not a TRUNCATE, so that concurrent readers still see the rows.
@@ -317,7 +322,8 @@ class StagedChanges:
 
     def vacate(self, cursor: Any, moves: UniqueMoves) -> None:
         """Set the unique values that move between rows to null, in the rows that are about to
-        change. Rows that are about to be deleted stay.
+        change. Rows that are about to be deleted stay. The table must have a key, and
+        ``moves.nulled`` a column.
         """
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
         for nulls in self._nulls(cursor, ""):
@@ -364,6 +370,9 @@ def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
     It is one statement, and foreign keys are checked at its end. So tables may refer to each other
     and to themselves in any way. Unique indexes are checked row by row. If one refuses a row, the
     statement is repeated in a form in which values leave their rows before they come to others.
+
+    ``cursor``: in a transaction. Raises ``TargetError`` if such values cannot move; errors of
+    psycopg pass.
     """
     for staged in changes:
         if staged.tasks is not None:
@@ -376,7 +385,7 @@ def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
     rows of the refused table, and try again with these moved first.
 
     ``moves``: the moves to make, by the index of the table in ``changes``. Raises the violation of
-    ``psycopg`` if no further moves are found.
+    ``psycopg`` if no further moves are found, and as ``apply`` does.
     """
     import psycopg
 
@@ -392,7 +401,7 @@ def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
 
 def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
     """Apply the staged changes of all tables by one statement, after values that move are set to
-    null. Without changes do nothing.
+    null. Without changes do nothing. Errors of psycopg pass.
 
     ``moves``: the values that move between rows, by the table's index in ``changes``; other tables
     move none.
@@ -412,7 +421,7 @@ def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[
     ``changes``. Tables without such values are absent.
 
     ``refused``: the server's diagnosis of the error. If the refusing table is a partition, all
-    tables with a key are looked at.
+    tables with a key are looked at. Raises ``TargetError`` as ``TargetTable.moves`` does.
     """
     refusing_table = (refused.schema_name, refused.table_name)
     refusing_indices = [
@@ -444,8 +453,8 @@ def foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[st
 def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
     """Append rows to a table by COPY.
 
-    ``table``: its name in SQL. ``columns``: the names of the columns, in the order of the texts.
-    ``texts``: the rows as CSV, in pieces.
+    ``table``: its name in SQL. ``columns``: the names of the columns, unquoted, in the order of the
+    texts. ``texts``: the rows as CSV, in pieces. Errors of psycopg pass.
     """
     statement = f"COPY {table} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
@@ -456,8 +465,9 @@ def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]
 def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     """Return the table named ``table``, None if it is missing.
 
-    ``table``: the name, perhaps with a schema and a dot. ``layout``: the query's columns and key.
-    Raises ``TargetError`` for a view, an unlogged table, and one that does not fit the query.
+    ``table``: the name, unquoted, perhaps with a schema and a dot. ``layout``: the query's columns
+    and key. Raises ``TargetError`` for a view, an unlogged table, and one that does not fit the
+    query: in its columns, collations or unique indexes.
     """
     called = ".".join(map(quoted, table.split(".")))
     catalog_row = cursor.execute(_PLACE, [called]).fetchone()
@@ -481,7 +491,8 @@ def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
 def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
     """Create the table named ``table`` with the query's columns and key, and return it.
 
-    Raises ``TargetError`` for keys that may be null before PostgreSQL 15.
+    ``table``: the name, unquoted, perhaps with a schema and a dot. Raises ``TargetError`` for keys
+    that may be null before PostgreSQL 15. Errors of psycopg pass, such as that of a missing schema.
     """
     columns = [f"{quoted(name)} {type_}" for name, type_ in layout.types.items()]
     if layout.keys and layout.nulls:
@@ -523,7 +534,7 @@ def _refuse_columns(
     cursor: Any, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
 ) -> None:
     """Raise ``TargetError`` if the columns, collations or unique indexes of a table do not fit the
-    query.
+    query. Without a key in ``layout``, only the columns count.
 
     ``called``: the table's name in SQL. ``columns``: those that it has, by name.
     """
@@ -562,10 +573,10 @@ def _queries(schema: str) -> str:
 
 
 def _listed(names: Any) -> str:
-    """Return names as a SQL list: quoted, with commas between them."""
+    """Return names as a SQL list: quoted, with commas between them; empty for none."""
     return ", ".join(map(quoted, names))
 
 
 def _of(tasks: Sequence[int]) -> str:
-    """Return the SQL condition for staged rows of the tasks with these numbers."""
+    """Return the SQL condition for staged rows of the tasks with these ids; false for no tasks."""
     return f"{TASK} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"

@@ -31,6 +31,7 @@ class Line:
     title: str
     """The sink's name in errors."""
     dsn: str = field(repr=False)
+    """The connection string or URL. It may have a password, so ``repr`` omits it."""
     timeout_s: float
     """The time limit of a transaction, in seconds."""
     titles: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +43,8 @@ class Line:
         the end of the block, or rolled back on an exception.
 
         A failure becomes an ``OSError`` if a retry may help, else a ``TargetError``. Psycopg's
-        error is not in the chain, because it may show what the DSN says.
+        error is not in the chain, because it may show what the DSN says. Other exceptions of the
+        block pass. Raises ``ConfigurationError`` without psycopg.
         """
         psycopg = psycopg_for(self.title)
         try:
@@ -62,7 +64,9 @@ class Line:
 
     @contextmanager
     def _connection(self, psycopg: Any) -> Iterator[Any]:
-        """Open a connection for one transaction, and close it at the end of the block."""
+        """Open a connection for one transaction, and close it at the end of the block. Raises
+        psycopg's error if the server cannot be reached within ``timeout_s`` or 10 s.
+        """
         connection = connected(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
             # So that commits of others, made while this one waits for a lock, are visible.
@@ -84,8 +88,8 @@ class Line:
         )
 
     def _failure(self, psycopg: Any, error: Any) -> Exception:
-        """Return the exception to raise for psycopg's error: ``OSError`` if a retry may help, else
-        ``TargetError``.
+        """Return the exception to raise for psycopg's error, without the connection's secrets:
+        ``OSError`` if a retry may help, else ``TargetError``.
         """
         line = first_line(error)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
