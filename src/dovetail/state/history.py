@@ -58,8 +58,9 @@ class HistoryState(RunState):
     ) -> None:
         """Open the store.
 
-        ``schema``: the stored columns; ``keys``: the numbers of the key columns. ``horizon_us`` may
-        be set later, before anything is stored.
+        ``schema``: the stored columns; ``keys``: the indices of the key columns. ``horizon_us``: by
+        default before all times, so nothing is dropped. It may be set later, before anything is
+        stored.
         """
         super().__init__(schema, runs, blobs, cache, order=Order((HASH, EVENT_TIME)))
         self._key_columns = keys
@@ -76,6 +77,7 @@ class HistoryState(RunState):
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
         without such a version gets segment -1, the smallest int64 as its time, and is not present.
+        One key may be asked for at several times.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -103,7 +105,8 @@ class HistoryState(RunState):
         """Find all rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
 
         ``hash_``: int64[n], non-decreasing; the other arguments have n rows, too. Rows come run by
-        run, oldest first, and in each run in time order.
+        run, oldest first, in each run by hash, then time. Rows behind the horizon may still be
+        found.
         """
         queries: list[Ints] = []
         rows: list[Ints] = []
@@ -201,7 +204,8 @@ def last_versions(
     begun: int | None = None,
 ) -> pa.Table:
     """Return the versions that anyone can still ask for, ordered by hash, then time.
-    ``key_columns``: the indices of the key's columns.
+    ``key_columns``: the indices of the key's columns. ``rows``: at least one, with one chunk a
+    column.
 
     ``rows`` come with the oldest written first. Dropped are:
 

@@ -27,7 +27,8 @@ def to_ipc(table: pa.Table) -> bytes:
 
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
     """Return the table of one stream without the columns named in ``without``, which are not
-    unpacked.
+    unpacked. Names that it has no column of are ignored. Raises ``pa.ArrowInvalid`` for other
+    bytes.
     """
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
@@ -38,7 +39,8 @@ def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Tab
 
 
 def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:
-    """Yield the table in consecutive parts of at most ``size_bytes`` and ``rows`` rows.
+    """Yield the table in consecutive parts of at most ``size_bytes``, uncompressed, and ``rows``
+    rows, by default any number.
 
     A part has at least one row, whatever its size. An empty table is one part.
     """

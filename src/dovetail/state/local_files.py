@@ -18,7 +18,8 @@ _OWNER_ONLY = 0o700
 
 def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
     """Write a file at ``path`` by ``fill``, which gets the open file. Return True if it exists now,
-    False on any ``OSError``. Its directory is created if missing.
+    False on any ``OSError``. Other errors of ``fill`` pass, and leave a temporary file. Its
+    directory is created if missing.
 
     The file appears under its name only once it is complete.
     """
@@ -38,7 +39,7 @@ def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it exists and is one."""
+    """Remove a file, if it exists and is one. Never fails."""
     with suppress(OSError):
         path.unlink()
 
@@ -58,9 +59,10 @@ def remove_older(directory: Path, than_s: float) -> None:
 
 
 def own(directory: Path) -> None:
-    """Create the directory, for its user alone.
+    """Create the directory and missing parents, for its user alone. An existing one gets these
+    permissions.
 
-    Raises ``PermissionError`` if another user owns it.
+    Raises ``PermissionError`` if another user owns it, and ``OSError`` if it cannot be created.
     """
     directory.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
     status = directory.stat()

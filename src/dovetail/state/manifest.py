@@ -82,7 +82,7 @@ def load(
 
     ``topology``: the stage's fingerprint; ``buckets``: the number of its buckets. ``stored_pages``:
     pages that need not be read. Raises ``CheckpointError`` if the manifest belongs to another
-    topology or number of buckets.
+    topology or number of buckets, and ``StateError`` as ``read`` does.
     """
     manifest = read(blobs, stored_pages)
     if manifest is None:
@@ -101,7 +101,8 @@ def load(
 def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest | None:
     """Return the bucket's manifest, of whatever topology, or None before its first batch.
 
-    ``stored_pages``: pages that need not be read.
+    ``stored_pages``: pages by name that need not be read. Raises ``StateError`` if the manifest or
+    a page has another format version.
     """
     blob = blobs.get(NAME)
     if blob is None:
@@ -143,8 +144,8 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
 def save(blobs: Blobs, manifest: Manifest) -> Pages:
     """Write the manifest and return the pages that are stored now.
 
-    Pages that are not in ``manifest.pages`` are written first, and pages no longer needed are
-    deleted last.
+    ``manifest.pages``: the pages that are stored before. Pages that are not among them are written
+    first, and pages no longer needed are deleted last.
     """
     pages: dict[str, Segments] = {}
 
@@ -182,7 +183,9 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
 
 
 def _page(blobs: Blobs, name: str) -> Segments:
-    """Return the segments in the stored page of this name, which must exist."""
+    """Return the segments in the stored page of this name, which must exist. Raises ``StateError``
+    for another format version.
+    """
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"
     return _parse(_body(blob))

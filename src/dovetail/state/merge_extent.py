@@ -50,14 +50,14 @@ class MergeInput:
         object.__setattr__(self, "size_bytes", np.cumsum([0, *(s.size_bytes for s in segments)]))
 
     def bytes_before(self, row: int) -> float:
-        """Return about how many bytes the first ``row`` rows have, by the mean size in their
-        segments.
+        """Return about how many bytes the first ``row`` rows, perhaps none or all, have, by the
+        mean size in their segments.
         """
         return float(np.interp(row, self.rows, self.size_bytes))
 
     def some(self, row: int, size_bytes: float) -> int:
         """Return the exclusive end of about ``size_bytes`` of rows from ``row`` on: at least one
-        row, and none of the next segment.
+        row, and none of the next segment. The input must have row ``row``.
         """
         end = np.interp(self.bytes_before(row) + size_bytes, self.size_bytes, self.rows)
         return min(max(int(end), row + 1), int(self.rows[self._segment(row) + 1]))
@@ -127,7 +127,10 @@ def step_end(
     """Return for each input, oldest first, the number of its rows read after the next step.
 
     The step reads the next rows in order: between three quarters of ``size_bytes`` and all of it,
-    as long as single rows are not larger. ``read``: the number of rows of each input read before.
+    as long as single rows are not larger. If no more than ``size_bytes`` are unread, it reads all
+    of them. With ``order.whole``, rows that are equal in it are read together, whatever their size.
+    With several order columns it ends where a value of the first one begins, unless it would then
+    read nothing. ``read``: the number of rows of each input read before.
     """
     ends = [int(i.rows[-1]) for i in inputs]
     now = list(read)
@@ -183,7 +186,7 @@ def _advanced(
 
     Each unfinished input could be read by about ``share`` bytes. The input whose share ends first
     in the order is read so far, all others up to the same row. So no input is read further than its
-    share. ``now``, ``ends``: the rows read so far, and all rows.
+    share. ``now``, ``ends``: the rows read so far, and all rows; at least one input is unfinished.
     """
     reach = {
         input_index: input_.some(now[input_index], share)

@@ -29,7 +29,7 @@ class QueueState(RunState):
 
     def take(self, upto_us: int) -> pa.Table:
         """Remove and return the rows due after the last time taken and at or before ``upto_us``, by
-        due time, then arrival. The table may be empty.
+        due time, then arrival. The table may be empty; it is if ``upto_us`` is not after that time.
         """
         parts = [self.schema.empty_table()]
         for run in self.runs.runs:

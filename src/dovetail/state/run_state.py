@@ -37,11 +37,13 @@ class Located:
     tables: tuple[pa.Table, ...]
     """The opened segments."""
     segment: Ints
-    """The index in ``tables`` for each query, -1 if no row answers it: int64[n]."""
+    """The index in ``tables`` for each query, -1 if no row answers it: int64[n]. A tombstone is a
+    row.
+    """
     row: Ints
-    """The row in that segment: int64[n]."""
+    """The row in that segment, 0 for none: int64[n]."""
     event_time_us: Ints
-    """The event time of the row: int64[n]."""
+    """The event time of the row: int64[n]. Each lookup says what it is for none."""
     present: Mask
     """False if there is no row or the row is a tombstone: bool[n]."""
 
@@ -58,7 +60,9 @@ class Located:
         )
 
     def beside(self, other: Located) -> Located:
-        """Return the answers to n queries followed by those of ``other``."""
+        """Return the answers to n queries followed by those of ``other``, which has the same
+        ``schema``.
+        """
         shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
         return Located(
             self.schema,
@@ -72,7 +76,8 @@ class Located:
     def fetch(self, which: Ints, columns: Sequence[int]) -> pa.Table:
         """Return the ``columns`` of the rows that answer the queries ``which``, in that order.
 
-        Every one of these queries must have a row.
+        ``columns``: indices in ``schema``. Every one of these queries must have a row, perhaps a
+        tombstone.
         """
         rows, gathered_row = self.gathered(which, columns)
         return rows.combine_chunks().take(pa.array(gathered_row))
@@ -89,6 +94,9 @@ class Located:
         | gathered row | 0 | 1 | 2 |
 
         So the rows of queries 4, 1 and 2 are [1, 0, 2].
+
+        ``columns``: indices in ``schema``. Every one of these queries must have a row; this is not
+        checked. A row that answers two of the queries comes twice.
         """
         parts, order = [self.schema.empty_table().select(columns)], [np.zeros(0, np.int64)]
         segment = self.segment[which]
@@ -103,7 +111,10 @@ class Located:
 
 
 class RunState(ABC):
-    """One store of one bucket. ``runs`` is what the manifest records after a batch."""
+    """One store of one bucket. ``runs`` is what the manifest records after a batch.
+
+    Each method that reads rows raises ``StateError`` if a segment has another format version.
+    """
 
     def __init__(
         self,
@@ -117,7 +128,8 @@ class RunState(ABC):
     ) -> None:
         """Open the store.
 
-        ``schema``: the stored columns; ``expiry``: the column by which rows expire.
+        ``schema``: the stored columns. ``runs``: those that the manifest names. ``order``: the
+        columns that order rows; ``expiry``: the column of times by which they expire.
         """
         self.runs = runs
         self.schema = schema
@@ -130,30 +142,37 @@ class RunState(ABC):
     def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return, in the store's order, the rows that a merge keeps of one slice of its inputs.
 
-        ``pieces``: the slice of each input, oldest first.
+        ``pieces``: the slice of each input of ``merge``, oldest first. The result may be empty.
         """
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, which are in the store's order, and compact in proportion."""
+        """Append a batch's rows, and compact in proportion to the bytes written. No rows change
+        nothing.
+
+        ``rows``: the columns of ``schema``, in the store's order.
+        """
         written = self.append(rows)
         if written:
             self.compact(2 * self.runs.tiers() * written + _COMPACTION_BYTES_MIN)
 
     def expire(self, before_us: int) -> None:
-        """Drop the runs whose rows are all older than ``before_us``.
+        """Drop the runs whose rows are all older than ``before_us`` by the column ``expiry``.
 
         Runs that are being merged stay.
         """
         self._drop(tuple(run for run in self.runs.idle() if run.latest_us < before_us))
 
     def _drop(self, dropped: tuple[SortedRun, ...]) -> None:
-        """Remove these runs from the store, and delete their segments."""
+        """Remove these runs from the store, and delete their segments. No merge may read them
+        (``Runs.idle``).
+        """
         self.runs = self.runs.without(dropped)
         for run in dropped:
             self._delete(run)
 
     def append(self, rows: pa.Table) -> int:
-        """Store a batch's rows, which are in the store's order, as a run.
+        """Store a batch's rows as the newest run. They have the columns of ``schema`` and are in
+        the store's order.
 
         Return the bytes written, 0 for no rows, which make no run.
         """
@@ -228,7 +247,9 @@ class RunState(ABC):
         return read, pieces
 
     def _open(self, segment: Segment) -> pa.Table:
-        """Return the rows of a segment as a table, from a local copy or the stored blob."""
+        """Return the rows of a segment as a table, from a local copy or the stored blob, which must
+        exist. Raises ``StateError`` for another format version.
+        """
         return self._cache.open(segment, self._blobs.get)
 
     def _write(self, table: pa.Table) -> Segment:
@@ -242,7 +263,9 @@ class RunState(ABC):
         return segment
 
     def _described(self, table: pa.Table) -> Segment:
-        """Return the manifest's description of a table that becomes a new segment."""
+        """Return the manifest's description of a table that becomes a new segment. The table has a
+        row and is in the store's order.
+        """
         return describe(table, self._order.columns[0], self._expiry)
 
     def _delete(self, run: SortedRun) -> None:

@@ -80,7 +80,8 @@ class Runs:
             yield from merge.done
 
     def holding(self, ordered: Sequence[int]) -> Runs:
-        """Return the runs with only the segments in whose range one of the values lies.
+        """Return the runs, without merges, with only the segments in whose range one of the values
+        lies.
 
         ``ordered``: values of the column that orders rows, ascending. A segment's range is from its
         first to its last row, both inclusive. Runs without such a segment are left out.
@@ -93,7 +94,9 @@ class Runs:
         return Runs(tuple(run for run in runs if run.segments))
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
-        """Return the runs with a batch's segments as the newest run, of tier 0."""
+        """Return the runs with a batch's segments as the newest run, of tier 0. ``segments``: at
+        least one, in ascending and disjoint ranges.
+        """
         return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
     def level(self) -> Runs:
@@ -130,7 +133,7 @@ class Runs:
 
     def due(self) -> Runs:
         """Return the runs with a new merge in every tier that has ``FANOUT`` runs or more and no
-        merge.
+        merge. It reads all present runs of its tier.
         """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
@@ -141,13 +144,16 @@ class Runs:
         return replace(self, merges=(*self.merges, *fresh))
 
     def advanced(self, old: Merge, new: Merge) -> Runs:
-        """Return the runs with the merge ``old`` replaced by ``new``."""
+        """Return the runs with the merge ``old`` replaced by ``new``. ``old`` must be the object in
+        ``merges``; an equal one is not replaced.
+        """
         return replace(self, merges=tuple(new if m is old else m for m in self.merges))
 
     def completed(self, merge: Merge) -> Runs:
         """Return the runs with the merge's inputs replaced by its result, or by nothing if no row
         was kept. The result counts as older than every other run of that tier or a lower one. It is
-        in the next tier if it has at least half the size of its inputs.
+        in the next tier if it has at least half the size of its inputs. ``merge``: the object in
+        ``merges``, with its inputs wholly read.
         """
         inputs = self.inputs(merge)
         merged = SortedRun(merge.tier, merge.done)

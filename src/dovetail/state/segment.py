@@ -51,6 +51,7 @@ class Segment:
     """The manifest's description of a segment, an immutable piece of a store."""
 
     id: str
+    """The name of the segment's blob and of its local copy, never used again."""
     rows: int
     size_bytes: int
     """The size of the local, uncompressed form."""
@@ -67,7 +68,8 @@ class Segment:
 def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
     """Return a new segment, under a new id, for rows that are already ordered by column ``order``.
 
-    ``expiry``: the column of times by which rows expire. ``table`` has at least one row.
+    ``expiry``: the column of times by which rows expire. ``table`` has at least one row. Its
+    ordering column has no nulls.
     """
     ordering, time = table.column(order), table.column(expiry).cast(pa.int64()).to_numpy()
     return Segment(
@@ -131,7 +133,8 @@ class SegmentCache:
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
         """Return the segment's rows, from memory or its local copy if there is one.
 
-        Else ``fetch`` is asked for the stored form by the segment's id, and must have it.
+        Else ``fetch`` is asked for the stored form by the segment's id, and must have it. Raises
+        ``StateError`` if that has another format version.
         """
         table = self._open.get(segment.id)
         if table is not None:
@@ -182,8 +185,9 @@ class SegmentCache:
         """Clean up at the end of a bucket's batch. Without a directory, do nothing.
 
         Copies of the bucket's segments are marked as used, and copies unused for ``_UNUSED_S_MAX``
-        deleted. Open segments whose copy another process deleted are closed. ``segments``: all
-        segments of the bucket; ``now_s``: the time in epoch seconds, by the clock that dates files.
+        deleted. Open segments whose copy another process deleted are closed. Each of these is done
+        at intervals, not in every call. ``segments``: all segments of the bucket; ``now_s``: the
+        time in epoch seconds, by the clock that dates files.
         """
         if self._directory is None:
             return

@@ -57,7 +57,8 @@ class TableState(RunState):
         """Open the store.
 
         ``schema``: the stored columns; ``keys``: the number of key columns after the first three.
-        Rows older than ``horizon_us``, by the column ``expiry``, are never asked for again.
+        Rows older than ``horizon_us``, by the column ``expiry``, are never asked for again; by
+        default there are none. They may still be found until a merge drops them.
         """
         super().__init__(
             schema, runs, blobs, cache, order=Order((HASH,), whole=True), expiry=expiry
@@ -71,7 +72,9 @@ class TableState(RunState):
         return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, and drop the runs behind the horizon."""
+        """Append a batch's rows, and drop the runs behind the horizon. ``rows``: in hash order, one
+        per key. Without rows the runs are dropped all the same.
+        """
         super().store(rows)
         self.expire(self.horizon_us)
 
@@ -116,9 +119,11 @@ class TableState(RunState):
 
     def scan(self, low: Ints, high: Ints, prefix: Sequence[pa.Array]) -> Scan:
         """Find the current rows in the hash range of each query whose key begins with the query's.
+        Tombstones are left out, so all rows are present. Rows come in no particular order.
 
-        ``low``, ``high``: int64[n], non-decreasing, the ends of the ranges, both inclusive;
-        ``prefix``: the queries' first key columns. Tombstones are left out.
+        ``low``, ``high``: int64[n], non-decreasing, the ends of the ranges, both inclusive.
+        ``prefix``: the queries' first key columns. No stored key may answer two queries. The event
+        times in the result are not read and are 0.
         """
         tables: list[pa.Table] = []
         parts: list[tuple[Ints, Ints, Ints, Ints]] = []
@@ -152,6 +157,8 @@ class TableState(RunState):
 
         ``parts``: for each of ``tables``, newest run first, arrays of query, table, row and hash,
         one element per row.
+
+        A key may be in ``parts`` for one query only. All event times in the result are 0.
         """
         none = np.zeros(0, np.int64)
         query, segment, row, order = (
@@ -180,8 +187,8 @@ class TableState(RunState):
         located: Located,
     ) -> None:
         """Enter into ``located`` the keys among ``wanted`` that ``table`` holds. ``wanted``:
-        indices of keys not yet found. ``table_index``: the number of the segment in
-        ``located.tables``.
+        indices of keys not yet found, by hash. Arrays of ``located`` are changed in place.
+        ``table_index``: the number of the segment in ``located.tables``.
         """
         stored_hash = numbers(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
@@ -216,7 +223,7 @@ class TableState(RunState):
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:
     """Return the newest row of each key, tombstones included, in hash order.
 
-    ``pieces`` come oldest first. Within a piece a key occurs once.
+    ``pieces``: at least one, oldest first, each in any order. Within a piece a key occurs once.
     """
     rows = pa.concat_tables(pieces).combine_chunks()
     age = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
