@@ -25,7 +25,7 @@ class Counts:
     number: Counter[str] = field(default_factory=Counter)
     """The number of unused rows, by metric."""
     examples: dict[str, str] = field(default_factory=dict)
-    """The first row of each metric in words: its key and its time."""
+    """One row of each metric in words: its key and its time. A metric may have none."""
     pairs: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The number of records that found rows on all other sides of a join, and of those that did
     not, by input."""
@@ -90,8 +90,8 @@ def example_of(rows: pa.Table, source: SourceSpec) -> str:
 def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
     """Return the first row's values of ``columns`` as text: ``name=value`` with commas between.
 
-    ``columns``: column numbers in ``rows``. ``names``: the name for each, empty for those of
-    ``rows``. A value is its ``repr``, cut at 80 characters.
+    ``columns``: indices of columns of ``rows``, which has a row at least. ``names``: the name for
+    each, empty for those of ``rows``. A value is its ``repr``, cut at 80 characters.
     """
     values = (repr(rows.column(column)[0].as_py()) for column in columns)
     labels = names or [rows.schema.names[column] for column in columns]

@@ -27,8 +27,9 @@ from dovetail.state.history import HistoryState
 
 
 def run(job: Job, law: Deduplicate) -> Done:
-    """Emit the records that repeat no emitted one, in the order of arrival. A record with a null in
-    its key repeats none, and is not stored. Count the late and the repeated ones.
+    """Emit the records that are not late and repeat no emitted one, in the order of arrival. A
+    record with a null in its key repeats none and is never late. It is emitted and not stored.
+    Count the late and the repeated ones.
     """
     (name,) = job.operator.names
     store = _store(job, name, law)

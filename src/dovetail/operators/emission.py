@@ -20,7 +20,8 @@ from dovetail.operators.job import Job, output
 def emitted(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:
-    """Return changes that have the keys of their events as a table, or None if there are none.
+    """Return changes that have the keys of their events as a table, or None if there are none. They
+    come in the order given; positions go on from the manifest's.
 
     ``leaves``: per leaf of the operator, its value columns, one row per change.
     """
@@ -40,7 +41,9 @@ def emitted(
 
 
 def changes_of(events: Timeline, event: Ints) -> Changes:
-    """Return a change for each of some events of one table: it makes its own row, or deletes it."""
+    """Return a change for each of some events of one table, in that order: it makes its own row, or
+    deletes it. Its reference is the event, which tells of presence alone; ABSENT for a tombstone.
+    """
     deleted = events.deleted[event]
     reference = np.where(deleted, ABSENT, event)
     return Changes(event, ~deleted, events.event_time_us[event], (reference,))

@@ -53,7 +53,8 @@ from dovetail.state.table_state import TableState
 def run(job: Job, law: Expire) -> Done:
     """Emit each record's change, and the tombstone of each expired row before the record whose time
     expires it. With ``emit="batch"``, emit each key's last change, if it differs from the stored
-    row. Count the rows that had expired when they arrived.
+    row. Count as late the rows that had expired when they arrived. Without rows in the batch, rows
+    expire all the same.
     """
     (name,) = job.operator.names
     read_us = _read_us(job)
@@ -153,6 +154,7 @@ class _Versions:
     time_us: Ints
     """The event time of each version, in microseconds."""
     lives: Lives
+    """The fate of each version: whether it stands, and when it expires."""
     first: Ints
     """Per group, its first version."""
     waited: Mask
@@ -160,6 +162,7 @@ class _Versions:
     stored_due_us: Ints
     """Per group, the stored ``_due``, ``NO_TIME`` for none."""
     final_us: int
+    """Stream time with which the next batch begins, in microseconds."""
 
     @classmethod
     def of(

@@ -26,7 +26,8 @@ def run(job: Job, law: Explode) -> Done:
     records. With ``emit="batch"``, emit each element's last change, if its row differs from the one
     before the batch.
 
-    Unless keys are positions, null and repeated elements are left out and counted.
+    Unless keys are positions, null and repeated elements are left out. Those of new arrays are
+    counted.
     """
     store = job.table_store(0)
     if not job.any_rows:

@@ -28,7 +28,8 @@ def run(job: Job, law: Fill) -> Done:
     ``emit="batch"``, emit each key's last row, if it differs from the stored one.
 
     Store each key's last completed row. A tombstone for a key without a row is emitted unless the
-    source is loose.
+    source is loose. Count the values that stay missing, if a column lists the unsent names. Raises
+    ``DataError`` for a missing value if ``law.fails``.
     """
     store, columns = job.table_store(0), job.sources[0].shape.value_columns
     if not job.any_rows:

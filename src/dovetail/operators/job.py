@@ -49,6 +49,9 @@ class Batch:
     """
 
     rows: pa.Table
+    """The rows, with the columns of ``SourceSpec.wire_schema``. Of rows on disk only the columns
+    that order them.
+    """
     clock_us: Ints
     """The largest timestamp in each row's log so far in the micro-batch."""
     stream_us: Ints
@@ -58,7 +61,7 @@ class Batch:
     tie: Ints | None = None
     """The order of rows that one record of another stage caused; None if there are none."""
     stairs: Stairs | None = None
-    """The steps of stream time in the whole batch. None if no other source asks for them, or if all
+    """The steps of stream time in the whole batch. None if no source asks for them, or if all
     sources wait for each other.
     """
 
@@ -128,7 +131,10 @@ class BucketBatch:
         )
 
     def sequence(self, source: int) -> Ints:
-        """Return the positions of a source's rows in the log that all inputs share: int64[rows]."""
+        """Return the positions of a source's rows in the log that all inputs share: int64[rows].
+        Only for a source with that column (``RowArrival.by_shared_log``); others raise
+        ``KeyError``.
+        """
         sequence: Ints = self.batches[source].rows.column(SEQUENCE).to_numpy()
         return sequence
 
@@ -160,7 +166,8 @@ class BucketBatch:
 
     def said(self, name: str, source: int) -> Ints:
         """Return the column ``name`` of ``Fragment.feeds`` for each row of a source: int64[rows].
-        ``name`` is ``_sequence``, ``_tie``, ``_clock`` or ``_order``; an order that rows lack is 0.
+        ``name`` is ``_sequence``, ``_tie``, ``_clock`` or ``_order``. An order that rows lack is 0;
+        only those in a shared log may lack it.
         """
         batch = self.batches[source]
         if name == SEQUENCE:
@@ -263,11 +270,14 @@ class Job(BucketBatch):
     def table_store(
         self, source: int, name: str | None = None, *, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
-        """Open the store of a table: its last row per key or, if the source is versioned, its
-        history.
+        """Open the store of a table as it was before the batch: its last row per key or, if the
+        source is versioned, its history. Of a windowed source, rows behind the retention may be
+        gone.
 
         ``name``: the store, by default the source's. ``schema``: the stored columns, by default all
-        of the source's.
+        of the source's. They must be the first of these: ``ROW_COLUMNS``, the key and perhaps more.
+        Each call opens the store anew. Rows that are stored count once its ``runs`` are in
+        ``Done.stores``.
         """
         spec, runs = self.sources[source], self.runs(name or self.operator.names[source])
         schema = schema or spec.shape.schema
@@ -310,7 +320,9 @@ class Cause:
         return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
 
     def of(self, which: Ints) -> Cause:
-        """Return the causes of the results with the indices ``which``, in that order."""
+        """Return the causes of the results with the indices ``which``, in that order. An index may
+        come several times.
+        """
         return Cause({name: column[which] for name, column in self.columns.items()})
 
     def due(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
@@ -342,15 +354,19 @@ class Done:
     output: pa.Table | None
     """The changes (``Operator.output_schema``), None for none."""
     stores: Mapping[str, Runs]
-    """The runs of each store after the batch."""
+    """The runs of each store after the batch, by the operator's name for it. Stores that are not
+    named are gone.
+    """
     rows: int = 0
-    """The number of stream rows that the bucket has numbered."""
+    """The number of stream rows that the bucket has numbered so far. It replaces that of the
+    manifest, unless the operator is one of a chain, which numbers all rows itself.
+    """
     chunks: Iterable[pa.Table] = ()
     """More changes, built on demand, so they need not all be in memory."""
     later: int = 0
     """The number of changes in ``chunks`` that have positions, which follow those of ``output``."""
     counts: Counts = field(default_factory=Counts)
-    """Counts of unused rows, by metric."""
+    """Counts of unused rows, by metric, complete before ``chunks`` are read."""
 
 
 def minus_each(time_us: Ints, span_us: int) -> Ints:
@@ -381,7 +397,7 @@ def output(
     - ``references``: per leaf, the row that each change shows, ABSENT for none.
     - ``deleted``: bool[n]; ``event_time_us``: int64[n].
     - ``position``: the position of the first change; the others follow it without gaps.
-    - ``cause``: the record that causes each change.
+    - ``cause``: the record that causes each change. It must have all of ``operator.feeds``.
     """
     count = len(event_time_us)
     columns = [*keys, *(column for values in leaves for column in values)]

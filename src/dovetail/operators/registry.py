@@ -82,6 +82,9 @@ def operate(job: Job) -> Done:
     """Run a job's operator on the rows of one bucket, and return its outcome. The operator follows
     from the class of the job's law. Rows of sources that are in order first get the times at which
     they take effect.
+
+    Raises ``DataError`` for a row that the operator cannot take. That may be only as
+    ``Done.chunks`` are read.
     """
     law = job.operator.law
     if any(source.meaning.in_order for source in job.sources):

@@ -31,6 +31,7 @@ class RowChanges:
     """The changes that records make to the rows of an operator's only source."""
 
     events: Timeline
+    """The records of the only source, by key and then by arrival."""
     event: Ints
     """The event of each change."""
     old: Ints
@@ -38,6 +39,7 @@ class RowChanges:
     new: Ints
     """The row after each change, a reference into ``pool``; ABSENT for none."""
     pool: Pool
+    """The stored row of each key, then the rows of the batch."""
     counted: Mask
     """The events that the table takes."""
     current: Mask | None
@@ -68,8 +70,9 @@ class RowChanges:
         record's old row first. The result is the number of each change, and whether the row is its
         new one.
 
-        The masks may have all changes several times over. Then rows come in this order within each
-        repetition, and the numbers of changes go on from one to the next.
+        The masks are bool[changes]. They may have all changes several times over, both as often.
+        Then rows come in this order within each repetition, and the numbers of changes go on from
+        one to the next.
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
         is_new = np.arange(len(change)) >= np.count_nonzero(of_old)
@@ -80,8 +83,8 @@ class RowChanges:
         return change[order], is_new[order]
 
     def keep(self, job: Job, store: TableStore) -> Counts:
-        """Store each key's row after the batch, and return the counts of records that change
-        nothing.
+        """Store each key's row after the batch in the store given to ``of``. Return the counts of
+        records that change nothing.
         """
         keep(job, 0, store, self.events, self.counted)
         ignored = Counts()

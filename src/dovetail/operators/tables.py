@@ -40,13 +40,15 @@ TableStore = TableState | HistoryState
 
 
 def latest(store: TableStore, events: Timeline) -> Located:
-    """Return the stored last row of each group, not present for a group without one."""
+    """Return the stored last row of each group, not present for a group without one, or with a
+    tombstone.
+    """
     return latest_of(store, events.hash, events.keys)
 
 
 def latest_of(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-    """Return the stored last row of each key, not present for a key without one. ``hash_``:
-    int64[n], non-decreasing; ``keys``: n distinct keys.
+    """Return the stored last row of each key, not present for a key without one, or with a
+    tombstone. ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys.
     """
     if isinstance(store, TableState):
         return store.locate(hash_, keys)
@@ -100,7 +102,8 @@ class Pool:
         | 2         | the stored one of query 2 | x0    |
         | 3         | row 0 of the batch        | n0    |
 
-        A stored row is read once, however often it is named.
+        A stored row is read once, however often it is named. ``columns``: indices, the same in the
+        store and in the batch. A query that is named must have a row.
         """
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
@@ -119,7 +122,8 @@ class Pool:
 
 def counts(job: Job, events: Timeline, source: int) -> Mask:
     """Find the events of ``source`` that its table takes: bool[events]. Only a versioned table
-    refuses any: those older than its history, unless it is in order.
+    refuses any: those older than its history, unless it is in order. A record exactly as old as the
+    retention is taken.
     """
     retention_us = job.sources[source].meaning.versioned_us
     if retention_us is None or job.sources[source].meaning.in_order:
@@ -156,9 +160,12 @@ def count_ignored(
 
 
 def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
-    """Write a table's rows of this batch to its store: the last event per key or, if it is
-    versioned, each version. ``counted``: the events that are versions. Groups of one source lie by
-    the hash of its rows, or nearly so.
+    """Write a table's rows of this batch to its store, once a batch: the last event per key or, if
+    it is versioned, each version.
+
+    ``store``: its columns are the first of the source's. ``counted``: the events that are versions,
+    of use for a versioned table alone. Groups of one source lie by the hash of its rows, or nearly
+    so.
     """
     rows = job.batches[source].rows
     if isinstance(store, TableState):

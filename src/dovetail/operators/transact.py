@@ -34,7 +34,8 @@ _STATE: Final = (
 
 def run(job: Job, law: Transact) -> Done:
     """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
-    key's last one; a delete of a key without a stored row emits nothing.
+    key's last one; a delete of a key without a stored row emits nothing. Count the events that were
+    there before as repeated.
 
     Store what has come of each key's transaction. Without rows in the batch, leave the store as it
     is.

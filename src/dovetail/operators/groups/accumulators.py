@@ -122,9 +122,10 @@ def timeline_of_windows(
     """Build a timeline whose groups are pairs of a key and a window, and whose events are ordered
     by ``sequence`` within a group.
 
-    All arrays have a row per update of a window, without updates none. ``hash_``: the hash of the
-    key alone. ``window``: the starts and the exclusive ends in microseconds. ``event_time_us``: the
-    times of the rows that update. Windows of one start have one end.
+    All arrays have a row per update of a window, without updates none. Windows need no order.
+    ``hash_``: the hash of the key alone. ``window``: the starts and the exclusive ends in
+    microseconds. ``event_time_us``: the times of the rows that update. Windows of one start have
+    one end.
     """
     rows = SourceRows(
         keys=[*keys, pa.array(window[0])],
@@ -183,8 +184,8 @@ class UpdatedGroups:
         """Aggregate the batch's updates over the groups in ``store``, without storing anything.
 
         ``updated``: the batch's events by group, with their values. ``parts``: one for each column
-        whose long lists lie in parts. Raises ``DataError`` of an aggregate, and for several rows of
-        a key that must be unique.
+        whose long lists lie in parts. Raises ``DataError`` if an aggregate fails, such as by an
+        overflow, or if a key that must be unique has several rows.
         """
         events, values = updated.events, updated.values
         updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
@@ -221,7 +222,8 @@ class UpdatedGroups:
 
     def each(self) -> pa.Table | None:
         """Return the result after each update in ``updated.emitted``, in that order, or None if
-        there are none. The result of a group without rows is a tombstone.
+        there are none. The result of a group without rows is a tombstone. Raises ``DataError`` if
+        an aggregate fails.
         """
         events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
         updates = GroupUpdates(events.group, events.groups, events.deleted & self.law.retracts)
@@ -234,7 +236,8 @@ class UpdatedGroups:
         if none does.
 
         A group that has lost all rows gives a tombstone. Groups come in the order in which they
-        were last emitted. The time counts as part of a result if ``law.timed``.
+        were last emitted. The time counts as part of a result if ``law.timed``. Raises
+        ``DataError`` if an aggregate fails.
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
@@ -282,7 +285,7 @@ class UpdatedGroups:
 
     def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
         """Return one column of results for each aggregate. ``state``: its accumulators, one row per
-        group.
+        group. Raises ``DataError`` if an aggregate fails.
         """
         return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
 
@@ -321,6 +324,7 @@ class Before:
     state: Sequence[Columns]
     """Per column, the accumulators; of long lists only the parts that the batch needs."""
     time_us: Ints
+    """int64[groups]: the group's time."""
     count: Ints
     """int64[groups]: the number of rows in the group."""
 
@@ -401,7 +405,8 @@ def aggregated(
     values: Sequence[Columns],
 ) -> list[Any]:
     """Call ``method`` of each column's kernel on the updates, with the column's accumulators and
-    values. Return one element per column: results for ``scan``, else accumulators.
+    values. Return one element per column: results for ``scan``, else accumulators. Raises
+    ``DataError`` that names the column if a kernel fails.
     """
 
     def run(kernel: Aggregate, column_index: int) -> Any:
@@ -411,8 +416,8 @@ def aggregated(
 
 
 def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
-    """Call ``run`` with each column's kernel and index, and return the list of its answers. Raises
-    ``DataError`` that names the column if a kernel fails.
+    """Call ``run`` with each column's kernel and index, and return the list of its answers. An
+    ``AggregateError`` becomes a ``DataError`` that names the column; other errors pass.
     """
     name = ""
     try:

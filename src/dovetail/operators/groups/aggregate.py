@@ -39,7 +39,10 @@ from dovetail.physical.specs.groups import AggregationLaw
 
 def run(job: Job, law: AggregationLaw) -> Done:
     """Emit the group's result after every record or, with ``emit="batch"``, each group's last
-    result if it changed. Store the accumulators.
+    result if it changed. Store the accumulators. Records of closed windows are counted as late.
+
+    Without rows in the batch, emit nothing and leave the stores as they are. Raises ``DataError``
+    if an aggregate fails or a key that must be unique has several rows.
     """
     store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:

@@ -88,8 +88,8 @@ class Parts:
         """Open both stores.
 
         ``column``: the column's index in the law; ``kernel``: its aggregate. ``key``: the group's
-        key columns. ``runs``: the runs of both stores by name, the index first. ``blobs``,
-        ``cache``: the bucket's.
+        key columns. ``runs``: the runs of both stores by name: exactly two, the index first.
+        ``blobs``, ``cache``: the bucket's.
         """
         key_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         key_fields.append((_PART, pa.int64()))
@@ -130,8 +130,8 @@ class Parts:
 
     def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
         """Look up all parts of the ``large`` groups (indices) in the index. Return the group of
-        each part, and its row: number, size and, if ordered, first value. Parts of one group lie
-        side by side; a group without parts has none.
+        each part, and its row: number, size and, if ordered, first value. Parts come in no
+        particular order; a group without parts has none.
         """
         low, high = combined_range(groups.hash[large])
         asked = pa.array(large)
@@ -211,8 +211,8 @@ class Parts:
         return [whole(column) for column in parts.columns]
 
     def keep(self, read: ListsRead, events: Timeline, traced: Traced, time_us: Ints) -> Columns:
-        """Store the changed parts of long lists, and return the accumulators for the groups' own
-        rows, null for a long list.
+        """Store the changed parts of long lists, once a batch. Return the accumulators for the
+        groups' own rows, a row per group; the lists of a long one are null.
 
         ``read``: the parts that were read; ``traced``: all lists after the batch. ``time_us``:
         int64[groups]. A list has the parts 0 and 1, and the batch works on parts. Part 0 is

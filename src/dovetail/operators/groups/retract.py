@@ -23,7 +23,8 @@ from dovetail.plan.metrics import metric
 
 def run(job: Job, _: Retract) -> Done:
     """Emit a message for each row that leaves or enters a group, in the order of the records. Rows
-    with a null in the group's columns enter no group, and are counted.
+    with a null in the group's columns enter no group, and are counted. Without rows in the batch,
+    emit nothing and leave the store as it is.
     """
     source = job.sources[0]
     shape = source.shape

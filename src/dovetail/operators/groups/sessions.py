@@ -40,7 +40,7 @@ def run(job: Job, law: AggregationLaw) -> Done:
     net changes of the batch. Store the changed sessions.
 
     A record that is too late for its session is counted and emits nothing. Without rows in the
-    batch, leave the store as it is.
+    batch, leave the store as it is. Raises ``DataError`` if an aggregate fails.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -108,6 +108,7 @@ class _SessionBatch:
     events: Timeline
     stored: _Stored
     made: Forest
+    """The sessions that exist at some time in the batch, stored ones included."""
 
     @cached_property
     def _record(self) -> Ints:
@@ -149,8 +150,9 @@ class _SessionBatch:
 
     @cached_property
     def _added(self) -> list[Columns]:
-        """The accumulators that segments add to the children of their first sessions, per
-        column.
+        """The accumulators that segments add to the children of their first sessions, per column. A
+        segment without a record keeps those with which it begins. Raises ``DataError`` if an
+        aggregate fails.
         """
         return aggregated(self.law, "fold", self._updates, self._begun, self._values)
 
@@ -202,7 +204,7 @@ class _SessionBatch:
         replaces, or None if no record makes a session.
 
         A replaced session with the same bounds gets no tombstone. Changes are in the order of the
-        records.
+        records. Raises ``DataError`` if an aggregate fails.
         """
         session_forest, record = self.made, self._record
         if len(record) == 0:
@@ -238,7 +240,7 @@ class _SessionBatch:
         differs; None for none. ``changed``: the result of ``changed()``.
 
         Changes are ordered by the record that made the session, or by the key's last record for a
-        session that is gone.
+        session that is gone. Raises ``DataError`` if an aggregate fails.
         """
         gone, now, then = changed
         compared = np.flatnonzero(then != ABSENT)

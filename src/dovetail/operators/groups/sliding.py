@@ -46,8 +46,9 @@ def run(job: Job, law: AggregationLaw) -> Done:
     net changes. Store windows and records. Results of many pairs of a window and a record leave in
     several tables, the ``chunks``.
 
-    Closed windows are not changed. Without rows in the batch, emit nothing and leave the stores as
-    they are.
+    Closed windows are not changed; a record all of whose windows are closed is counted as late.
+    Without rows in the batch, emit nothing and leave the stores as they are. Raises ``DataError``
+    if an aggregate fails, perhaps only as ``chunks`` are read.
     """
     if not job.any_rows:
         return Done(None, job.stores)
@@ -100,7 +101,7 @@ class _WindowBatch:
     def groups(self, store: TableState) -> UpdatedGroups:
         """Aggregate each changed window over its accumulators in ``store``, without storing
         anything. Each window is a group with one update that stands for all its records. A new
-        window begins with null accumulators.
+        window begins with null accumulators. Raises ``DataError`` if an aggregate fails.
         """
         windows = self.windows
         owner = windows.group
@@ -133,7 +134,8 @@ class _WindowBatch:
         self, kernel: Aggregate, column_index: int, before: Before, window_row: Ints
     ) -> Columns:
         """Return the accumulators of column ``column_index`` after the batch, a row per group.
-        ``before``: the stored ones. ``window_row``: the window of each group.
+        Raises ``AggregateError`` if the kernel fails. ``before``: the stored ones. ``window_row``:
+        the window of each group.
 
         If the kernel depends on the order of records, all pairs of window and record are computed,
         in portions of ``windows.pairs_max``.
@@ -167,7 +169,8 @@ class _WindowBatch:
     def each(self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
         """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
         is that of a window after one record that changes it, in the order of the records.
-        ``groups``: the changed windows over their stored accumulators.
+        ``groups``: the changed windows over their stored accumulators. ``cuts``: consecutive ranges
+        over all arrivals (``ChangedWindows.cuts``). Raises ``DataError`` if an aggregate fails.
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)

@@ -74,10 +74,12 @@ def join(
     batch: int,
 ) -> Joined:
     """Join one micro-batch of both sides. The tables of changes are built as they are iterated.
+    Without ``ask``, the caches stay and all counts are 0.
 
     ``batches``: the rows of each side, left first. ``caches``: one per side, as the batch before
     left them. ``ask``: looks up rows of a side, None if the batch has all rows of both tables.
-    ``batch``: the number of the micro-batch.
+    ``batch``: the number of the micro-batch. Raises ``DataError`` for a tombstone of a table
+    without deletes, or if a lookup finds two rows with one key. Errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -192,6 +194,7 @@ def _with_others(
 
     ``keys``: the join key columns, one row per group. ``needed``: bool[groups]. Returns the side,
     its cache after the batch, and its ``Joined.counts``. Without needed groups nothing is asked.
+    Raises ``DataError`` if lookups find two rows with one key; errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -281,7 +284,7 @@ def _entries(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> S
     alive. An entry may have no rows.
 
     ``asked``: the join key of each group. ``complete``: bool[groups], all rows of the group are in
-    ``side``. ``batch``: the batch that used the entries last.
+    ``side``. ``batch``: the batch that used the entries last. Rows without a group are left out.
     """
     entry_of_group = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
     entry = entry_of_group[side.rows.group]

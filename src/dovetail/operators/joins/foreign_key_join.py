@@ -60,7 +60,8 @@ _ROWS_MAX = 50_000
 def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     """Emit the results of the batch's messages and right rows in chunks, in the order of the
     records. With ``emit="batch"``, emit each left row's last result, if it may differ from the one
-    before.
+    before. If another bucket may have a later one, emit it in any case, and the row before the
+    batch as ``BEFORE``. Without rows in the batch, emit nothing and leave the stores as they are.
     """
     stores = SubscriptionStores.of(job, law)
     if not job.any_rows:
@@ -105,9 +106,9 @@ class ForeignResults:
     time_us: Ints
     """int64[m]: the event time of each result, in microseconds."""
     epoch: Ints
-    """The epoch of the subscription."""
+    """The number of the left row's change, or ``SETTLED`` or ``BEFORE``."""
     rank: Ints
-    """The order of the results of one event."""
+    """The order of the results of one event; equal ranks keep the order in which they lie."""
 
     def of(self, which: Ints | Mask | slice) -> ForeignResults:
         """Return the results that ``which`` selects by indices, flags or a slice, in that order."""
@@ -192,8 +193,8 @@ def fanned_out(
 def _retained(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: ForeignResults
 ) -> ForeignResults:
-    """Drop results whose window had left its retention when the record arrived. Without windows,
-    keep all of them.
+    """Drop results whose window had left its retention, that of the left rows, when the record
+    arrived. Without windows, keep all of them.
     """
     source = job.sources[0]
     retention_us = source.meaning.retention_us

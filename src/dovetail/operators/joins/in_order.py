@@ -26,8 +26,9 @@ _BATCH_SHIFT = 32
 def merge(
     tables: Iterable[pa.Table], law: InOrder, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
-    """Merge the output of all buckets of a join by foreign key into tables of these ``columns``.
-    Each bucket's tables must be in order.
+    """Merge the output of all buckets of a join by foreign key into tables of these ``columns``. A
+    table may be empty. The inputs have these columns, ``_place`` and ``_epoch``. Each bucket's
+    tables must be in order.
 
     Settled rows pass through at once. Rows of keys that moved between buckets follow at the end, by
     epoch; with ``law.net``, only each key's last one. A change's position is the micro-batch's
@@ -51,8 +52,8 @@ def merge(
 
 
 def run(job: Job, law: InOrder) -> Done:
-    """Order the results of one bucket, when no exchange lies before it: ``merge`` with batch number
-    0. The output is None for no rows.
+    """Order the results of one bucket, when no exchange lies before it. The micro-batch's number
+    counts as 0 (``merge``). The output is None if no rows came; it may be an empty table.
     """
     rows = job.batches[0].rows
     columns = job.operator.output_schema.names
@@ -70,7 +71,8 @@ def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
 
 def _net(rows: pa.Table, keys: int) -> pa.Table:
     """Return the last row of each key, if it differs from the row marked ``BEFORE``, in their
-    order. ``rows`` are ordered by epoch; ``keys``: the number of key columns, which come first.
+    order. ``rows``: at least one, ordered by epoch, with one chunk a column; ``keys``: the number
+    of key columns, which come first.
 
     | key | epoch      | row       | emitted                          |
     |-----|------------|-----------|----------------------------------|

@@ -53,8 +53,11 @@ class Answering:
     unfit: int = 0
     """The number of keys looked up that the store could not have."""
     dropped: int = 0
-    """The number of records left out because they could not be answered."""
+    """The number of records left out because they are not live or, in an inner join, have a null in
+    their key.
+    """
     _task: SideCache | None = field(default=None, init=False)
+    """The answers that the task keeps if the lookup has no cache; None before the first."""
 
     @property
     def counts(self) -> list[int]:
@@ -67,7 +70,9 @@ class Answering:
 
         Each live record comes in order, once for each answer; without an answer, once with nulls
         or, for an inner join, not at all. ``live``: bool[records]; other records are left out and
-        counted as ``dropped``.
+        counted as ``dropped``. So are records with a null key in an inner join, not those without
+        an answer. Raises ``DataError`` if answers do not fit or have a key twice,
+        ``ConfigurationError`` if the store cannot be reached.
         """
         law = self.law
         live_row = np.flatnonzero(live)
@@ -88,7 +93,7 @@ class Answering:
         Returns the number of each record's key among the distinct ones, int64[records],
         ``NO_GROUP`` for a key with a null; the number of rows of each distinct key, int64; and the
         rows. They come key by key, each key's by the store's primary key. Raises ``DataError`` if a
-        unique index gives a key two rows.
+        unique index gives a key two rows, and the errors of ``_ask``.
         """
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = grouped([keys])
@@ -123,7 +128,8 @@ class Answering:
 
     def _ask(self, keys: pa.Table) -> Found:
         """Return the store's answer for distinct keys. Raises ``DataError`` if two rows of the
-        answer have one primary key.
+        answer have one primary key or a row does not fit. Raises ``ConfigurationError`` if the
+        store cannot be reached.
         """
         law = self.law
         answer = opened(law.lookup, law.schema).rows(law.by, keys)

@@ -100,6 +100,7 @@ class CacheFile:
 
     directory: Path
     name: str
+    """The name of the task's files, without the number of the batch."""
 
     def read(self, batch: int) -> list[SideCache] | None:
         """Return the caches of both sides that the batch before ``batch`` wrote here, or None if

@@ -34,7 +34,8 @@ def run(job: Job, law: StreamJoinLaw) -> Done:
     """Emit each record's pairs and the unmatched rows that are due, in the order of arrival. Store
     rows, waiting rows and marks.
 
-    Rows may be due in a batch without rows of this bucket, as stream time goes on.
+    Rows may be due in a batch without rows of this bucket, as stream time goes on. Late records and
+    pairs are counted.
     """
     window = law.window
     stores = SideStores.of(job, law)
@@ -212,8 +213,9 @@ class _PairResults:
         self._add(side, arrival, (1, 0, 0, 0, 0), side.numbers[rows], ABSENT, time)
 
     def add_closed(self, side: Side, job: Job) -> None:
-        """Add the side's unmatched rows that close in this batch. A row closes when it is due,
-        before the arriving record acts. A row that arrives after that closes at its own arrival.
+        """Add the side's unmatched rows that close in this batch. The side must wait, and both
+        sides must have met. A row closes when it is due, before the arriving record acts. A row
+        that arrives after that closes at its own arrival.
 
         Rows that close before one record of this bucket may be due by different records of other
         buckets.

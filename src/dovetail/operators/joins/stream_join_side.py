@@ -75,8 +75,8 @@ class SideStores:
         )
 
     def by_name(self, job: Job) -> dict[str, RunState]:
-        """Return the stores that the operator declares, by their names in the manifest. Queues and
-        marks that it does not declare are left out.
+        """Return the stores that the operator declares, by the operator's names for them. Queues
+        and marks that it does not declare are left out.
         """
         named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
         for side in (0, 1):
@@ -144,15 +144,19 @@ class Side:
     met_group: Ints
     """The group of each row in ``met``."""
     unpaired: Mask
-    """The records that found no match on arrival."""
+    """The records that found no match on arrival: bool[arrivals], all true before ``Meeting``."""
     first_match: Ints
-    """Per number, the arrival of this batch's first record that joins the row, ``NEVER`` for
-    none.
+    """Per number, the arrival of this batch's first record that joins the row, ``NEVER`` for none.
+    Set by ``Meeting``.
     """
     closes: Ints
-    """Per number, the arrival at which the row closes, if the side ``waits``."""
+    """Per number, the arrival at which the row closes, ``NEVER`` if it does not. It does only if
+    the side ``waits``. Set by ``Meeting``.
+    """
     joined: Mask
-    """Per number, whether the row has been joined when it closes, if the side ``waits``."""
+    """Per number, whether the row has been joined when it closes, if the side ``waits``; else all
+    false. Set by ``Meeting``.
+    """
 
     @classmethod
     def of(
@@ -168,7 +172,7 @@ class Side:
         stream_us: Ints,
     ) -> Side:
         """Return a side that has not yet met the other: ``met`` is empty, and no row is joined.
-        Takes from the side's queue the rows that are due in this batch.
+        Take from the side's queue the rows that are due in this batch, so call it once a batch.
 
         ``side``: 0 for left, 1 for right. ``event``: the event of each of ``arrivals``.
         ``stream_us``: stream time by arrival.
@@ -281,7 +285,8 @@ class Side:
 
     def finds_open(self, other: Side, possible: Pairs) -> Mask:
         """Find the pairs whose row of ``other`` is still open when this side's record arrives:
-        bool[pairs]. ``possible``: pairs of a record of this side and a row of ``other``.
+        bool[pairs]. ``possible``: pairs of a record of this side and a row of ``other``. Both sides
+        must have set ``closes``.
         """
         arrival = self.arrivals.arrival[possible.row]
         return other.closes[possible.other] > arrival
@@ -309,8 +314,8 @@ class Side:
 
     def closing(self) -> Ints:
         """Return the numbers of the rows that close unjoined in this batch, int64: waiting rows
-        first, then the batch's own by arrival. It is empty if none close. The batch's own may have
-        been due before they arrived.
+        first, then the batch's own in the order of ``arrivals``. It is empty if none close. The
+        batch's own may have been due before they arrived.
         """
         row_number: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
         row_number = row_number[(self.closes[row_number] != NEVER) & ~self.joined[row_number]]
@@ -320,8 +325,8 @@ class Side:
         return row_number
 
     def marked(self, identity: Ints) -> Mask:
-        """Find the rows that were joined in an earlier batch than their own: bool[rows].
-        ``identity``: the permanent numbers of the rows, in any order.
+        """Find the rows that have a mark: bool[rows]. An earlier batch, later than the one that
+        stored them, has joined them. ``identity``: the permanent numbers of the rows, in any order.
         """
         order = np.argsort(identity)
         ids = identity[order]
@@ -430,14 +435,15 @@ class Meeting:
 
     def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
         """Yield the pairs that records with arrivals in ``cut`` make: (side of the records, other
-        side, pairs), once per side.
+        side, pairs), once per side. ``cut``: one of ``cuts``.
         """
         for side, other, possible in self._possible(cut):
             yield side, other, self._made(side, other, possible)
 
     def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
         """Return the pairs of records with arrivals in ``cut``, once per side, including pairs with
-        rows that are closed.
+        rows that are closed. ``cut``: one of ``cuts``; if there is only one, its pairs are returned
+        whatever ``cut`` is.
         """
         if self._all is not None:
             return self._all

@@ -159,8 +159,9 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     records that are released in this batch.
 
     A record is released just before the record, of any bucket, that moves the clock to its due
-    time. Several are released in order of time, then of key. A late record, or one with a null in
-    its key, does not wait. Rows of tables keep their places.
+    time. Several are released in order of time, then of key. A late record, more than the grace
+    period behind the stream's clock, or one with a null in its key does not wait. Rows of tables
+    keep their places.
     """
     sources = [job.rows(source) for source in range(len(job.sources))]
     stream_rows, batch = sources[stream], job.batches[stream]

@@ -39,14 +39,16 @@ class SubscriptionStores:
     """The stores of the bucket."""
 
     subscribed: TableState
+    """The subscriptions with their left rows, by the combined hash of foreign and primary key."""
     right: TableStore
+    """The right table."""
     counts: TableState | None
     """The numbers of references, if right rows appear alone; else None."""
 
     @classmethod
     def of(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
         """Open the stores that the bucket's manifest records. The store of counts is None unless
-        the join keeps right rows without a partner.
+        right rows without a left row are results (``how`` right or outer).
         """
         shape = job.sources[0].shape
         subscribed = TableState(
@@ -117,7 +119,7 @@ class SubscriptionStores:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """The runs of the two or three stores by their names, as the manifest records them."""
+        """The runs of the two or three stores by the operator's names for them."""
         runs = {
             ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs,
             ForeignKeyJoinLaw.RIGHT: self.right.runs,
@@ -129,7 +131,7 @@ class SubscriptionStores:
 
 def keep_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
     """Store the last message of each subscription that the batch changes; a message that ends one
-    is a tombstone.
+    is a tombstone. The first columns of the messages are those of the store.
     """
     rows = subscriptions.pool.rows
     last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
@@ -165,7 +167,7 @@ class RightRows:
     after: Ints
     """Per event, the row after it, or ABSENT."""
     time_us: Ints
-    """The time of each row, by reference."""
+    """The time of each row, by reference; ABSENT has none."""
     stored: Mask
     """bool[groups]: there is a row from earlier batches."""
 
@@ -177,7 +179,7 @@ class Right(RightRows):
     pool: Pool
     """The rows that references name."""
     columns: range
-    """The table's key and value columns, as numbers in ``pool``."""
+    """The indices of the table's key and value columns in the rows of ``pool``."""
 
 
 def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
@@ -212,6 +214,7 @@ class Subscriptions:
     """
 
     group: Ints
+    """The foreign key of each entry, as a group of the timeline."""
     event: Ints
     """The event of the message, -1 for a stored subscription."""
     following: Ints
@@ -229,10 +232,11 @@ class Subscriptions:
     other bucket has messages of the left row.
     """
     pool: Pool
+    """The stored subscriptions, then all rows of the batch that bring messages."""
     primary: range
-    """The columns of the primary key in ``pool``."""
+    """The indices of the primary key's columns in the rows of ``pool``."""
     values: range
-    """The columns of the values in ``pool``."""
+    """The indices of the value columns in the rows of ``pool``."""
 
 
 # Order 1 has a stored subscription to Ann. The batch, in the order of its events: order 1

@@ -94,8 +94,8 @@ def _says_nothing(events: Timeline, source: int, stored: StoredRows, current: Ma
 def _with_previous(
     events: Timeline, stored: StoredRows, changes: Changes, current: Mask | None
 ) -> tuple[Changes, Changes]:
-    """Return the changes of a single table, and as further changes the rows that they replace, in
-    the same order. Changes without a row before and after are left out.
+    """Return the changes of a single table, then the rows that each replaces as changes of their
+    own, in the same order. Changes without a row before and after are left out.
 
     ``current``: bool[events], the events that are versions, None for all. ``stored``: the table's
     rows before the batch, one per group.

@@ -68,7 +68,8 @@ _ROWS_MAX = 50_000
 
 def run(job: Job, law: StarLookup) -> Done:
     """Emit the answers of all dimensions, in the order of the records, in chunks. With
-    ``emit="batch"``, emit only the last answer to each key and foreign key.
+    ``emit="batch"``, emit only the last answer to each key and foreign key. All changes come as
+    chunks.
 
     Without rows in the batch, emit nothing and leave the stores as they are.
     """
@@ -152,6 +153,7 @@ class _Dimensions:
     merged: Timeline
     """The events, with all dimensions as source 1."""
     table: RightRows
+    """The rows of all dimensions along ``merged``."""
     current: Mask
     """The events that change a dimension."""
     dimension: Ints

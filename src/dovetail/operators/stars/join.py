@@ -137,7 +137,9 @@ class _Part:
         return picked([self.columns[column] for column in columns], self.row[refs])
 
     def times(self, refs: Ints) -> Ints:
-        """Return the times of the rows at the references ``refs``: int64, 0 for ABSENT."""
+        """Return the times of the rows at the references ``refs``: int64, 0 for ABSENT. A reference
+        to a missing stored row may have any time.
+        """
         return np.append(self.time_us, 0)[self.row[refs]]
 
 
