@@ -115,6 +115,7 @@ class Traced:
     """
 
     columns: list[pa.Array]
+    """The accumulators, one row per group."""
     since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """int64[m]: the origin that brought each element into its group to stay."""
     latest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -125,7 +126,9 @@ class Aggregate(ABC):
     """One aggregate, as an operator runs it: a frozen dataclass that can be pickled.
 
     In all methods ``values`` are the aggregate's columns, a row per update. ``initial`` is the
-    stored accumulator per group, null in all columns for a new group.
+    stored accumulator per group, null in all columns for a new group. A method raises
+    ``AggregateError`` if a list is too long for an Arrow column, or if a function of the user
+    fails.
     """
 
     @property
@@ -155,7 +158,7 @@ class Aggregate(ABC):
         ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
         row per update. The results equal ``results`` of the accumulators after each update. Those
         accumulators are not built: a collection would need one as large as its group for each
-        update.
+        update. Raises ``AggregateOverflowError`` if a result does not fit its type.
         """
 
     @abstractmethod
@@ -164,7 +167,7 @@ class Aggregate(ABC):
         without updates.
 
         ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
-        row per update.
+        row per update. A retracted row must have been added before.
         """
 
     @abstractmethod
@@ -182,7 +185,8 @@ class Aggregate(ABC):
 
     def fold(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update: one row per group, ``initial``
-        for a group without updates. Their ``results`` equal ``scan`` at these updates.
+        for a group without updates. Their ``results`` equal ``scan`` at these updates. No update
+        may be retracted unless the aggregate ``retracts``.
 
         ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
         row per update.
@@ -222,8 +226,9 @@ class Accumulating(Aggregate):
         """
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the result after each update: n rows. ``initial``: one row per group, null for a
-        new one. ``values``: one row per update.
+        """Return the result after each update: n rows. Raises ``AggregateOverflowError`` if a
+        result does not fit its type. ``initial``: one row per group, null for a new one.
+        ``values``: one row per update.
         """
         return self.results(self.accumulated(updates, initial, values))
 

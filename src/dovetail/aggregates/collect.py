@@ -29,7 +29,7 @@ from dovetail.arrays.search import expand
 @dataclass(frozen=True)
 class CollectList(Listing):
     """The values that are not null, in the order of arrival; an empty list if there are none. A
-    retracted row removes the first value that equals its own.
+    retracted row removes the first value that equals its own, which must be there.
 
     The accumulator is the list. ``scan`` builds a list for each update, so its output grows with
     the square of a group's updates.
@@ -60,6 +60,8 @@ class CollectList(Listing):
         arrival, an empty list without values.
 
         ``initial``: the stored list of each group, null for none. ``values``: one row per update.
+        Raises ``AggregateError`` if the lists of all updates have too many elements for an Arrow
+        column.
         """
         listed = self.listed(values)
         entries = _held(updates, initial[0], listed)
@@ -78,6 +80,7 @@ class CollectList(Listing):
         """Return each group's list after its last update, with the origins of its elements.
 
         ``initial``: the stored list of each group, null for none. ``values``: one row per update.
+        Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         entries = _held(updates, initial[0], self.listed(values))
         size = np.bincount(entries.group[entries.stays], minlength=updates.groups)
@@ -88,7 +91,8 @@ class CollectList(Listing):
         """Append the right list to the left one, row by row; null counts as empty.
 
         A row that left the right side may have equalled a value of the left, which would have gone
-        instead. So the merged values are right, but their order may differ.
+        instead. So the merged values are right, but their order may differ. Raises
+        ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         group, added = elements(right[0])
         updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
@@ -123,6 +127,8 @@ class LastRow(CollectList):
         """Return the last row after each update as a struct, null while the group has none.
 
         ``initial``: the stored rows of each group, null for none. ``values``: one row per update.
+        Raises ``AggregateError`` if the lists of all updates have too many elements for an Arrow
+        column.
         """
         return _last(super().scan(updates, initial, values))
 
@@ -169,7 +175,8 @@ def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
     """Return the elements of the ``stored`` lists, one list per group, and of the batch's
     ``values``, one per update. Nulls are left out.
 
-    A retracted value ends the first element of its group that equals it, which must exist.
+    A retracted value ends the first element of its group that equals it. That must exist, or an
+    assertion fails.
     """
     old_group, old = elements(stored)
     update = np.flatnonzero(valid(values))
@@ -262,7 +269,8 @@ class CollectSet(Listing):
         brought each.
 
         ``initial``: the stored accumulator of each group, null for none. ``values``: one column,
-        one row per update; nulls are left out.
+        one row per update; nulls are left out. Raises ``AggregateError`` if the lists of all
+        updates have too many elements for an Arrow column.
         """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(
@@ -279,13 +287,14 @@ class CollectSet(Listing):
         """Return each group's accumulator after its last update, with the origins of its elements.
 
         ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
-        update.
+        update. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         return self._stored(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of the values of both sides, row by row. Of values without an
-        order, the left's come first.
+        order, the left's come first. Raises ``AggregateError`` if the lists have too many elements
+        for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -296,7 +305,10 @@ class CollectSet(Listing):
         return _no_nulls(state[0])
 
     def _stored(self, value_spans: Spans, groups: int) -> Traced:
-        """Return the accumulators after the last update, with as many lists as are stored."""
+        """Return the accumulators after the last update with the origins of their elements: the
+        list of values and, if rows may leave, that of counts. ``value_spans``: by (group, value,
+        time). Raises ``AggregateError`` as ``stored_lists`` does.
+        """
         traced = stored_lists(value_spans, groups)
         return replace(traced, columns=traced.columns[: len(self.state)])
 

@@ -29,7 +29,7 @@ class CountDistinct(Listing):
     values: pa.DataType
     """The type of the column."""
     retractable: bool
-    """Rows may leave."""
+    """True if rows may leave a group."""
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
@@ -39,13 +39,13 @@ class CountDistinct(Listing):
 
     @property
     def ordered(self) -> bool:
-        """The order of the list: by value if the type has an order."""
+        """True if the list is in the order of its values, because their type has one."""
         return is_ordered(self.values)
 
     @property
     def reads(self) -> Reads:
-        """The part of the list that is needed: none but the updated values. Without an order they
-        may be anywhere, so all.
+        """The part of the list that is needed beside the updated values. It is ``"none"`` if the
+        list is in the order of its values, else ``"all"``, since a value may be anywhere.
         """
         return "none" if self.ordered else "all"
 
@@ -56,12 +56,14 @@ class CountDistinct(Listing):
 
     @property
     def retracts(self) -> bool:
-        """The ability to retract rows, given by the counts."""
+        """True if rows can be retracted, since counts are stored."""
         return self.retractable
 
     @property
     def commutes(self) -> bool:
-        """The independence of the order of rows, given if values are in their own order."""
+        """True if the accumulator does not depend on the order of rows, since the values have an
+        order.
+        """
         return self.ordered
 
     def listed(self, values: Columns) -> pa.Array:
@@ -70,7 +72,8 @@ class CountDistinct(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the number of distinct values after each update, one per update, as ``long``.
-        ``initial``: each group's accumulators before. ``values``: each update's value.
+        ``initial``: each group's accumulators before, null for none. ``values``: each update's
+        value.
         """
         value_spans = self._spans(updates, initial, values)
         return pa.array(_numbers(updates, initial, value_spans))
@@ -80,7 +83,7 @@ class CountDistinct(Listing):
         the number of values.
 
         ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
-        update.
+        update. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         value_spans = self._spans(updates, initial, values)
         counts = numbers(initial[-1])
@@ -90,7 +93,7 @@ class CountDistinct(Listing):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of each row of ``left`` and ``right`` together: their distinct
         values, with the counts of both, and the number of these values. There is one row per row of
-        ``left``.
+        ``left``. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -113,7 +116,8 @@ class CountDistinct(Listing):
 
     def _stored(self, value_spans: Spans, counts: Ints) -> Traced:
         """Return the accumulators after the last update: the lists of values, then ``counts``,
-        int64[groups].
+        int64[groups]. ``value_spans``: by (group, value, time). Raises ``AggregateError`` as
+        ``stored_lists`` does.
         """
         traced = stored_lists(value_spans, len(counts))
         lists = traced.columns[: len(self.state) - 1]
@@ -122,7 +126,8 @@ class CountDistinct(Listing):
 
 def _numbers(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Ints:
     """Return the number of values in each group after each update: int64[n]. Only updates that
-    bring or remove a value change it.
+    bring or remove a value change it. ``initial``: the stored accumulators, their number last.
+    ``value_spans``: all spans of the batch.
     """
     change = np.zeros(len(updates), np.int64)
     in_batch = value_spans.row >= len(initial[0].flatten())

@@ -154,8 +154,8 @@ def _words(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _extended(limbs: Limbs, count: int) -> Limbs:
-    """Return the same numbers with ``count`` limbs, normal; there must not be more now. ``limbs``:
-    normal, lowest first.
+    """Return the same numbers with at least ``count`` limbs, normal: what is missing is added at
+    the top. ``limbs``: normal, lowest first.
     """
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
     return normal([*limbs, *zeros])

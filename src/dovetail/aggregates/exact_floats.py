@@ -116,7 +116,9 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
 
 
 def added(left: Columns, right: Columns) -> list[pa.Array]:
-    """Return stored sums added row by row. ``left``, ``right``: columns of n stored sums."""
+    """Return stored sums added row by row. ``left``, ``right``: columns of n stored sums; null
+    counts as 0.
+    """
     parts = [_store(_added(a, b)) for a, b in zip(loaded(left), loaded(right), strict=True)]
     if not parts:
         return list(left)
@@ -124,7 +126,9 @@ def added(left: Columns, right: Columns) -> list[pa.Array]:
 
 
 def loaded(stored: Columns) -> Iterator[Limbs]:
-    """Yield stored sums as limbs, a block of rows at a time, in order."""
+    """Yield stored sums as limbs, a block of rows at a time, in order. Null counts as 0; no rows
+    yield nothing.
+    """
     for start in range(0, len(stored[0]), _BLOCK):
         yield _load(*(column.slice(start, _BLOCK) for column in stored))
 
@@ -254,7 +258,7 @@ def _range(left: Limbs, right: Limbs) -> tuple[int, int]:
 
 
 def _added(left: Limbs, right: Limbs) -> Limbs:
-    """Return n sums of ``left`` and ``right``, each of which has n sums."""
+    """Return the sum of each of n sums of ``left`` and the same one of ``right``: n sums."""
     lowest, highest = _range(left, right)
     return Limbs(lowest, left.within(lowest, highest) + right.within(lowest, highest))
 

@@ -20,9 +20,9 @@ class End(Accumulating):
     values: pa.DataType
     """The type of the column."""
     last: bool
-    """The value is the last row's, not the first's."""
+    """True for the value of the last row, False for that of the first."""
     ignore_nulls: bool
-    """Rows whose value is null do not count."""
+    """True if rows whose value is null do not count."""
 
     retracts = False
 
@@ -66,7 +66,7 @@ class End(Accumulating):
         with a false flag where none does. Takes O(n log n).
 
         Row i covers the places from ``first[i]`` to before ``end[i]``. Rows are taken by ``order``,
-        a number per row.
+        a number per row, the lowest first.
         """
         eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)

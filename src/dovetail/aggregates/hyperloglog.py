@@ -173,7 +173,7 @@ def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
 
 def _sigma(x: float) -> float:
     """Return x + x**2 * 1 + x**4 * 2 + x**8 * 4 + …, the share of empty registers in the harmonic
-    sum.
+    sum. ``x``: from 0 to 1; infinite for 1.
     """
     if x == 1.0:
         return math.inf

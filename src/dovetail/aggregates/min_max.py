@@ -70,6 +70,7 @@ class Extreme(Accumulating):
         """Return the extreme key of each group's updates so far: int64[updates].
 
         ``before``: the stored key of each group. ``now``: the key of each update, changed in place.
+        A missing value has a key that never wins.
         """
         operation = np.maximum if self.largest else np.minimum
         first = updates.bounds[updates.updated]
@@ -110,8 +111,8 @@ class ChangingExtreme(Listing):
         """Return the extreme of the group's values after each update, one row per update, null
         without one.
 
-        ``initial``: the stored values and counts of each group. ``values``: the value that each
-        update brings or takes.
+        ``initial``: the stored values and counts of each group, null for none. ``values``: the
+        value that each update brings or takes; null is no value.
         """
         value_spans = spans(updates, [initial], values[0])
         value_spans = value_spans.where(
@@ -133,12 +134,13 @@ class ChangingExtreme(Listing):
         elements.
 
         ``initial``: the stored values and counts of each group. ``values``: one row per update.
+        Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         return stored_lists(spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the values of both sides with their counts added, row by row; null counts as
-        empty.
+        empty. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))

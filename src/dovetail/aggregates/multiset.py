@@ -48,15 +48,15 @@ class Listing(Aggregate):
     @property
     @abstractmethod
     def ordered(self) -> bool:
-        """The order of the lists: the values' own if True, else that of arrival, new values
-        last.
+        """True if the lists are in the order of their values; else they are in that of arrival, new
+        values last.
         """
 
     @property
     @abstractmethod
     def reads(self) -> Reads:
-        """The part of the accumulator's lists that a result needs: all, the first or last elements,
-        or none.
+        """The part of the accumulator's lists that a result needs beside the updated values: all,
+        the first or last elements (``reach``), or none.
         """
 
     @property
@@ -69,14 +69,15 @@ class Listing(Aggregate):
         """Return the lists after the last update, with the origins of their elements.
 
         ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
-        update.
+        update. A group without updates keeps its list. Raises ``AggregateError`` if the lists have
+        too many elements for an Arrow column.
         """
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the lists after the last update, one row per group.
 
         ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
-        update.
+        update. Raises ``AggregateError`` as ``traced`` does.
         """
         return self.traced(updates, initial, values).columns
 
@@ -86,7 +87,8 @@ class Listing(Aggregate):
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
         """Convert listed values to int64 keys that compare as the values do: an array of keys for
-        each array of values. Keys of all arrays can be compared.
+        each array of values. Keys of all arrays can be compared. Only for lists that are
+        ``ordered``.
         """
         return keyed(values).keys
 
@@ -116,6 +118,7 @@ class Spans:
     span.
     """
     group: Ints
+    """int64[m]: the group of the span."""
     value: Ints
     """int64[m]: a number per distinct value, or per group and value, ascending with the values if
     ``ordered``.
@@ -125,6 +128,7 @@ class Spans:
     end: Ints
     """int64[m]: the exclusive end of the span."""
     count: Ints
+    """int64[m]: how often the group has the value during the span; 0 if it has left."""
     came: Mask
     """bool[m]: the value comes into its group with this span."""
     went: Mask
@@ -132,6 +136,7 @@ class Spans:
     last: Mask
     """bool[m]: the span is the last one of its value in the group."""
     ordered: bool
+    """True if ``value`` ascends with the values."""
 
     def where(self, selected: Mask | Ints) -> Spans:
         """Return the selected spans: those at the indices ``selected``, in that order, or where the
@@ -162,9 +167,10 @@ def spans(
     """Return the spans of the values of ``stored`` multisets and of a batch, by (group, value,
     time). Null is no value.
 
-    ``stored``: multisets, one row per group each, which are added up. Without counts each value
-    counts once. ``values``: one per update; a retracted one counts -1. ``numbering``: computes a
-    number per group and distinct value, from 0 and in their order; None for the order of the type.
+    ``stored``: multisets, one row per group each, which are added up: a list of values, then
+    perhaps one of counts. Without counts each value counts once. ``values``: one per update; a
+    retracted one counts -1. ``numbering``: computes a number per group and distinct value, from 0
+    and in their order; None for the order of the type.
     """
     members = [elements(lists[0]) for lists in stored]
     update = np.flatnonzero(valid(values))
@@ -195,10 +201,12 @@ def spans(
 
 
 def stored_lists(value_spans: Spans, groups: int) -> Traced:
-    """Return the multisets after the last update, as lists of values and of counts: one row per
-    group, empty for a group without values.
+    """Return the multisets after the last update, and the origins of their elements. They are two
+    columns, the lists of values and of counts: one row per group, empty for a group without values.
 
-    Values are in the order of their type, or else of arrival.
+    Values are in the order of their type or, if it has none, by the update that brought each to
+    stay. ``value_spans``: by (group, value, time), as ``spans`` returns them. Raises
+    ``AggregateError`` if the lists have too many elements for an Arrow column.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))
     if not value_spans.ordered:

@@ -27,6 +27,7 @@ class PartLayout:
     """The p parts of some groups' lists, by (group, place in the list)."""
 
     group: Ints
+    """int64[p]: the group of each part, non-decreasing."""
     size: Ints
     """int64[p]: the number of values in each part."""
     start: Ints
@@ -62,7 +63,7 @@ class PartLayout:
 
         It is the last part of the group that begins with no larger value, or the group's first
         part. ``first``: int64[parts], the value with which each part begins. ``group``, ``value``:
-        int64[values].
+        int64[values]. Each group must have a part.
         """
         start = self.start[group]
         home = bisect(first, start, self.start[group + 1], value, right=True) - 1
@@ -98,7 +99,7 @@ def is_long(size: Ints) -> Mask:
 
 def cut(size: Ints) -> tuple[Ints, Ints, Ints]:
     """Cut runs of values into parts: the run of each part, its ordinal within the run, and its
-    size.
+    size. Parts of one run differ by at most one value. A run of no values is one empty part.
 
     >>> [column.tolist() for column in cut(np.array([3, 2048 + 1]))]
     [[0, 1, 1, 1, 1, 1], [0, 0, 1, 2, 3, 4], [3, 409, 410, 410, 410, 410]]

@@ -102,7 +102,8 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
 
 def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]:
     """Find the first ``n`` ranges ``first[i]`` to ``end[i]`` that cover each place: pairs (place,
-    i). Places are ascending, and i is ascending within a place. No range may be empty.
+    i). Places are ascending, and i is ascending within a place. No range may be empty. ``n``: at
+    least 1; a place with fewer ranges has fewer pairs.
 
     The places are the leaves of a tree, as in ``fold_over``: O(n log n) for each of the ``n``.
 
@@ -134,7 +135,8 @@ def fold_over(
     kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
 ) -> list[pa.Array]:
     """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
-    covers it: ``places`` rows. ``kernel`` must commute, because rows are taken in any order.
+    covers it: ``places`` rows. It is null where none does. ``kernel`` must commute, because rows
+    are taken in any order. Raises ``AggregateError`` if the kernel fails.
 
     The places are the leaves of a tree. A row is added to the topmost nodes within its range, at
     most two a level. Each node hands its accumulator down, a level at a time: O(n log n).
@@ -174,7 +176,7 @@ def _topmost(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
 
 def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
     """Merge the rows of ``state`` from each ``first[i]`` to a larger, exclusive ``end[i]``, in
-    order: one row per range.
+    order: one row per range. Raises ``AggregateError`` if the kernel fails.
 
     A tree of accumulators gives at most two of a level for each range: O(n log n).
     """

@@ -99,7 +99,8 @@ class Count(Accumulating):
 class _Exact(Accumulating):
     """A result of an exact sum of integers or decimals; null if all values are null.
 
-    The accumulator is the count of values, then the limbs of their sum (``aggregates.exact``).
+    The accumulator is the count of values, then the limbs of their sum: numbers of 32 bits, the
+    lowest first (``aggregates.exact``).
     """
 
     values: pa.DataType
@@ -108,7 +109,7 @@ class _Exact(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the count and of each limb of the sum."""
+        """The types of the count and of each limb of the sum: int64 all."""
         return (_LONG,) * (1 + limb_count(self.values))
 
     def accumulated(
@@ -195,7 +196,7 @@ class ExactSum(_Exact):
 
     @property
     def result(self) -> pa.DataType:
-        """The type long, or a decimal with up to ten more digits."""
+        """The type long, or a decimal with up to ten more digits, 38 at most."""
         if pa.types.is_decimal(self.values):
             return pa.decimal128(min(38, self.values.precision + 10), self.values.scale)
         return _LONG
@@ -228,7 +229,9 @@ class ExactMean(_Exact):
 
     @property
     def result(self) -> pa.DataType:
-        """The type double, or a decimal with up to four more digits, all after the point."""
+        """The type double, or a decimal with up to four more digits, all after the point. It has 38
+        digits at most.
+        """
         if pa.types.is_decimal(self.values):
             precision, scale = self.values.precision, self.values.scale
             return pa.decimal128(min(38, precision + 4), min(38, scale + 4))

@@ -41,6 +41,7 @@ class Top(Listing):
     """
 
     n: int
+    """The most rows in a result."""
     by: pa.DataType
     """The type of the first column, an ordered one (``arrays.ordering``)."""
     row: pa.DataType
@@ -112,7 +113,8 @@ class Top(Listing):
         if the group has, and may be empty.
 
         ``initial``: the stored lists of each group, null for none. ``values``: the ordering column,
-        then the shown columns, one row per update.
+        then the shown columns, one row per update. Raises ``AggregateError`` if the lists of all
+        updates have too many elements for an Arrow column.
         """
         value_spans = self._spans(updates, [initial], self.listed(values))
         value_spans = value_spans.where(
@@ -132,13 +134,16 @@ class Top(Listing):
         elements.
 
         ``initial``: the stored lists of each group, null for none. ``values``: one row per update.
+        If rows never leave, there are no origins. Raises ``AggregateError`` if the lists have too
+        many elements for an Arrow column.
         """
         value_spans = self._spans(updates, [initial], self.listed(values))
         return self._stored(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of the rows of both sides, with the counts of equal rows added:
-        one row per group. Null counts as empty.
+        one row per group. Null counts as empty. Raises ``AggregateError`` if the lists have too
+        many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -147,7 +152,7 @@ class Top(Listing):
 
     def results(self, state: Columns) -> pa.Array:
         """Return the first ``n`` rows of each list, repeated by their counts; an empty list for
-        null.
+        null. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         group, index, copies = self._first(state)
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
@@ -162,7 +167,7 @@ class Top(Listing):
 
     def _stored(self, value_spans: Spans, groups: int) -> Traced:
         """Return the accumulators after the last update, one row per group. If rows never leave,
-        only the first ``n`` rows are kept.
+        only the first ``n`` rows are kept, without origins.
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
@@ -211,7 +216,9 @@ class Top(Listing):
         return in_reach
 
     def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
-        """Return the shown columns of the rows ``row`` of ``pool``, in lists of the given sizes."""
+        """Return the shown columns of the rows ``row`` of ``pool``, in lists of the given sizes,
+        which add up to the number of rows. Raises ``AggregateError`` as ``lists_of`` does.
+        """
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, shown)
 

@@ -98,7 +98,8 @@ class UserDefined(Aggregate):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update, one row per group. A group
-        without updates has not begun, and null columns.
+        without updates has a false flag and null columns, whatever ``initial`` has. Raises
+        ``AggregateError`` if a function fails.
         """
         state = self._at(updates, initial, values, updates.last)
         row = np.zeros(updates.groups, dtype=np.int64)
@@ -110,7 +111,7 @@ class UserDefined(Aggregate):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the merged accumulators, row by row. If only one side has begun, return that one;
-        if neither has, the result has not begun.
+        if neither has, the result has not begun. Raises ``AggregateError`` if a function fails.
         """
         in_left, in_right = _begun(left), _begun(right)
         in_both = pa.array(np.flatnonzero(in_left & in_right))
@@ -129,7 +130,7 @@ class UserDefined(Aggregate):
 
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator. A group that has not begun has the result of no
-        rows.
+        rows. Raises ``AggregateError`` if a function fails.
         """
         begun = _begun(state)
         columns = list(state[1:])
@@ -142,8 +143,8 @@ class UserDefined(Aggregate):
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
         """Return the columns of accumulators after each of the ``wanted`` updates, one row each.
-        They are all updates, or each group's last one. A group whose rows have all left has not
-        begun.
+        They are all updates, or each group's last one. A group that has had no rows so far has that
+        of ``init``. Raises ``AggregateError`` if a function fails.
         """
         every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun(initial)
@@ -198,7 +199,7 @@ class UserDefined(Aggregate):
 
     def _lifted(self, values: Columns, rows: int) -> list[pa.Array]:
         """Return an accumulator for each of ``rows`` rows alone. ``values``: the user's columns,
-        one row each.
+        one row each. Raises ``AggregateError`` if ``init`` or ``add`` fails.
         """
         if rows == 0:
             return self._none()
@@ -206,12 +207,14 @@ class UserDefined(Aggregate):
         return self._checked("add", state, rows)
 
     def _initial(self, rows: int) -> list[pa.Array]:
-        """Return ``rows`` accumulators of no rows, as the user's ``init`` makes them."""
+        """Return ``rows`` accumulators of no rows, as the user's ``init`` makes them. Raises
+        ``AggregateError`` if it fails.
+        """
         return self._checked("init", self._called("init", rows), rows)
 
     def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the columns that the user's ``merge`` or ``retract`` makes of both sides, row by
-        row. Without rows, the function is not called.
+        row. Without rows, the function is not called. Raises ``AggregateError`` if it fails.
         """
         rows = len(left[0])
         if rows == 0:
@@ -221,7 +224,7 @@ class UserDefined(Aggregate):
 
     def _finished(self, state: Columns) -> pa.Array:
         """Return the results of accumulators that have begun: ``finish`` of them, or the first
-        column without such a function.
+        column without such a function. Raises ``AggregateError`` if ``finish`` fails.
         """
         if self.functions.finish is None:
             return state[0]
@@ -231,7 +234,8 @@ class UserDefined(Aggregate):
         return _array("finish", "its result", finished, self.result, len(state[0]))
 
     def _called(self, function: str, *arguments: Any) -> Any:
-        """Return what a function of the user returns. Raises ``AggregateError`` if it raises.
+        """Return what a function of the user returns. Raises ``AggregateError`` if it raises an
+        ``Exception``.
 
         ``function``: its name, such as ``add``. ``arguments``: as the module's docstring lists
         them.
