@@ -62,7 +62,8 @@ def align(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> Aligned:
-    """Let through the rows that need not wait, and store the others.
+    """Let through the rows that need not wait, and store the others. ``fragment``: one with
+    ``align_us``.
 
     ``incoming``: for each source the batch's rows, from ``pieces``. ``before``: the manifest before
     the batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the
@@ -181,7 +182,8 @@ def _let_through(
     """Return the rows that waited, by due time, then the passing rows of the batch. Rows of a
     source with logs of its own lie by log and position instead.
 
-    ``passing``: bool[rows of the batch]; ``due_us``: int64[rows of the batch].
+    ``passing``: bool[rows of the batch]; ``due_us``: int64[rows of the batch]. A row's clock is the
+    time until which it waited or would have. Within a log it is the largest so far.
     """
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)

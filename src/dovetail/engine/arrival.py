@@ -44,7 +44,7 @@ class Arrived:
     """The facts on some rows that all buckets hear."""
 
     high_us: int
-    """The largest stream time of the rows."""
+    """The largest stream time of the rows; ``NO_TIME`` if none advances it."""
     runs: pa.Table | None = None
     """See ``pieces.Piece.runs``."""
     stairs: pa.Table | None = None
@@ -54,11 +54,12 @@ class Arrived:
 def arranged(
     source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
 ) -> tuple[pa.Table, Arrived]:
-    """Return an input partition's rows with the columns of ``wire_schema``, and their arrival.
+    """Return an input partition's rows with the columns of ``wire_schema``, and their arrival. Rows
+    with places in logs are put in the order of these.
 
     ``rows``: at least one row of ``travel_schema``, in the order of reading. ``counted``:
-    bool[rows], those that advance stream time, None for all. ``left_out``: bool[rows], those that
-    a condition leaves out, None for none.
+    bool[rows], those that advance stream time, None for all. ``left_out``: bool[rows], those that a
+    condition leaves out, None for none.
     """
     arrival = source.arrival
     if not arrival.clocked:
@@ -194,10 +195,10 @@ def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us:
 
 
 def _with_left_out(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
-    """Return runs (``RUNS``) with the times of rows left out around each: the largest before it,
-    and the clock after it.
+    """Return runs (``RUNS``) with ``_low`` and ``_trail``, the times that ``LogRuns`` needs of rows
+    that are left out.
 
-    ``low_us``, ``trail_us``: int64[runs] each.
+    ``low_us``, ``trail_us``: int64[runs] each, as in ``LogRuns``.
     """
     for name, time_us in ((LOW, low_us), (TRAIL, trail_us)):
         runs = runs.set_column(RUNS.names.index(name), name, pa.array(time_us))

@@ -140,8 +140,8 @@ class BucketReport:
 
     @classmethod
     def read(cls, text: str) -> BucketReport:
-        """Return the report that ``as_text`` wrote. A text of another version fails an
-        assertion.
+        """Return the report that ``as_text`` wrote. A text of another version raises
+        ``AssertionError``.
         """
         version, *values = json.loads(text)
         assert version == _VERSION, version

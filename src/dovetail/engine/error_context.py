@@ -50,7 +50,7 @@ def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterato
 
 def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
     """Return a text with the tables, the key and the bucket of a failure in a fragment. ``share``:
-    the rows of the one key on which it fails, None if it is not known.
+    the rows of the one key on which it fails, at least one; None if it is not known.
     """
     read = [
         source.title
@@ -69,7 +69,7 @@ def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Sha
     halving.
 
     It is None if no single key fails so, or if the share fails without any rows. Trials change no
-    state.
+    state, and their own errors do not come out.
     """
 
     def fails(part: Share) -> bool:

@@ -64,7 +64,9 @@ class Flow(ABC, Generic[R, P]):
 
 
 def changes(plan: Plan, flow: Flow[R, P]) -> R:
-    """Run a plan with a single result and return the changelog of that result's stage."""
+    """Run a plan with a single result (``Plan.single``), and return the changelog of that result's
+    stage.
+    """
     assert plan.single
     (last,) = plan.ends
     return flow.changes(last, _inputs(last, flow))

@@ -79,11 +79,17 @@ def process(
     bucket: int = 0,
     idle: Idle | None = None,
 ) -> Processed:
-    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
+    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes. The
+    first table of changes is computed at once, the others as they are taken.
 
     ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time, for
     sources that are waited for; ``bucket``: its number; ``idle``: the rules for when nothing comes,
-    if any. Errors name their place (``engine.error_context``).
+    if any.
+
+    Raises ``CheckpointError`` for state of another topology, ``StateError`` for another format,
+    ``DataError`` for a row that an operator cannot take. Any other exception becomes a
+    ``BatchError``. All name their place (``engine.error_context``), also those raised while changes
+    are taken.
     """
     with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
         return _process(fragment, pieces, blobs, cache, now_us, bucket, idle)
@@ -99,7 +105,7 @@ def _process(
     idle: Idle | None,
 ) -> Processed:
     """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
-    Errors do not name where they happened.
+    Errors before the operators run do not name where they happened; those of operators do.
 
     ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time.
     ``bucket``: its number. ``idle``: the rules for when nothing comes, None for none.
@@ -171,7 +177,7 @@ def _worked(
 
     ``after``: the manifest at the end but for the operators' stores; ``waiting_stores``: its other
     stores. Unused rows are added to ``counts``, the rows that come to ``report``. ``bucket``: its
-    number, for errors.
+    number, for errors. Every error is a ``DovetailError`` that names its place.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -241,7 +247,9 @@ def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
 
 
 def latest_times(*times: Times) -> Times:
-    """Return for each input the latest of its times, None if it has none."""
+    """Return for each input the latest of its times, None if it has none. ``times``: at least one,
+    all of the same inputs.
+    """
     times_by_input = (
         [time for time in of_input if time is not None] for of_input in zip(*times, strict=True)
     )

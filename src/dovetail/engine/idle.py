@@ -61,7 +61,8 @@ class Idle:
 def idle_us(operator: str, span: Span, plan: Plan) -> int:
     """Return the span of ``idle=`` in microseconds.
 
-    Raises ``PlanError`` for a span that is none, and if nothing in the plan waits for stream time.
+    ``operator``: the call in errors. Raises ``PlanError`` for a span that is none, and if nothing
+    in the plan waits for stream time.
     """
     if not any(stage.fragment.holds_us or stage.node.expires for stage in plan.stages):
         raise PlanError(
@@ -81,7 +82,7 @@ class Pause:
     moves: bool
     """True if stream time goes on."""
     again_us: int
-    """The wall-clock time at which to look again."""
+    """The wall-clock time at which to look again at the latest."""
 
 
 def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]) -> Times:
@@ -147,8 +148,8 @@ def time_of(fragment: Fragment, times: Times) -> int:
     """Return the stream time of a fragment's results, less the longest that one is held back;
     ``NO_TIME`` before any.
 
-    ``times``: of each input. The time is the least of the inputs that are clocks; else the largest
-    of streams, or of all inputs if there are none.
+    ``times``: of each input, None before its first. The time is the least of the inputs that are
+    clocks; else the largest of streams, or of all inputs if there are none.
     """
     known_us = [NO_TIME if time is None else time for time in times]
     if fragment.last.clocks:

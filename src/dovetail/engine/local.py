@@ -80,6 +80,7 @@ class Parcel(NamedTuple):
 
     reader: int
     bucket: int
+    """The bucket of the piece; 0 for rows of a result or relay."""
     content: Piece | pa.Table
 
 
@@ -137,7 +138,8 @@ class Buckets:
 
         ``pieces``: the stage's input. ``now_us``: the wall-clock time of the micro-batch. ``idle``:
         the rules of heartbeats in a pause, None for none. A bucket without pieces does nothing,
-        unless ``idle`` or ``align=`` let it run on its own.
+        unless ``idle`` or ``align=`` let it run on its own. Raises what ``engine.fragment.process``
+        raises.
         """
         for bucket, blobs in enumerate(self.blobs):
             bucket_pieces = [piece for target, piece in pieces if target == bucket]
@@ -172,7 +174,7 @@ class Local:
 
         ``key_hash``: the function that hashes keys to place them; ``expressions``: the evaluator of
         the topology's Spark expressions, None for none. Raises ``PlanError`` for a topology that
-        cannot run here.
+        cannot run here: one with a delta join, or with Spark expressions and no evaluator.
         """
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.idle: Idle | None = None
@@ -213,7 +215,8 @@ class Local:
         """Pack rows of a source, as those of input partition ``partition``, for the next
         micro-batch.
 
-        Raises ``DataError`` for rows without a timestamp, and then accepts none of them.
+        Raises ``DataError`` for rows without a timestamp or that an expectation refuses, and then
+        accepts none of them. Errors of lookups and expressions pass.
         """
         offers = [
             (self.given[reading.port], *self.pieces(reading, [rows], partition))
@@ -240,7 +243,8 @@ class Local:
     def whole(self) -> Iterator[None]:
         """Undo everything done in the block if it raises, and raise the error again.
 
-        Then state and counts are as before, and no rows are accepted.
+        Then state and counts are as before, and no rows are accepted. Cached answers of stores
+        stay.
         """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(state.blobs) for state in b.blobs]) for b in buckets]
@@ -275,7 +279,8 @@ class Local:
         """Return rows after a view, with their columns that are not of the viewed node.
 
         Rows may be dropped, repeated or become tombstones. ``reports``: True to count the rows on
-        which the view fails, and to keep them as dead letters.
+        which the view fails, and to keep them as dead letters. Raises ``DataError`` for a row that
+        an expectation refuses; errors of lookups and expressions pass.
         """
         if isinstance(view, Lookup):
             return self._looked_up(rows, view, reports=reports)
@@ -307,7 +312,7 @@ class Local:
         """Return each record beside each row that the store has for it.
 
         Columns that are not of the viewed node stay. ``reports``: True to count the records that
-        are left out.
+        are left out. Raises ``DataError`` and ``ConfigurationError`` as ``Answering.results`` does.
         """
         law = store_lookup(view)
         answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
@@ -330,7 +335,7 @@ class Local:
         results, without empty tables; dead letters come last.
 
         ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time; ``beat_us``: the
-        time up to which all inputs count as read, None for none.
+        time up to which all inputs count as read, None for none. Raises what ``results`` raises.
         """
         return [result for result in self.results(batch, now_us, beat_us) if len(result.rows)]
 
@@ -340,7 +345,8 @@ class Local:
 
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
         inputs count as read, None for none. A result may come in several tables, some of them
-        empty.
+        empty. Raises what ``engine.fragment.process`` and views raise; state may then be half
+        advanced (``whole``). A plan with a single result yields no dead letters.
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -367,7 +373,8 @@ class Local:
         would move. ``tables``: the rows, as those of input partition ``partition``.
 
         Return the pieces, and the counts of the rows that were left out. If dead letters are a
-        result, keep the rows on which the foreign key fails.
+        result, keep the rows on which the foreign key fails. Raises ``DataError`` for rows without
+        a timestamp or that an expectation refuses. Errors of lookups and expressions pass.
         """
         port = reading.port
         wire_tables = [self._wire_rows(reading, table) for table in tables]

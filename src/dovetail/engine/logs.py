@@ -35,7 +35,8 @@ _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     """Return the share without the rows that have no effect, and the stores on the logs of keys, by
-    name. A row has no effect if a newer row of its key from another log came before it.
+    name. A row has no effect if a newer row of its key from another log came before it. Sources
+    without such logs have no store.
 
     Rows left out are added to ``counts``.
     """

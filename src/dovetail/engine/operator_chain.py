@@ -45,7 +45,8 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 def run(share: Share) -> Done:
     """Run the operators of a share's fragment on one bucket. Return the last one's changes, and the
-    stores of all under the manifest's names.
+    stores of all under the manifest's names. Raises ``DataError`` for a row that an operator cannot
+    take, perhaps only as ``chunks`` are read.
     """
     fragment = share.fragment
     if not fragment.last.reads:

@@ -94,19 +94,22 @@ class Pack(ABC):
     @abstractmethod
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Add some rows of the partition; yield rows of ``PACKED`` if enough have come together,
-        else nothing.
+        else nothing. Raises ``DataError`` for a row with a null timestamp that a stage needs.
         """
 
     @abstractmethod
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ``PACKED`` for all rows not yet yielded. No more rows are added."""
+        """Yield the rows of ``PACKED`` for all rows not yet yielded. Rows that are added after it
+        begin anew.
+        """
 
 
 def pack(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an input partition, read once, packed for all readers: rows of ``PACKED``.
-    A reader without rows and counts gets none.
+    A reader without rows and counts gets none. Raises ``DataError`` for a row with a null timestamp
+    that a stage needs.
 
     ``packings``: one per reader; ``batches``: the flat rows; ``partition``: the partition's number.
     """
@@ -245,7 +248,8 @@ class Packer(Packing):
 
     def packed(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
         """Return the rows of ``PACKED`` for batches of input, one for each bucket, all with the
-        ``tag``. Without a batch they are heartbeats, which bring the counts.
+        ``tag``. Without a batch they are heartbeats, which bring the counts. ``batches``: rows of
+        ``sound`` and ``of_use``, with timestamps.
         """
         if not batches:
             return packed(None, self.labels, tag)
@@ -405,7 +409,9 @@ class _Whole(Pack):
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield one row of ``PACKED`` for all rows not yet yielded, nothing if there are none."""
+        """Yield one row of ``PACKED`` for all rows not yet yielded, nothing if there are none, and
+        begin anew.
+        """
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)
             yield whole(pa.Table.from_batches(self._held), self._label, tag)
@@ -478,7 +484,9 @@ def packed(
 
 
 def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
-    """Return one row of ``PACKED``: all of ``table`` for the bucket with this label."""
+    """Return one row of ``PACKED``: all of ``table`` for the bucket with this label. None for a
+    table makes a heartbeat.
+    """
     payload = None if table is None else to_ipc(table)
     return _tagged([label], tag, pa.array([payload], pa.binary()))
 
@@ -530,7 +538,8 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
 # | streams | rows 0 and 1, null, row 2 |
 def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     """Return one Arrow IPC stream for each bucket, null if it gets no rows: binary[buckets]. Rows
-    keep their order. ``by``: the int64 column with the hash that chooses the bucket.
+    keep their order. All streams together take less than 2 GiB. ``by``: the int64 column with the
+    hash that chooses the bucket.
     """
     schema = table.schema
     bucket = bucket_of(table.column(by).to_numpy(), buckets)

@@ -40,7 +40,7 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def schema_of(store: Store) -> pa.Schema:
-    """Return the schema of the rows that ``rows`` and ``found`` give: the input's own columns, then
+    """Return the schema of the rows that ``rows`` and ``found`` give: ``Store.fields``, then
     ``_timestamp``.
 
     Versions have ``_change`` besides, and records that wait have ``_due``.
@@ -78,9 +78,9 @@ def rows(
     """Yield a store's rows (``schema_of``), some at a time; nothing for a store without segments.
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
-    kept, or those that wait. ``beside``: the runs of the stores that are read with it
-    (``Store.beside``). ``horizon_us``: the time before which rows are of no use. ``blobs``,
-    ``cache``: where segments are read from.
+    kept, or those that wait. ``beside``: the runs of the stores that are read with it, all of
+    ``Store.beside``. ``horizon_us``: the time before which rows are of no use. ``blobs``,
+    ``cache``: where segments are read from. Raises ``StateError`` for a segment of another format.
     """
     segment = next(runs.segments, None)
     if segment is None:
@@ -108,8 +108,9 @@ def found(
     """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
     key without any gives none; rows lie by hash, not in the order asked.
 
-    ``beside``: the runs of the stores that are read with it (``Store.beside``). ``horizon_us``: as
-    the function returns it. ``blobs``, ``cache``: where segments are read from.
+    ``beside``: the runs of the stores that are read with it, all of ``Store.beside``.
+    ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where segments are read from.
+    Raises ``StateError`` for a segment of another format.
 
     | store | rows of a key |
     |---|---|
@@ -179,8 +180,8 @@ class _Groups(NamedTuple):
 def _lists(
     store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
-    """Open the stores of long lists of the result columns that may have them, by column number;
-    empty if none may.
+    """Open the stores of long lists of the result columns that may have them, by the index of the
+    column; empty if none may.
 
     ``beside``: the runs of the stores that are read with ``store``, by name. ``blobs``, ``cache``:
     where segments are read from.
@@ -198,6 +199,7 @@ def _lists(
 def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
     """Yield one array per result column, in order, computed from the accumulators in ``table``, a
     row per group. ``lists``: the open stores of long lists, by the number of their result column.
+    Raises ``AggregateError`` if a result does not fit.
     """
     groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
     for result_index, result in enumerate(store.results):
@@ -224,8 +226,8 @@ def _opened(
     cache: SegmentCache,
 ) -> RunState:
     """Open the store as its operator does, by its kind. ``schema``: the stored columns. ``runs``:
-    the store's runs in the manifest. ``horizon_us``: event time up to which rows have expired or
-    been taken. ``blobs``, ``cache``: read the runs.
+    the store's runs in the manifest. ``horizon_us``: the time before which rows have expired, or up
+    to which a queue's have been taken. ``blobs``, ``cache``: read the runs.
     """
     if store.kind == "rows":
         keys, expiry = len(store.key), store.time

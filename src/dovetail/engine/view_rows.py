@@ -21,7 +21,7 @@ class Conditions(Protocol):
 
     def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
         """Return one text per row: the row as JSON if it does not meet the expectation ``view``,
-        else null.
+        else null. Errors of the expression pass.
         """
 
 
@@ -60,8 +60,8 @@ def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) ->
 def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> pa.Array:
     """Return one text per row, null for a row that meets the expectation. Deleted rows meet it.
 
-    If ``conditions`` compute the expectation, the text is the row as JSON. Else all texts are the
-    same: the first row that does not meet it.
+    If the expectation is ``computed``, ``conditions`` are needed, and the text is the row as JSON.
+    Else all texts are the same: the first row that does not meet it.
     """
     if view.computed:
         assert conditions is not None

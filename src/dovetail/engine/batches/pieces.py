@@ -68,7 +68,9 @@ class Piece:
     number: int
     """The number of the piece among those of the partition, from 0."""
     high_time_us: int
-    """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none."""
+    """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none, ``END_OF_TIME`` if
+    the source has ended.
+    """
     rows: Stored | None
     """The rows, in memory or on disk; None for a heartbeat."""
     runs: pa.Table | None = None
@@ -102,7 +104,8 @@ class Piece:
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> Batch:
     """Return the rows of source ``source_index`` in the order of reading, with their clocks.
-    Without rows, the batch is empty.
+    Without rows, the batch is empty. ``pieces``: of all sources, in any order, with their rows in
+    memory.
 
     Each column is in one chunk, because rows are taken from it again and again.
     """

@@ -99,8 +99,8 @@ class Stock:
     #
     # Each piece is read once, and the rows are then taken in the order [2, 0, 1].
     def fetch(self, at: Ints, schema: pa.Schema) -> pa.Table:
-        """Return the rows with the numbers ``at``, in this order, each column in one chunk. No
-        numbers give an empty table of ``schema``. Each piece is read once.
+        """Return the rows with the numbers ``at``, which are distinct, in this order. Each column
+        is in one chunk. No numbers give an empty table of ``schema``. Each piece is read once.
         """
         order = np.argsort(at, kind="stable")
         sorted_ = at[order]

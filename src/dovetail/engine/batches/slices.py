@@ -49,9 +49,9 @@ class Slices:
     def shares(self) -> Iterator[tuple[Share, bool]]:
         """Yield the share of each slice, and True for the last one only.
 
-        A share has the manifest before the batch, not that of the slice before it. Slices by
-        arrival end at the stream time of their last row; slices by key leave it as it was, but for
-        the last.
+        A share has the manifest before the batch, not that of the slice before it; the caller
+        replaces it. Slices by arrival end at the stream time of their last row; slices by key leave
+        it as it was, but for the last.
         """
         by_key = _by_key(self.share.fragment)
         parts = self._by_key() if by_key else self._by_arrival()
