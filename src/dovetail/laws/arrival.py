@@ -43,6 +43,7 @@ class LogRuns:
     """The k runs of a micro-batch. All arrays are int64[k]."""
 
     log: Ints
+    """The number of the run's log."""
     first: Ints
     """The position of the run's first row in its log."""
     last: Ints
@@ -59,8 +60,8 @@ class LogRuns:
     """The largest timestamp of the rows left out after the last other row, ``NO_TIME`` for none."""
 
     def before(self) -> Ints:
-        """Return the largest timestamp in the earlier runs of each run's log: int64[k]. It is
-        ``NO_TIME`` for a log's first run.
+        """Return the largest timestamp in the earlier runs of each run's log, by ``first``:
+        int64[k]. It is ``NO_TIME`` for a log's first run.
 
         >>> log, first = np.array([0, 0, 0]), np.array([8, 0, 4])
         >>> LogRuns(log, first, first + 3, np.array([70, 90, 50])).before().tolist()[::2]
@@ -88,7 +89,7 @@ class LogRuns:
 
         The first is the largest timestamp of the rows left out directly before a run, ``NO_TIME``
         for none. The second is the clock of the next row after a run that is not left out,
-        ``NEVER`` for none.
+        ``NEVER`` for none. Only for runs with ``low_us`` and ``trail_us``.
         """
         assert self.low_us is not None
         assert self.trail_us is not None
@@ -233,8 +234,8 @@ def with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) ->
 
     A row that is left out deletes its key's row at its own time. It comes neither before the row
     ahead of it nor after the next row that is not left out. Other rows have ``stream_us``, the
-    clock without the left-out rows. ``log``: equal for neighbours of one log. ``trail_us``: those
-    of ``trailing_times``.
+    clock without the left-out rows. ``log``: equal for neighbours of one log. ``left_out``:
+    bool[n]. ``trail_us``: those of ``trailing_times``.
     """
     count = len(log)
     if not left_out.any():
@@ -289,7 +290,7 @@ def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
 
 
 def before_all(hash_: Ints) -> Ints:
-    """Return numbers that order rows by the hash of their key, before all records of their clock:
+    """Return numbers that order rows of equal clocks by the hash of their key, before all records:
     int64[n], from -2**62 up to -1. They serve rows that are emitted because stream time moves.
     """
     order: Ints = (hash_ >> 2) - (1 << 61)
@@ -297,8 +298,9 @@ def before_all(hash_: Ints) -> Ints:
 
 
 def as_due(time_us: Ints) -> Ints:
-    """Return numbers that order rows by the time at which they are due, before all other rows of
-    their clock: int64[n]. Times must lie within 2**61.
+    """Return numbers that order rows of equal clocks by the time at which they are due, before all
+    others: int64[n]. They precede those of ``before_all``, too. ``time_us``: int64[n], from -2**61
+    to 2**61; others are not noticed.
     """
     order: Ints = time_us - 3 * (1 << 61)
     return order
@@ -307,7 +309,7 @@ def as_due(time_us: Ints) -> Ints:
 def order_by_log(origin: int, rank: Ints, position: Ints) -> Ints:
     """Return a number per record that orders records of equal clocks: int64[n]. Most significant is
     ``origin``, the source; then ``rank``, the log, below 2**12; then ``position`` in the log, below
-    2**44.
+    2**44. Larger ones are not noticed.
     """
     order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _LOG_SHIFT) + position
     return order

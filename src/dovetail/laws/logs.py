@@ -23,9 +23,9 @@ def replacing(group: Ints, log: Ints, position: Ints, time_us: Ints) -> tuple[Ma
     ``age`` is the largest time of the row's log in its group, up to the row. ``last`` is the row of
     each group that is there in the end.
 
-    ``group``: the key of each row, ascending from 0, rows of a group in the order of arrival.
-    ``log``, ``position``: the log of each row and its position there. A stored row is the first of
-    its group, with its age as its time and a position before all others of its log.
+    ``group``: the key of each row, ascending from 0 without gaps, rows of a group in the order of
+    arrival. ``log``, ``position``: the log of each row and its position there. A stored row is the
+    first of its group, with its age as its time and a position before all others of its log.
 
     In this example an old row of log 0 comes late, and then a new one:
 

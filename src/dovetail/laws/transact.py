@@ -139,10 +139,10 @@ class Settled:
 def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
-    ``start``: int64[k], the first event of each key; ``steps``: all events, key by key. ``tally``:
-    the state of these keys before. An event may repeat another one only if its order or its place
-    falls within a span. The events of such spans are taken one after the other, those of all spans
-    at once.
+    ``start``: int64[k], the first event of each key, which has one at least; ``steps``: all events,
+    key by key. ``tally``: the state of these keys before. An event may repeat another one only if
+    its order or its place falls within a span. The events of such spans are taken one after the
+    other, those of all spans at once.
     """
     count = len(steps.kind)
     group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))

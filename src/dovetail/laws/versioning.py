@@ -32,15 +32,17 @@ class Versions:
     start: Ints
     """int64[groups + 1]: the first version of each group, and n."""
     time_us: Ints
+    """int64[n]: the event time of the version, in microseconds."""
     arrival: Ints
+    """int64[n]: the place of the version's event in the order of processing."""
 
 
 def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:
     """Find the events that are records of ``source`` at most ``retention_us`` older than its stream
     time: bool[n].
 
-    ``clock_us``: int64[n], the source's stream time at each event. If it is ``NO_TIME``, every time
-    counts.
+    ``clock_us``: int64[n], the source's stream time at each event, that event included. If it is
+    ``NO_TIME``, every time counts.
     """
     of_source: Mask = timeline.source == source
     horizon_us = np.where(clock_us == NO_TIME, NO_TIME, clock_us - retention_us)
@@ -89,7 +91,7 @@ def as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints
     int64[queries], ABSENT for none.
 
     A version at the time itself stands. Only versions that arrived before ``arrival`` count; of one
-    time the last to arrive.
+    time the last to arrive. A tombstone is returned like any version.
     """
     if len(versions.event) == 0:
         return np.full(len(group), ABSENT)

@@ -71,6 +71,7 @@ class Results:
     deleted: Mask
     """bool[m]: the result is a tombstone."""
     time_us: Ints
+    """int64[m]: event time, the largest of the fresh rows that take part."""
 
     def __len__(self) -> int:
         return len(self.deleted)
@@ -80,7 +81,7 @@ def needed(
     groups: int, sides: tuple[SideRows, SideRows], how: How, unique: tuple[bool, bool]
 ) -> tuple[Mask, Mask]:
     """Find the groups whose other rows must be looked up, on the left and on the right:
-    bool[groups] each.
+    bool[groups] each. ``sides``: the fresh rows of both.
 
     A side is looked up in groups with fresh rows on the other side. If ``how`` preserves the other
     side, groups in which this side loses rows count, too, for it may now be empty. If a side's rows
@@ -127,8 +128,8 @@ def delta_join(
 
 def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
     """Return the left and the right row that give the key of each result in form ``"pair"`` or
-    ``"left"``: int64[results] each. In form ``"left"`` the right row counts only where there is no
-    left row; otherwise it is ABSENT.
+    ``"left"``: int64[results] each, ABSENT for none. In form ``"left"`` the right row counts only
+    where there is no left row; otherwise it is ABSENT.
     """
     left, right = results.row
     return left, right if form == "pair" else np.where(left == ABSENT, right, ABSENT)
@@ -223,6 +224,7 @@ def _unmatched(
 def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
     """Return at most one result per group with a fresh row, in the order of groups, for form
     ``"key"``. A group without a joined row gives a tombstone if a side lost a row, else nothing.
+    Each row has a group, and each side at most one row of a group.
     """
     touched, lost = np.zeros(groups, np.bool_), np.zeros(groups, np.bool_)
     row, time_us = [], np.full(groups, NO_TIME)

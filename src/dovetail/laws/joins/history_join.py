@@ -114,6 +114,7 @@ class Corrections:
     record: Ints
     """int64[m]: the record that causes the point, as an index into the arrays given."""
     time_us: Ints
+    """int64[m]: the event time of the point, in microseconds."""
     present: Mask
     """bool[m]: there is a row; false for a tombstone."""
     reference: tuple[Ints, ...]
@@ -127,7 +128,7 @@ def correct(
 
     ``group``, ``time_us``, ``arrival``: the key, the time and the order of each record. ``row``:
     the row that each record puts in place, ABSENT for a tombstone. ``points``: the versions of the
-    left and the right side, the batch's included.
+    left and the right side, the batch's included. ``side``: 0 for the left, 1 for the right.
 
     A left join whose left has a tombstone at 30 and whose right has x at 20. The late left row b at
     15 makes three points:

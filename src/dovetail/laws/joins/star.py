@@ -69,6 +69,7 @@ class Emitted:
     present: Mask
     """The result is a row, not a tombstone."""
     time_us: Ints
+    """int64[m]: the time of the result; of no meaning for none."""
 
 
 def star_results(

@@ -44,7 +44,9 @@ class Window:
     """
 
     before_us: int
+    """The microseconds before the left row's time; negative if the window begins after it."""
     after_us: int
+    """The microseconds after the left row's time; negative if the window ends before it."""
     grace_us: int
     """The time behind stream time at which a row outside the window is still waited for."""
 
@@ -69,7 +71,7 @@ class Window:
 
     def reach_us(self, side: int) -> int:
         """Return the microseconds of stream time for which a row of ``side`` may still find a
-        match. ``side``: 0 for the left, 1 for the right.
+        match. They may be negative. ``side``: 0 for the left, 1 for the right.
         """
         return self._reach(side)[1] + self.grace_us
 

@@ -63,7 +63,9 @@ class StoredRows:
     """The rows of one source from earlier batches: presence and time of each group's row."""
 
     present: Mask
+    """bool[groups]: the group has a row."""
     event_time_us: Ints
+    """int64[groups]: the time of the row; any value for none."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Changes:
     present: Mask
     """bool[m]: false for a tombstone."""
     event_time_us: Ints
+    """int64[m]: the time of the result, in microseconds."""
     reference: tuple[Ints, ...]
     """int64[m] per leaf, from left to right: the row version in the result, ABSENT for nulls."""
 
@@ -199,10 +202,10 @@ def net_changes(
     """Return each key's last change in the batch and its result before the batch
     (``emit="batch"``).
 
-    The two have the same keys row by row, in the order of groups. Keys without a result before and
-    after are left out. The caller removes the rows whose values turn out equal.
+    The two have the same keys row by row, in the order of the last changes. Keys without a result
+    before and after are left out. The caller removes the rows whose values turn out equal.
 
-    ``changes``: all changes of the batch, by group, then arrival. ``stored``: by source, the stored
+    ``changes``: all changes of the batch, each key's by arrival. ``stored``: by source, the stored
     row of each group.
     """
     group = timeline.group[changes.event]
@@ -227,8 +230,13 @@ class _Trail:
     event_time_us: Ints
     source: int
     before: Mapping[int, Ints]
+    """Per source, the reference to the row before each event; only that of ``source`` differs from
+    ``now``.
+    """
     now: Mapping[int, Ints]
+    """Per source, the reference to the row after each event."""
     times: Mapping[int, Ints]
+    """Per source, the time of each row by reference."""
 
     def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Subtree, Mask]:
         """Return what a change of leaf number ``occurrence`` makes ``tree`` emit: (emitted, row,
@@ -305,7 +313,7 @@ def _combine(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subt
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
     """Concatenate the changes in ``parts`` and order them by arrival, those of one record by part.
 
-    The events of each part are distinct; there is at least one part.
+    The events of each part are distinct; there is at least one part. All have as many references.
     """
     event = np.concatenate([part.event for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.event) for part in parts])

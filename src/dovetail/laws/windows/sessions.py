@@ -49,7 +49,9 @@ class Sessions:
 
     group: Ints
     start_us: Ints
+    """The time of the first record of each session."""
     end_us: Ints
+    """The time of the last record of each session, inclusive."""
     ref: Ints
     """The index of each session's accumulators."""
 

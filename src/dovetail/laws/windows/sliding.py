@@ -41,7 +41,7 @@ _NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class SlidingRecords:
-    """The n records, stored ones and the batch's, by (group, time): int64[n] each."""
+    """The n records, stored ones and the batch's, by (group, time, number): int64[n] each."""
 
     group: Ints
     time_us: Ints
@@ -78,7 +78,9 @@ class WindowUpdates:
     """
 
     window: Ints
+    """The index of each pair's window in ``ChangedWindows``."""
     record: Ints
+    """The index of each pair's record in ``SlidingRecords``."""
     emitted: Ints
     """The pairs after which the window is emitted, in the order of emission."""
     moment: Ints
@@ -94,7 +96,9 @@ class ChangedWindows:
     records: SlidingRecords
     size_us: int
     group: Ints
+    """int64[w]: the key of each window."""
     start_us: Ints
+    """int64[w]: the first time in each window, inclusive."""
     since: Ints
     """int64[w]: the arrival that brings the window into existence, ``STORED`` for an earlier
     batch.
@@ -104,8 +108,9 @@ class ChangedWindows:
     record: Ints
     """int64[m]: a record that is added to the windows from ``first`` to ``end``."""
     first: Ints
+    """int64[m]: the first of these windows."""
     end: Ints
-    """Exclusive."""
+    """int64[m]: the exclusive end of these windows."""
 
     def __len__(self) -> int:
         return len(self.start_us)
