@@ -64,7 +64,8 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
 
 def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
     """Return the bytes whose length stands at ``at``, and the position behind them. A length of -1
-    gives no bytes. Raises ``Unknown`` if they reach beyond the data.
+    gives no bytes. Raises ``Unknown`` if they reach beyond the data, ``struct.error`` if the length
+    does.
     """
     (size,) = struct.unpack_from(">i", data, at)
     end = at + 4 + max(size, 0)  # a deleted key has the value length -1
@@ -75,7 +76,7 @@ def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
 
 def _named(key: memoryview) -> tuple[int, str | None]:
     """Return a blob's bucket label and name. If the key is another state variable's, the name is
-    None.
+    None, and the label means nothing.
     """
     if len(key) < _NAME_AT or struct.unpack_from("<i", key, _LABEL_LENGTH)[0] != _LABEL_ROW_BYTES:
         return 0, None
@@ -86,8 +87,8 @@ def _named(key: memoryview) -> tuple[int, str | None]:
 
 
 def blob_of(value: memoryview) -> bytes:
-    """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another
-    shape.
+    """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another shape,
+    ``struct.error`` for one of fewer than 17 bytes.
     """
     size, at = struct.unpack_from("<ii", value, _VALUE_LENGTH)
     blob = bytes(value[1 + at : 1 + at + size])
@@ -99,6 +100,8 @@ def blob_of(value: memoryview) -> bytes:
 def _unpacked(file: bytes) -> memoryview:
     """Return the content of a file of LZ4 blocks, empty for an empty file. Raises ``Unknown`` for
     another compression, and for a file that is cut off.
+
+    Checksums are not compared. Raises ``OSError`` for a block that cannot be unpacked.
     """
     codec, parts, at = pa.Codec("lz4_raw"), [], 0
     while at < len(file):

@@ -75,7 +75,8 @@ def binding_of(
     """Return the binding of a checkpoint, as JSON data, to a query with the results ``nodes``,
     which runs as ``plan``.
 
-    ``partitions``: those of each stage. ``more``: further entries.
+    ``partitions``: the number of each stage's partitions. ``more``: further entries, by the keys
+    above. Sources of the plan that are not static must have a frame.
     """
     return {
         "version": FORMAT_VERSION,
@@ -97,7 +98,8 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
     folders. Spark keeps in these folders what has been read. A static source has the number 1 and
     no folders.
 
-    On Spark Connect, which does not tell them, both are None for all other sources.
+    On Spark Connect, which does not tell them, both are None for all other sources. A source that
+    is not static must have a frame.
     """
     remote = [not source.static and is_remote(_frame(source).sparkSession) for source in sources]
     if any(remote):
@@ -192,7 +194,7 @@ class CheckpointFile:
 
     def settings(self) -> dict[str, str]:
         """Return further settings of the query, for a local directory and a session without such
-        settings.
+        settings. Else there are none.
 
         Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
         processes on a local disk: a ``chmod`` and a ``readlink`` for each end. Its other way starts
@@ -202,10 +204,11 @@ class CheckpointFile:
         return {} if chosen or self._files.scheme(self._root) != "file" else _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:
-        """Return the binding; None if the checkpoint has not begun.
+        """Return the binding; None if the checkpoint has not begun: no micro-batch is planned in
+        it. If it was moved, its paths are corrected first (``in_its_place``).
 
-        Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with an
-        unreadable one.
+        Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with one
+        that is unreadable or has another format. Also for a moved one on Spark Connect.
         """
         if not self._has_begun():
             return None
@@ -264,8 +267,7 @@ class CheckpointFile:
     def at_rest(self, title: str) -> dict[str, Any]:
         """Return the binding of a query that has begun and is not running.
 
-        Raises ``CheckpointError`` for a folder without a query, and for a query that runs in this
-        session.
+        Raises ``CheckpointError`` for a query that runs (``is_running``), and as ``begun`` does.
         """
         binding = self.begun(title)
         if self.is_running():
@@ -274,7 +276,7 @@ class CheckpointFile:
 
     def begun(self, title: str) -> dict[str, Any]:
         """Return the binding of a query that has begun. Raises ``CheckpointError`` for a folder
-        without a query.
+        without a planned micro-batch, and as ``read`` does.
         """
         binding = self.read(title)
         if binding is None:
@@ -309,13 +311,17 @@ class CheckpointFile:
         return jvm.has_active_query(self._session, query)
 
     def write(self, binding: Mapping[str, Any]) -> None:
-        """Write the binding atomically: there is never a part of the file."""
+        """Write the binding in place of the present one, atomically: there is never a part of the
+        file.
+        """
         self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:
-        """Return True if the query has completed a micro-batch."""
+        """Return True if the query has committed a micro-batch."""
         return self._files.has_files(f"{self._root}/commits")
 
     def _has_begun(self) -> bool:
-        """Say whether Spark has planned a micro-batch, or a source the content of the first."""
+        """Say whether Spark has planned a micro-batch, or a source has noted the content of the
+        first.
+        """
         return any(self._files.has_files(f"{self._root}/{name}") for name in ("offsets", "sources"))

@@ -33,7 +33,7 @@ class BucketRuns(NamedTuple):
     beside: Mapping[str, Runs]
     """The runs of the stores that are read beside it, by name."""
     horizon_us: int
-    """The begin of its history."""
+    """The time before which rows are of no use (``store_contents.horizon_us``)."""
 
     @property
     def segments(self) -> list[Segment]:
@@ -49,7 +49,7 @@ class Selection(NamedTuple):
     asked: Sequence[pa.Array] | None
     """The key columns, one row per key; None for all keys."""
     buckets: Mapping[int, BucketRuns]
-    """The parts of each bucket, by label."""
+    """The parts of each bucket, by label. A bucket without any has no segments."""
     unread: Collection[str]
     """The stored columns that are left out."""
 
@@ -64,9 +64,11 @@ def local_rows(
     """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket
     without segments yields none.
 
-    Columns are those of ``store_contents.schema_of``. ``columns``: at least these are read; None
-    for all. ``keys``: only the rows of these keys; None for all. Raises ``ConfigurationError`` for
-    unknown columns.
+    Columns are those of ``store_contents.schema_of``. ``columns``: these are read, and those of the
+    key and the time; None for all. ``keys``: only the rows of these keys; None for all.
+
+    A micro-batch must be committed. Raises ``ConfigurationError`` for unknown columns, and
+    ``PlanError`` for a value that is no key. Errors of files are those of ``StateFiles.segments``.
     """
     store, asked, buckets, unread = selected(stored, stage_store, keys, columns)
     assert stored.batch is not None
@@ -91,9 +93,10 @@ def selected(
     keys: Sequence[Any] | None,
     columns: Sequence[str] | None,
 ) -> Selection:
-    """Return the parts of a store that must be read for these keys and columns: the store with only
-    these columns, the key columns, the buckets with the segments that may hold the keys, and the
-    columns to skip.
+    """Return the parts of a store that must be read for these keys and columns.
+
+    The store has only these columns, its key and its time; accumulators keep all. If rows do not
+    lie by their key, all segments are taken.
 
     ``keys``, ``columns``: None for all. Raises ``ConfigurationError`` for unknown columns,
     ``PlanError`` for a value that is no key.
@@ -141,8 +144,8 @@ def _of_keys_here(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> p
 
 
 def _bucket(stage_store: Kept, label: int, runs: Runs) -> BucketRuns:
-    """Return the parts of the bucket ``label`` that are read for ``runs`` of a store: these, the
-    runs of the stores beside it, and the time before which rows no longer count.
+    """Return the parts of the bucket ``label`` that are read for ``runs`` of a store. The bucket
+    must have state.
     """
     manifest = stage_store.buckets[label]
     beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}

@@ -63,8 +63,10 @@ class LocalFiles:
         return bound
 
     def committed(self, caller: str) -> Committed | None:
-        """Return the operators with state, and the first and the last committed micro-batch; None
-        if none is committed or no state is stored yet. ``caller``: the call in errors.
+        """Return the operators with state, and the first and the last micro-batch whose commit is
+        there. None if none is committed or no state is stored yet.
+
+        ``caller`` changes nothing. Raises ``Unknown`` for an operator in another format.
         """
         batches = _numbers(self._folder / "commits")
         folders = _numbers(self._folder / "state")
@@ -78,7 +80,7 @@ class LocalFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all ``buckets`` (a number) after the micro-batch ``batch``: by
         operator, then by bucket label. A bucket without a manifest is absent. Raises ``Unknown``
-        for files in another format.
+        for files that are missing or in another format.
         """
         read: dict[StatefulOperator, ManifestBlobs] = {}
         for operator in operators:
@@ -171,7 +173,7 @@ class _Partition:
 
     def get(self, label: int, name: str) -> bytes | None:
         """Return the blob ``name`` of the bucket with this label; None if there is none or if it
-        was deleted. Raises ``Unknown`` if RocksDB cannot read it.
+        was deleted. Raises ``Unknown`` if RocksDB cannot read it, or for a value of another shape.
         """
         if (label, name) in self._written:
             return self._written[label, name]
@@ -187,7 +189,7 @@ class _Partition:
 
     def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
         """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest. The blobs
-        are those of the manifest and its pages alone.
+        are those of the manifest and its pages alone. Raises ``Unknown`` if one cannot be read.
         """
         for label in labels:
             blobs = _Recording(self, label)
@@ -212,8 +214,8 @@ class _Recording(MemoryBlobs):
 
 
 def local_files(checkpoint: str) -> LocalFiles | None:
-    """Return the files of a checkpoint on this machine; None for another place, and if rocksdict is
-    not installed.
+    """Return the files of a checkpoint on this machine, a path or a ``file:`` URI. None if no local
+    folder of that name has a ``dovetail.json``, and if rocksdict is not installed.
     """
     try:
         import rocksdict  # noqa: F401
@@ -225,7 +227,7 @@ def local_files(checkpoint: str) -> LocalFiles | None:
 
 def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
     """Open the snapshot ``version`` in a partition's folder. Return the RocksDB database, read
-    only, and the number of the state variable with the blobs.
+    only, which the caller closes, and the number of the state variable with the blobs.
 
     ``copy``: an empty folder for links to its files. Raises ``Unknown`` for a snapshot that is
     missing or in another format.
@@ -265,7 +267,7 @@ def _key(family: int, label: int, name: str) -> bytes:
 
 
 def _row(data: bytes) -> bytes:
-    """Return Spark's unsafe row with one value of variable length."""
+    """Return Spark's unsafe row with one value of variable length, padded to 8 bytes."""
     return struct.pack("<qii", 0, len(data), 16) + data + bytes(-len(data) % 8)
 
 

@@ -20,9 +20,11 @@ Keys: TypeAlias = Annotated[
 
 
 def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
-    """Return the key's columns, with a row for each of ``keys``, in order.
+    """Return the columns of the store's ``own_key``, with a row for each of ``keys``, in order.
+    Equal values have equal bits (``canonical``).
 
-    Raises ``PlanError`` for a value that is no key of the store.
+    Raises ``PlanError`` for other columns, for a null, and for a value of another type. ``caller``:
+    the call in errors.
     """
     fields = store.own_key
     names = [field.name for field in fields]
@@ -36,7 +38,7 @@ def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]
 def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
     """Return keys from texts: a text is the value, or for several columns a JSON list of them.
 
-    Raises ``PlanError`` for a text that is no key.
+    The result has one key per text. Raises ``PlanError`` for a text that is no key.
     """
     return [_key_of_text(caller, store.own_key, text) for text in texts]
 

@@ -66,7 +66,8 @@ def explain_row(
     CheckpointError
         If the folder is no checkpoint of a query, or of another topology's.
     ConfigurationError
-        If nothing in the topology has the name ``result``, or several results have it.
+        If nothing in the topology has the name ``result``, or several results have it. Also
+        if ``result`` is missing with a list of several, or if Spark cannot read the checkpoint.
     PlanError
         If a value of the key has another type, or if the key has other columns.
 
@@ -77,6 +78,8 @@ def explain_row(
 
     Notes
     -----
+    The active Spark session computes the topology's expressions.
+
     A row is found by its key within milliseconds after the first call, as ``lookup_state`` does.
     The rows of a group, and the rows that refer to a row, are sought in the whole store. Records of
     streams are not stored once they are written or aggregated, and the explanation says so.
@@ -125,7 +128,11 @@ def explained(
 
     ``caller``: the call, for errors. ``nodes``: the results of the query; ``result``: the name of
     the one that is meant, None for the only one. ``members``: the most rows of a group that are
-    named. ``as_text``: True if the key is a mapping of texts.
+    named. ``as_text``: True if the key is a mapping of texts. ``spark``: the session that computes
+    expressions, and reads files that are not local.
+
+    Raises ``PlanError`` for a key of other columns or types. Raises ``CheckpointError`` and
+    ``ConfigurationError`` as ``at_once`` and ``result_named`` do, and for an unknown ``result``.
     """
 
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
@@ -143,6 +150,8 @@ def _meant(
 ) -> tuple[Node, Node]:
     """Return the node that is called ``result``, and the query's result within which it is
     computed. None means the only result. Raises ``ConfigurationError`` for an unknown name.
+
+    Further errors are those of ``result_named``.
     """
     meant = result_named(stored, nodes, result)
     if meant is None:
@@ -165,8 +174,11 @@ class CheckpointState:
         """Return the rows of a store whose columns equal ``match``; none before anything is stored.
         ``at_us``: the time whose version of a key is returned, None for the last.
 
-        Rows are looked up if ``match`` is their key, else sought in the whole store, with all its
-        versions.
+        Rows are looked up if ``match`` is their key. Else they are sought in the whole store, with
+        all its versions and without regard to ``at_us``.
+
+        The columns are those of ``store_contents.schema_of``, with times as ``in_microseconds``
+        gives them.
         """
         stage_store = self._kept(stage, store)
         if stage_store is None:
@@ -195,7 +207,9 @@ class CheckpointState:
         return hashed or index_of(self._stored, stage_store) is not None
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the stream time of each input of a stage, None for one without rows."""
+        """Return the stream time of each input of a stage, the latest over its buckets, in
+        microseconds. The order is that of the stage's sources; None stands for one without rows.
+        """
         topology = stage.fragment.topology
         manifests = (
             manifest
@@ -207,7 +221,9 @@ class CheckpointState:
         return latest_times(none, *(manifest.stream_time_us for manifest in manifests))
 
     def _kept(self, stage: Stage, store: str) -> Kept | None:
-        """Return a store of a stage as the checkpoint has it, None before anything is stored."""
+        """Return a store of a stage as the checkpoint has it, None before the stage has stored
+        anything.
+        """
         topology = stage.fragment.topology
         return next(
             (k for k in self._stored.stores if (k.stage.topology, k.name) == (topology, store)),
@@ -216,5 +232,5 @@ class CheckpointState:
 
 
 def _type_of(stage_store: Kept, name: str) -> pa.DataType:
-    """Return the Arrow type of the column ``name`` of a store."""
+    """Return the Arrow type of the column ``name`` of a store, which must have it."""
     return next(field.type for field in stage_store.store.fields if field.name == name)

@@ -37,7 +37,7 @@ class SparkFiles:
         self._folder: Folder | None = None
 
     def text(self, name: str) -> str | None:
-        """Return a file's text; None if there is no such file."""
+        """Return a file's text; None if there is no such file, or if Spark cannot read it."""
         path = f"{self.checkpoint}/{name}"
         try:
             row = self.session.read.text(path, wholetext=True).head()
@@ -55,15 +55,17 @@ class SparkFiles:
         return self._files.read(name)
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return the checkpoint's own file, after Spark's metadata is mended in a moved one."""
+        """Return the checkpoint's own file, after Spark's metadata is mended in a moved one. Raises
+        ``CheckpointError`` for a moved one on Spark Connect.
+        """
         return CheckpointFile(self.session, self.checkpoint).in_its_place(bound, caller)
 
     def committed(self, caller: str) -> Committed | None:
         """Return the operators with state, and the first and the last micro-batch whose state can
         be read; None if no state is stored yet.
 
-        ``caller``: the call in errors. Raises ``ConfigurationError`` if Spark cannot read the
-        checkpoint.
+        They are those that all operators have. ``caller``: the call in errors. Raises
+        ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         refuse_unreadable(caller, self.checkpoint)
         self.session.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
@@ -80,7 +82,10 @@ class SparkFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
         bucket label. A bucket without a manifest is absent. One Spark job reads those of all
-        operators.
+        operators; ``buckets`` changes nothing.
+
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, or Spark's own error if
+        files are deleted meanwhile.
         """
         listed = list(operators)
         frames = [
@@ -101,17 +106,19 @@ class SparkFiles:
         names: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
         """Yield each blob of an operator whose name is among ``names``, after the micro-batch
-        ``batch``: (name, bytes), in no order. Names without a blob are left out. ``buckets``
-        changes nothing.
+        ``batch``: (name, bytes), in no order. Names without a blob are left out. The labels in
+        ``names`` and ``buckets`` change nothing. Errors are those of ``manifests``.
         """
         frame = self.frame(caller, operator, batch).where(F.col("name").isin(list(names)))
         for row in frame.toLocalIterator():
             yield row["name"], bytes(row["blob"])
 
     def frame(self, caller: str, operator: StatefulOperator, batch: int | None) -> DataFrame:
-        """Return the blobs of an operator's buckets after the micro-batch ``batch``, None for the
-        last one. Columns: ``bucket`` (the label), ``name`` and ``blob``. Raises
-        ``ConfigurationError`` if Spark cannot read the checkpoint.
+        """Return the blobs of an operator's buckets after the micro-batch ``batch``, which must not
+        be None. Columns: ``bucket`` (the label), ``name`` and ``blob``.
+
+        Nothing is read before the frame is used. Raises ``ConfigurationError`` if Spark cannot read
+        the checkpoint.
         """
         reader = self.session.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))

@@ -62,10 +62,13 @@ class StageLayout:
     """A stage, with the number that ``explain`` shows."""
 
     number: int
+    """Counted from 1."""
     title: str
+    """The stage in words."""
     topology: str
     """The fingerprint to which its state is bound."""
     stores: Mapping[str, Store]
+    """Its stores by their names, with those that cannot be read back."""
     inputs: Mapping[str, Mapping[str, Any]]
     """The inputs whose rows its stores have, by their names there
     (``fingerprint.describe_input``)."""
@@ -91,7 +94,9 @@ def described(
 
 
 def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
-    """Yield the layout of each stage from the JSON data that ``described`` returned, in order."""
+    """Yield the layout of each stage from the JSON data that ``described`` returned, in order.
+    Numbers begin at 1. Stages without recorded inputs have none.
+    """
     for stage_number, stage in enumerate(described, start=1):
         stores = {name: _read(store) for name, store in stage["stores"].items()}
         inputs = stage.get("inputs", {})
@@ -99,7 +104,7 @@ def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
 
 
 def _store(store: Store) -> dict[str, Any]:
-    """Return a store as JSON data; aggregates only if its rows can be read back."""
+    """Return a store as JSON data. Its aggregates are left out if its rows cannot be read back."""
     readable = store.kind is not None
     attributes = {field.name: getattr(store, field.name) for field in fields(store)}
     results = [

@@ -20,7 +20,9 @@ class StatefulOperator(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The operators with state, and the first and the last micro-batch that can be read."""
+    """The operators with state, and the first and the last micro-batch (both inclusive) that can be
+    read.
+    """
 
     operators: list[StatefulOperator]
     first: int
@@ -32,13 +34,18 @@ ManifestBlobs = Mapping[int, MemoryBlobs]
 
 
 class StateFiles(Protocol):
-    """The files of one checkpoint."""
+    """The files of one checkpoint.
+
+    Files on a local disk raise ``Unknown`` (``changelog_files``) where they are not as known. Files
+    that Spark reads raise ``ConfigurationError`` if it cannot, or Spark's own error if they have
+    been deleted.
+    """
 
     checkpoint: str
 
     def text(self, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the checkpoint; None if there is no
-        such file.
+        such file, or if Spark cannot read it.
         """
 
     def has(self, name: str) -> bool:
@@ -51,12 +58,16 @@ class StateFiles(Protocol):
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
         """Return ``bound``, the checkpoint's own file, corrected if the checkpoint was moved and a
-        reader needs that. ``caller``: the call in errors.
+        reader needs that. ``caller``: the call in errors. Raises ``CheckpointError`` for a moved
+        one on Spark Connect.
         """
 
     def committed(self, caller: str) -> Committed | None:
         """Return the operators with state, and the first and the last micro-batch whose state can
         be read; None if no state is stored yet. ``caller``: the call in errors.
+
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, and ``Unknown`` for local
+        files in another format.
         """
 
     def manifests(
@@ -65,7 +76,8 @@ class StateFiles(Protocol):
         """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
         bucket label. A bucket without a manifest is absent.
 
-        ``caller``: the call in errors. ``buckets``: the number of buckets.
+        ``batch`` must be one that ``committed`` spans. ``caller``: the call in errors. ``buckets``:
+        the number of buckets. Errors are those of the class.
         """
 
     def segments(
@@ -79,6 +91,9 @@ class StateFiles(Protocol):
         """Yield (name, blob) for each of ``names``, in any order, as they are after the micro-batch
         ``batch``. ``names``: the label of the bucket that has each blob. ``buckets``: the number of
         buckets. ``caller``: the call in errors.
+
+        A missing blob raises ``Unknown`` on a local disk; Spark's reader leaves it out. Other
+        errors are those of the class, raised as blobs are read.
         """
 
     has_frames: bool

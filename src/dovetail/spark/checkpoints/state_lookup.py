@@ -79,7 +79,8 @@ def lookup_state(
     -------
     pyarrow.Table
         The columns of ``read_state``, with a row for each key that has one. Keys without a
-        row are left out. A stream has all records of a key that a window still needs.
+        row are left out. A stream has all records of a key that a window still needs. Rows
+        are in no particular order. A key that is named twice counts once.
 
     Raises
     ------
@@ -87,7 +88,8 @@ def lookup_state(
         If the folder is no checkpoint of a query.
     ConfigurationError
         If the checkpoint does not hold the table, or not as of that time. Also if rows
-        cannot be found by their key: those of windows, and records that wait.
+        cannot be found by their key: those of windows, and records that wait. Also if Spark
+        cannot read the checkpoint.
     PlanError
         If a key is null, has another type or other columns.
 
@@ -141,6 +143,10 @@ def at_once(
 
     A checkpoint on a local disk is read without Spark, if that is possible. ``caller``: the
     function that errors name. ``spark``: the session that reads else, by default the active one.
+
+    ``read``: it may be called again, by Spark's files or with newer stores, so it must have no
+    effects. It must not call this function. Raises ``CheckpointError`` if the folder is no
+    checkpoint, ``ConfigurationError`` if Spark cannot read it.
     """
     here = local_files(checkpoint)
     if here is not None:
@@ -160,6 +166,8 @@ _KNOWN: dict[tuple[str, str], Lookups] = {}
 def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
     """Return the lookups of a checkpoint that are known under ``cache_key``, else new ones of
     ``files()``. At most ``_OPEN_MAX`` stay known; those used longest ago are forgotten.
+
+    ``cache_key``: the Spark application, empty for files read without Spark; then the folder.
     """
     with _LOCK:
         lookups = _KNOWN.pop(cache_key, None) or Lookups(files())
@@ -171,6 +179,8 @@ def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Loo
 
 class Lookups:
     """The stores of one checkpoint, as far as they have been read.
+
+    Threads share it by ``at_once`` alone: the other methods are for what that calls.
 
     ``_followed``: the stores whose new segments are kept, by stage number and name. ``_held``: the
     segments that are in this process, by id.
@@ -189,7 +199,11 @@ class Lookups:
         micro-batch.
 
         If Spark has meanwhile deleted the files of that micro-batch, read those of the last one
-        anew. ``caller``: the function that errors name.
+        anew, and call ``read`` a second time. ``caller``: the function that errors name. Calls of
+        other threads wait.
+
+        Raises ``CheckpointError`` if the folder is no checkpoint, and what the files raise if they
+        cannot be read (``StateFiles.committed``). Errors of ``read`` pass through.
         """
         with self._lock:
             stored = self._current(caller)
@@ -205,11 +219,14 @@ class Lookups:
     def rows(
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
-        """Return the rows of ``table`` with these keys, without the kind of change of a versioned
-        one. Keys without a row give none; a key that is named twice counts once.
+        """Return the rows of ``table`` with these keys, of a versioned one without ``_change``.
+        Keys without a row give none; a key that is named twice counts once. Rows are in no order.
 
-        ``as_of``: the time whose versions are meant, None for the latest. Raises
-        ``ConfigurationError`` for a time before the history, or a table without one.
+        ``as_of``: the time whose versions are meant, None for the latest. Raises ``PlanError`` for
+        a value that is no key. Raises ``ConfigurationError`` for:
+
+        - a table that the checkpoint does not hold, or whose rows do not lie by their key;
+        - a time before the history, or a table without one.
         """
         stage_store = stored.named(table)
         if as_of is not None:
@@ -229,8 +246,11 @@ class Lookups:
         """Return the rows of a store with the distinct keys in ``columns``, as of ``time_us`` if it
         keeps versions. Keys without a row give none. Rows are in no particular order.
 
+        ``columns``: those of ``Store.own_key``, as ``columns_of`` makes them, without nulls. The
+        result has the columns of ``store_contents.schema_of``.
+
         If the rows are stored by another key, that key is taken from the store that has it. Raises
-        ``ConfigurationError`` if no store has it.
+        ``ConfigurationError`` if no store has it, and for records that wait.
         """
         store = stage_store.store
         if store.hashed and store.kind != "queue":
@@ -259,10 +279,12 @@ class Lookups:
     def _found(
         self, stored: CheckpointStores, stage_store: Kept, asked: Asked, route: Ints
     ) -> pa.Table:
-        """Return the rows of a store for the keys in ``asked``, at most one per key. They are in
-        the buckets to which the hashes ``route`` lead. Keys without a row give none.
+        """Return the rows of a store for the keys in ``asked``: at most one per key, of records
+        all. They are in the buckets to which the hashes ``route`` lead. Keys without a row give
+        none.
 
-        ``route``: int64, one per key of ``asked``. Segments that are not at hand are fetched.
+        ``stage_store``: no queue. ``route``: int64, one per key of ``asked``. Segments that are not
+        at hand are fetched.
         """
         self._followed.add((stage_store.stage.number, stage_store.name))
         tables = [store_contents.schema_of(stage_store.store).empty_table()]
@@ -295,7 +317,7 @@ class Lookups:
 
     def all_rows(self, stored: CheckpointStores, stage_store: Kept) -> Iterator[pa.Table]:
         """Yield all rows of a store as tables, an empty table first. Segments that are not at hand
-        are fetched.
+        are fetched. Columns are those of ``store_contents.schema_of``; versions come with deletes.
         """
         self._followed.add((stage_store.stage.number, stage_store.name))
         yield store_contents.schema_of(stage_store.store).empty_table()
@@ -318,7 +340,7 @@ class Lookups:
         segments: Sequence[Segment],
     ) -> None:
         """Read those of ``segments`` that are not at hand into the cache, from the bucket with this
-        label. If all are there, read nothing.
+        label. If all are there, no blob is read. Errors are those of ``StateFiles.segments``.
         """
         assert stored.batch is not None
         missing = {s.id: s for s in segments if s.id not in self._held}
@@ -338,7 +360,7 @@ class Lookups:
         errors name.
 
         They follow from the stores at hand by changelog files, up to ``_STEPS_MAX`` micro-batches
-        on. Else Spark reads them anew.
+        on. Else all manifests are read anew, and errors are those of ``CheckpointStores.read``.
         """
         stored, steps = self._stored, 0
         if stored is not None and not stored.operators:
@@ -404,15 +426,15 @@ class Lookups:
         ]
 
     def _forget(self, stored: CheckpointStores) -> None:
-        """Drop segments that no store has any more."""
+        """Drop the segments at hand that no followed store has in ``stored``."""
         live = {segment.id for segment in self._of_followed(stored)}
         for name in [name for name in self._held if name not in live]:
             self._cache.drop(self._held.pop(name))
 
 
 def index_of(stored: CheckpointStores, stage_store: Kept) -> Kept | None:
-    """Return the store that maps a row's own key to the key by which ``stage_store`` has it; None
-    if there is none.
+    """Return the store that maps a row's own key to the key by which ``stage_store`` has it: the
+    nearest one of an earlier stage. None if there is none.
     """
     before = [
         other

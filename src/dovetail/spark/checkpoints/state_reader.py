@@ -119,7 +119,8 @@ def read_state(
         ``topology`` is another one than that of the checkpoint.
     ConfigurationError
         If the checkpoint does not hold ``table``, or not as of that time. Also for unknown
-        columns, and for arguments that need ``table``.
+        columns, and for arguments that need ``table``. Also for a result that needs more
+        than the stored rows, such as one of windows, or if Spark cannot read the checkpoint.
     PlanError
         If a key is null, has another type or other columns.
 
@@ -199,8 +200,8 @@ def read_state(
 
 
 def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """Return these columns of a frame, all for None. Raises ``ConfigurationError`` for unknown
-    ones.
+    """Return these columns of a frame, in the order given; all for None. Raises
+    ``ConfigurationError`` for unknown ones.
     """
     if columns is None:
         return frame
@@ -212,7 +213,9 @@ def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
 
 
 def _refuse_for(what: str, arguments: Mapping[str, Any]) -> None:
-    """Raise ``ConfigurationError`` for given arguments that need ``what``."""
+    """Raise ``ConfigurationError`` if an argument that needs ``what`` is not None. ``arguments``:
+    their values by name.
+    """
     for name, value in arguments.items():
         if value is not None:
             raise ConfigurationError("read_state", f"{name}= goes with {what}", "Name one")

@@ -25,11 +25,13 @@ from dovetail.spark.execution import static_frames
 def result_named(
     stored: CheckpointStores, results: Sequence[Node], name: str | None
 ) -> tuple[Node, Node] | None:
-    """Return the result with this name, and the query's result within which it is computed; None if
-    the name is an input's.
+    """Return the node with this name, and the element of ``results`` within which it is computed.
+    None if no join, aggregate or view has the name: it may be an input's.
 
     A single result must be one of the query's, and stands for itself if ``name`` is None. Several
-    must be all of the query's results. Raises ``ConfigurationError`` for an ambiguous name.
+    must be all of the query's results, in any order. Raises ``CheckpointError`` if they are not.
+
+    Raises ``ConfigurationError`` for an ambiguous name, and for none with several results.
     """
     if len(results) == 1:
         refuse_none_of(results[0], *stored.topology)
@@ -56,9 +58,11 @@ def result_named(
 def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     """Return the table of ``node``, a part of the topology, after the micro-batch.
 
-    Columns: key, values and ``_timestamp``. It is the result of a batch run over the stored rows of
-    its stage's inputs. Raises ``ConfigurationError`` for a result that depends on more than these
-    rows.
+    Columns: key, values and ``_timestamp``; one row per key, in no order. It is the result of a
+    batch run over the stored rows of its stage's inputs, of an aggregate the stored result.
+
+    Raises ``ConfigurationError`` for a result that depends on more than these rows, and if the
+    rows that it needs are not stored (yet).
     """
     _refuse_timed(stored, node)
     if isinstance(node, Aggregation):
@@ -96,7 +100,8 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
 
 def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
     """Return the input ``entry`` as a static table of its stored rows: of versions, each key's last
-    one. ``stages``: those that may store it. Raises ``ConfigurationError`` if none does.
+    one. ``stages``: those that may store it. Raises ``ConfigurationError`` if none does, or none
+    has stored anything yet.
     """
     names = {
         port.source.name
@@ -131,7 +136,10 @@ def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Sour
 
 
 def _refuse_timed(stored: CheckpointStores, node: Node) -> None:
-    """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone."""
+    """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone.
+
+    It is a stream, an eventual lookup, a correction of the past, or has rows of windows.
+    """
     parts = list(node.walk_stage())
     reasons: dict[str, Any] = {
         "is a stream, of which nothing is left once it is written": node.stream,

@@ -36,8 +36,11 @@ def rows(
 ) -> DataFrame:
     """Return the rows of a store as a frame. Its columns are those of ``store_contents.schema_of``.
 
-    ``columns``: at least these are read; None for all. ``keys``: only the rows of these keys; None
-    for all. Raises ``ConfigurationError`` for unknown columns.
+    ``columns``: these are read, and those of the key and the time; None for all. ``keys``: only the
+    rows of these keys; None for all. Spark must read the files (``CheckpointStores.has_frames``).
+
+    Raises ``ConfigurationError`` for unknown columns, and if Spark cannot read the checkpoint.
+    Raises ``PlanError`` for a value that is no key.
     """
     selection = selected(stored, stage_store, keys, columns)
     store, buckets = selection.store, selection.buckets
@@ -69,7 +72,9 @@ def _reading(
 ) -> BatchFunction:
     """Return the ``mapInArrow`` function from the segments of buckets to a store's rows.
 
-    Segments go to disk as they come, without the columns ``unread``, and are merged from there.
+    Its input has the columns ``bucket``, ``name`` and ``blob``; other blobs are skipped. One task
+    must get all segments of a bucket. Segments go to disk as they come, without the columns
+    ``unread``, and are merged from there.
     """
 
     @mapping
@@ -96,9 +101,11 @@ def _reading(
 
 
 def last_versions(frame: DataFrame, stage_store: Kept, as_of: datetime | None = None) -> DataFrame:
-    """Return each key's last version of a versioned table, or the one at the time ``as_of``.
+    """Return each key's last version of a versioned table, or the one at the time ``as_of``: the
+    last at or before it.
 
-    Keys whose version is a delete are left out.
+    Keys whose version is a delete are left out. ``frame``: all versions, with ``_change``, which
+    the result lacks.
     """
     window = Window.partitionBy(*map(quoted, stage_store.store.key)).orderBy(F.desc(TIMESTAMP))
     visible = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))

@@ -35,7 +35,9 @@ _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 def runs_of(manifest: Manifest, store: str) -> Runs:
-    """Return the sorted runs of a store, without incomplete merges."""
+    """Return the sorted runs of a store, without incomplete merges; none if the bucket has no such
+    store.
+    """
     return Runs(manifest.stores.get(store, Runs()).runs)
 
 
@@ -72,8 +74,8 @@ class CheckpointStores:
     stages: Mapping[str, StageLayout]
     """The stages by the fingerprint of their state."""
     reads: Sequence[tuple[Any, int | None, Sequence[int] | None]] = ()
-    """The inputs in the order of Spark's sources, each with the number of these and of their
-    folders."""
+    """The inputs in the order of the plan's reads, each as (identity, sources, folders). They are
+    what ``checkpoint.reads_of`` returns, with the identity None for a static input."""
     operators: Mapping[StatefulOperator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
     """The operators with state, each with the blobs of its buckets' manifests by label."""
 
@@ -85,7 +87,7 @@ class CheckpointStores:
         stored, there are none.
 
         ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
-        batch.
+        batch, ``ConfigurationError`` if Spark cannot read the state.
         """
         from dovetail.spark.checkpoints.spark_files import SparkFiles
 
@@ -98,6 +100,7 @@ class CheckpointStores:
 
         If nothing is stored yet, they have no operators. ``caller``: the call in errors. Raises
         ``CheckpointError`` if the folder is no checkpoint, or does not have the micro-batch.
+        Further errors are those of ``StateFiles.committed``.
         """
         bound = _bound(caller, files)
         operators, after = _operators(caller, files, batch)
@@ -132,6 +135,8 @@ class CheckpointStores:
     def tables(self) -> Mapping[str, Store]:
         """The stores that can be read, by the names of their tables; empty if there are none. Of
         several stores of a table it is the one that ``named`` returns.
+
+        They are known before anything is stored.
         """
         stages = sorted(self.stages.values(), key=lambda stage: stage.number)
         stores = [pair for stage in stages for pair in stage.stores.items()]
@@ -154,7 +159,7 @@ class CheckpointStores:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, of stores that Spark reads."""
+        """The session that reads the stores. They must be read by Spark (``has_frames``)."""
         return self._by_spark.session
 
     @property
@@ -177,7 +182,9 @@ class CheckpointStores:
 
     @cached_property
     def stores(self) -> Sequence[Kept]:
-        """All stores, in the order of their stages; none if nothing is stored yet."""
+        """The stores of all stages that have state, in the order of stages; none if nothing is
+        stored yet. They include those whose rows cannot be read back.
+        """
         stage_stores = []
         for topology, (operator, buckets) in self._buckets.items():
             stage = self.stages[topology]
@@ -188,7 +195,7 @@ class CheckpointStores:
 
     def states(self) -> dict[str, DataFrame]:
         """Return the blobs of each stage's buckets, by its fingerprint, also of a stage without a
-        store.
+        store. A stage without state is absent. Spark must read the files; see ``blobs``.
         """
         return {topology: self.blobs(operator) for topology, (operator, _) in self._buckets.items()}
 
@@ -224,7 +231,7 @@ class CheckpointStores:
     def offsets(self) -> list[str | None]:
         """Return the offset up to which each of the query's sources is read, in Spark's form.
 
-        None for a source that has brought nothing yet.
+        None for a source that has brought nothing yet. The micro-batch ``batch`` must be planned.
         """
         text = self.files.text(f"offsets/{self.batch}")
         assert text is not None
@@ -234,13 +241,15 @@ class CheckpointStores:
     def blobs(self, operator: StatefulOperator) -> DataFrame:
         """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``.
         Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
+
+        Spark must read the files (``has_frames``), and ``batch`` must not be None.
         """
         return self._by_spark.frame(self.caller, operator, self.batch)
 
 
 def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
-    unreadable or of another version.
+    unreadable or of another version. Also, on Spark Connect, if the checkpoint was moved.
     """
     path = f"{files.checkpoint}/{NAME}"
     text = files.text(NAME)
@@ -265,7 +274,7 @@ def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
 
 
 def _whole(blobs: MemoryBlobs) -> Manifest:
-    """Return the manifest of a bucket with its pages."""
+    """Return the manifest of a bucket with its pages. ``blobs`` must have the manifest."""
     manifest = manifests.read(blobs)
     assert manifest is not None, "pages without a manifest"
     return manifest
@@ -277,8 +286,8 @@ def _operators(
     """Return the operators with state, and the number of the micro-batch after which they are read.
 
     ``batch``: the wanted number, None for the last committed micro-batch. Return an empty list and
-    None if nothing is stored yet. Raises ``CheckpointError`` for a number that Spark no longer or
-    not yet has.
+    None if nothing is stored yet, whatever ``batch`` is. Raises ``CheckpointError`` for a number
+    that Spark no longer or not yet has. Further errors are those of ``StateFiles.committed``.
     """
     committed = files.committed(caller)
     if committed is None:
@@ -295,6 +304,9 @@ def _operators(
 def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: datetime) -> None:
     """Raise ``ConfigurationError`` if ``as_of`` lies before the stored history of a table, or if
     the table is not versioned.
+
+    The history begins, inclusively, where the bucket that is furthest ahead begins it. ``as_of``
+    must have a time zone. ``table``: the name in errors.
     """
     if stage_store.store.kind != "versions":
         raise ConfigurationError(
@@ -316,8 +328,8 @@ def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: dateti
 
 
 def moment(us: int) -> datetime:
-    """Return a time in microseconds as a ``datetime`` in UTC; the end of time is in the year
-    9999.
+    """Return a time in microseconds since 1970 as a ``datetime`` in UTC; later ones than the year
+    9999 become its last day. Raises ``OverflowError`` before the year 1, as for ``NO_TIME``.
     """
     return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
 
