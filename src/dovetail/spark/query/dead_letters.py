@@ -33,8 +33,11 @@ def dead_letters(node: Node) -> DataFrame:
     """Return every unreadable record that a source keeps, and every row on which a view or a
     foreign key fails.
 
-    Columns: the operator, the problem, the time, and the row as text. Raises ``PlanError`` if
-    nothing in the topology keeps dead letters.
+    Columns: ``_operator``, ``_problem``, ``_timestamp``, which may be null, and ``row``, all of it
+    as text. Rows are in no order.
+
+    Raises ``PlanError`` if nothing in the topology keeps dead letters, and for static inputs beside
+    streaming ones. Stages below a view raise the errors of ``start.changelog``.
     """
     start.refuse_static("dead_letters", node)
     sources = [source.with_unread for source in node.origins]
@@ -54,8 +57,8 @@ def dead_letters(node: Node) -> DataFrame:
 
 
 def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
-    """Return the dead letters in a column of structs, one row each. Rows with null in that column
-    are left out.
+    """Return the dead letters in ``column``, which has structs, one row each. Rows with null in
+    that column are left out.
     """
     letter = F.col(column)
     return frame.where(letter.isNotNull()).select(
@@ -67,7 +70,9 @@ def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
 
 
 def _of_view(view: View) -> DataFrame:
-    """Return the rows that a view leaves out, as dead letters, one row each."""
+    """Return the rows that a view itself leaves out, as dead letters, one row each. Those of views
+    below it are not among them.
+    """
     read = read_of(view, _upstream(view), reported=len(views_of(view)) - 1)
     return _unread(read.frame, FAILED)
 

@@ -71,8 +71,8 @@ def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> b
 
 
 def plan_end(run: StartRequest) -> bool:
-    """Plan the last micro-batch. Return False if there was no micro-batch before, so nothing
-    waits.
+    """Note in the binding that the input ends, and plan the last micro-batch. Return False if there
+    was no micro-batch before, so nothing waits, or if the last one is not complete.
     """
     bound = run.file.read(run.title)
     if bound is not None and CLOSING not in bound:

@@ -15,7 +15,8 @@ _CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
     """Return the same error with its cause, and an empty line, in front of its message. The cause
-    is the library's error, or else the node's title and the first cause. Spark's message follows.
+    is the library's error, the last that the message has, or else ``title`` and ``cause_of`` it.
+    Spark's message follows. The error is changed, so a second call puts the cause there twice.
     """
     errors = _OWN.findall(str(error))
     first = errors[-1] if errors else f"{title}: a micro-batch fails with {cause_of(error)}"

@@ -119,7 +119,9 @@ class FirstBatch:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> FirstBatch:
-        """Return the value from JSON data on the steps that are left."""
+        """Return the value from JSON data that ``as_json`` made. ``separate`` is False: a separate
+        query has no steps left.
+        """
         return cls(CarriedOver.of_json(left), InitialRows.of_json(left), left["emits"])
 
 
@@ -134,10 +136,14 @@ def prepared(
 
     ``initial``: frames by table, another checkpoint, or None for static tables alone. ``emits``:
     whether the sinks get the results of the initial rows. Those of static tables alone always reach
-    the sinks if they give rows. ``more``: further entries of the binding.
+    the sinks if they give rows. ``more``: further entries of the binding; a separate query has
+    none.
 
     Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
     on from that cannot be used. Both are raised before anything is written.
+
+    Raises ``ConfigurationError`` on Spark Connect, which needs a separate query, and for rows that
+    cannot be read or stored. A separate query raises its failure, too (``completed``).
     """
     if initial is None:
         initial, emits = {}, any(map(_says_by_itself, run.nodes))
@@ -167,7 +173,8 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     running. Nothing is written.
 
     ``checkpoint``: that of the other query. ``emits``: True if the sinks would get the results of
-    the initial rows. Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used.
+    the initial rows. Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used,
+    and ``ConfigurationError`` if Spark cannot read its state.
     """
     stored = _stored(run, checkpoint, CheckpointFile(run.session, checkpoint).begun(run.operator))
     buckets, _ = run.numbers(stored.buckets)
@@ -198,8 +205,9 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Run the first micro-batch if it is not done, and remove the initial rows. Write the binding
     that holds from then on, and return it.
 
-    ``bound``: the binding that ``prepared`` wrote. Raises ``CheckpointError`` if the query is not
-    that of the binding, and the failure of the micro-batch.
+    ``bound``: the binding that ``prepared`` wrote, with the entry ``BEGINNING``. Raises
+    ``CheckpointError`` if the query is not that of the binding, and the failure of the micro-batch
+    (``completed``).
     """
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_unfit(bound, run.nodes, run.title, asked)
@@ -221,7 +229,7 @@ def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
 
 def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Return (number from 1, name of its node, beginning in words) for each stage, in the order in
-    which they run. ``bound``: a binding that ``prepared`` wrote.
+    which they run. ``bound``: a binding that ``prepared`` wrote for the state of another query.
     """
     stages = run.plan(bound["buckets"]).stages
     begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
@@ -234,7 +242,8 @@ def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, s
 def taken_over(run: StartRequest) -> dict[str, DataFrame]:
     """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
 
-    Once that micro-batch is done, return none and remove the files.
+    Once that micro-batch is done, return none and remove the files. The binding must have the entry
+    ``SEEDED``. Raises ``ConfigurationError`` if Spark cannot read the blobs.
     """
     if not run.file.has_committed():
         return row_files.blobs_of(run.operator, run.session, run.checkpoint)
@@ -250,6 +259,8 @@ def _opened(
 
     ``separate``: a separate query reads the rows. Raises ``ConfigurationError`` on Spark Connect
     without a separate query, and with one for a path that Spark's reader of state does not find.
+    Raises ``PlanError`` for frames that do not fit. For a checkpoint, errors are those of
+    ``_standing``.
     """
     if is_remote(run.session) and not separate:
         raise ConfigurationError(
@@ -269,8 +280,8 @@ def _opened(
 def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
     """Return the stored state of a query that has stopped.
 
-    Raises ``CheckpointError`` for a query that runs, and for one whose ``repartition`` was
-    interrupted. Raises it, too, for one that ended by ``close_at_end``: no input may follow.
+    Raises ``CheckpointError`` for a folder without a query, for a query that runs, and as
+    ``_stored`` does. Raises ``ConfigurationError`` if the folder cannot be read.
     """
     with reaching(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
@@ -278,10 +289,12 @@ def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
 
 
 def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> CheckpointStores:
-    """Return the stored state of a query, whose binding is ``bound``.
+    """Return the stored state of a query, whose binding is ``bound``, after its last micro-batch.
+    The query must have committed one.
 
-    Raises ``CheckpointError`` for one that has ended, has not begun or is partly repartitioned,
-    that follows another query, or whose tables are not yet loaded.
+    Raises ``CheckpointError`` for one that has ended by ``close_at_end`` or is partly
+    repartitioned, that follows another query, or whose tables are not yet loaded. Raises
+    ``ConfigurationError`` if Spark cannot read the state.
     """
     refuse_repartitioning(bound, run.title)
     refuse_following(bound, checkpoint, run.title)
@@ -311,7 +324,8 @@ def _bind(
     run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write the binding of a new checkpoint and return it. ``partitions``: the number of tasks of
-    each stage; ``more``: further entries of the binding.
+    each stage; ``more``: further entries of the binding. Raises ``ConfigurationError`` if the file
+    cannot be written.
     """
     timed = {} if run.idle is None else {TIMED: True}
     bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
@@ -323,6 +337,7 @@ def _bind(
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
     """Run the first micro-batch to its end as a query without sinks. Its checkpoint is the folder
     of initial rows, from which the real query takes the state. ``partitions``: the number of tasks.
+    Raises its failure (``completed``).
     """
     folder = row_files.folder_of(run.checkpoint)
     separate_run = replace(run, outcomes=(), checkpoint=folder)
@@ -362,7 +377,10 @@ def completed(
     trigger: Mapping[str, Any] = ALL,
     doing: str = "initial rows are joined",
 ) -> None:
-    """Run a query of ``stages`` to its end, with a progress bar. Raises its failure.
+    """Run a query of ``stages`` to its end, with a progress bar.
+
+    Raises ``ConfigurationError`` if Spark does not start it, its sinks' errors before that, and
+    ``StreamingQueryException`` if a micro-batch fails.
 
     ``used``: Spark settings beside those of all queries. ``trigger``: as Spark takes it, by default
     all that is there. ``doing``: the text of the bar.
@@ -381,6 +399,8 @@ def completed(
 def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
     """Rewrite the last offsets of the checkpoint, so that it has read its sources up to the offsets
     in ``carried``. Copy what Spark has noted of these sources from the other checkpoint.
+
+    A micro-batch must be planned in ``checkpoint``. What is noted there of sources is removed.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"))

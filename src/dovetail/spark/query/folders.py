@@ -46,7 +46,9 @@ _PATTERN = re.compile(r"[*?\[{]")
 def refuse_overlaps(run: StartRequest) -> None:
     """Raise ``PlanError`` for folders of sinks, sources and the checkpoint that lie in each other.
 
-    A query would read what it writes, or a table's clean-up would delete its checkpoint.
+    A query would read what it writes, or a table's clean-up would delete its checkpoint. Folders of
+    the same kind are not compared. Raises ``ConfigurationError`` for a sink's folder that cannot be
+    reached.
     """
     files = files_of(run.session)
     checkpoint = files.qualified(run.checkpoint)
@@ -125,7 +127,8 @@ def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) 
     became one, -1 for none.
 
     ``bound``: the binding before, None for a new checkpoint. ``alone``: True if the query has one
-    result and one sink. Raises ``TargetError`` for a target that was written and is gone.
+    result and one sink. Sinks that cannot tell whether their target ``is_gone`` are left out.
+    Raises ``TargetError`` for a target that was written and is gone.
     """
     earlier: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
     last = _last(run) if bound is not None else -1
@@ -153,7 +156,9 @@ def _target(run: StartRequest, sink: Any) -> str:
 
 
 def _last(run: StartRequest) -> int:
-    """Return the last complete micro-batch, -1 before the first. On Spark Connect it is 0 or -1."""
+    """Return the number of the last complete micro-batch, -1 before the first. On Spark Connect, 0
+    stands for any number.
+    """
     if is_remote(run.session):
         return 0 if run.file.has_committed() else -1
     numbers: Sequence[int] = files_of(run.session).numbers(f"{run.checkpoint.rstrip('/')}/commits")
@@ -161,11 +166,11 @@ def _last(run: StartRequest) -> int:
 
 
 def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
-    """Return the full paths of the folders whose files the query reads, in order; none if it reads
-    no files.
+    """Return the full paths of the folders whose files the query reads, in the order of first use.
+    There are none if it reads no files.
 
     ``bound``: the binding with the folders read before, None for a new checkpoint. Raises
-    ``CheckpointError`` if files are read from another folder than before: Spark cannot go on there.
+    ``CheckpointError`` if one of these is gone and a new one is read: Spark cannot go on there.
     """
     files = files_of(run.session)
     folders = {
@@ -188,7 +193,7 @@ def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
 
 
 def warn_of_old_files(run: StartRequest) -> None:
-    """Warn of sources whose files lie further apart in time than Spark looks back.
+    """Give a ``DovetailWarning`` of sources whose files lie further apart than Spark looks back.
 
     Spark never reads a late file that is more than ``maxFileAge`` older than the newest one. There
     is no warning on Spark Connect.

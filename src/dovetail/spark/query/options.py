@@ -102,7 +102,8 @@ class QueryOptions(TypedDict, total=False):
     idle : str or timedelta, optional
         The time without input, by the wall clock, after which stream time goes on with the
         clock: windows close, grace periods end and rows expire. Stream time is the largest
-        event time so far. By default it moves only with input.
+        event time so far. By default it moves only with input. It does not go with
+        ``trigger={"availableNow": True}``, nor with a checkpoint that has begun without it.
 
     See Also
     --------
@@ -129,7 +130,9 @@ class QueryOptions(TypedDict, total=False):
 
 
 def with_defaults(options: QueryOptions) -> dict[str, Any]:
-    """Return all options of a query, those that are not given with their defaults."""
+    """Return all options of a query, those that are not given with their defaults. An option that
+    is given as None stays None.
+    """
     kinds = get_type_hints(QueryOptions, include_extras=True)
     return {name: default_of(kind) for name, kind in kinds.items()} | {**options}
 
@@ -137,7 +140,8 @@ def with_defaults(options: QueryOptions) -> dict[str, Any]:
 def trigger_arguments(operator: str, trigger: TriggerOptions | None) -> Mapping[str, Any]:
     """Return the arguments of Spark's ``trigger``; None means as fast as data comes.
 
-    Raises ``PlanError`` for another trigger than one of the two that queries may have.
+    Raises ``PlanError`` for another trigger than one of the two that queries may have, and for an
+    interval that is no span. An interval is cut to whole milliseconds.
     """
     given = {"processingTime": "0 s"} if trigger is None else dict(trigger)
     for name, remedy in _NO_TRIGGERS.items():

@@ -34,8 +34,9 @@ def plan_batch(
     Return False and do nothing if no micro-batch was begun, or if the last one is not complete, or
     if it ends at ``until``.
 
-    ``until``: the offset of each of Spark's sources up to which the micro-batch reads, None for a
-    source that has brought nothing; without it, it reads nothing new.
+    ``until``: the offset of each of Spark's sources, in their order, up to which the micro-batch
+    reads. None stands for a source that has brought nothing; without ``until``, it reads nothing
+    new. The query must not run.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)
@@ -59,7 +60,8 @@ def wake(run: StartRequest) -> None:
     """Plan a micro-batch so that a query that goes on checks the rows that wait.
 
     Spark runs micro-batches for timers only after one with rows, which may not come. On Spark
-    Connect nothing is planned, and the rows wait for input.
+    Connect nothing is planned, and the rows wait for input. Nothing is planned, too, while the
+    query runs, or if a micro-batch is planned already.
     """
     if not is_remote(run.session) and not run.file.is_running():
         plan_batch(run.session, run.checkpoint)

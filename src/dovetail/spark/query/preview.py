@@ -86,7 +86,8 @@ def first_rows(
 
     ``input_rows``: the most rows that are read of each streaming input. ``timeout_s``: the limit
     for reading, and again for computing. Raises ``ConfigurationError`` if an input cannot be read
-    in time, and for a streaming input on Spark Connect.
+    or the rows cannot be computed in time, and for a streaming input on Spark Connect. A job that
+    fails raises its own error.
     """
     session = session_of(node)
     quieten(session)
@@ -111,7 +112,8 @@ def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> Dat
     current rows are in the order of the key, records and changes in their own order.
 
     ``changes``: True for the changes of a table. Rows of a table have neither ``_change`` nor
-    ``_position``. A table that corrects the past is always shown by its changes.
+    ``_position``, and records of an input have no ``_position``. A table that corrects the past is
+    always shown by its changes.
     """
     if isinstance(node, Entry) and isinstance(node.base, Source) and node.stream:
         return _records(node, sources)
@@ -211,7 +213,8 @@ class _Input:
         if there may be more rows.
 
         ``until``: the end in seconds of ``time.monotonic``; ``timeout_s``: the limit as errors name
-        it. Raises ``ConfigurationError`` if the query fails, or if it did not even begin to read.
+        it. The query must be started. Raises ``ConfigurationError`` if it fails, or if it runs and
+        has read no micro-batch.
         """
         query = self.query
         assert query is not None
@@ -263,7 +266,7 @@ def _named(name: str, role: Column | None) -> Column | None:
 def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Input]:
     """Read the first rows of streaming ``sources`` at the same time, for at most ``timeout_s``
     seconds. Return an input for each, in the same order, with its rows. ``limit``: the most rows of
-    each.
+    each. Raises ``ConfigurationError`` for one that cannot be read, or gives nothing in time.
     """
     inputs = [_Input(source, limit) for source in sources]
     until = time.monotonic() + timeout_s

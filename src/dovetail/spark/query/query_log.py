@@ -90,7 +90,7 @@ class _Logged:
 
 def _every_s() -> float:
     """Return the seconds between two lines that sum up micro-batches, from the environment variable
-    ``EVERY``; 0 for no lines. The default stands for a value that is no number.
+    ``EVERY``; 0 for no lines. The default, 60, stands for no value and for one that is no number.
     """
     try:
         return float(os.environ[EVERY])
@@ -104,8 +104,8 @@ _LISTENING: WeakSet[SparkSession] = WeakSet()
 
 
 def beginning(bound: Mapping[str, Any] | None) -> str:
-    """Return what a query begins with, in words. ``bound``: the binding of its checkpoint, None for
-    a new one.
+    """Return what a query begins with, in words. ``bound``: the binding of its checkpoint before
+    its first micro-batch is run, None for a new one.
     """
     if bound is None:
         return "it begins anew"

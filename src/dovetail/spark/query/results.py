@@ -230,8 +230,10 @@ class JointSink(BatchSink, Protocol):
         """Return the function that writes a micro-batch to several sinks of one database, each with
         its result, in one transaction.
 
-        It is called once, before the query starts. ``checkpoint``: the folder of the query's
-        checkpoint. It raises what ``batches`` of the sinks raises.
+        It is called once, before the query starts. ``sinks``: this sink and the others with its
+        ``database``, at least two. The function takes their frames in the order of ``sinks``.
+        ``checkpoint``: the folder of the query's checkpoint. It raises what ``batches`` of the
+        sinks raises.
         """
 
 
@@ -268,7 +270,7 @@ class _End:
     def rows(self, batch_rows: DataFrame, batch_id: int) -> DataFrame:
         """Return the result's changelog of micro-batch ``batch_id``, with a key's changes in order.
         ``batch_rows``: the packed rows of all results. The frame has no rows if the result has no
-        changes.
+        changes. Its columns are those of ``changelog_schema``.
         """
         result_rows = batch_rows.where(F.col("reader") == self.number)
         rows = unpacked(result_rows.sortWithinPartitions("partition", "number"), self.output)
@@ -289,8 +291,8 @@ class _End:
 
 
 def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
-    """Return the results of a plan in their order. ``nodes``: the nodes of its results, the dead
-    letters last if wanted.
+    """Return the results of a plan in their order. ``nodes``: the nodes of its results in the same
+    order, the dead letters last if wanted.
     """
     raw = {step.result for step in walk(plan.ends) if not step.is_read}
     ends = []
@@ -315,8 +317,8 @@ def writer(
     """Return the writer of a query that emits ``rows``, the union of all results of ``plan``. It
     computes each micro-batch fully before any sink writes.
 
-    ``outcomes``: each result with its sinks, in the plan's order; ``checkpoint``: the query's
-    folder.
+    ``outcomes``: each result with its sinks, all ``BatchSink``, in the plan's order;
+    ``checkpoint``: the query's folder. Raises what ``batches`` of the sinks raises.
     """
     session = rows.sparkSession
     ends = _ends(plan, [outcome.node for outcome in outcomes])

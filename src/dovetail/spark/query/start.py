@@ -89,9 +89,12 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     """Return the node's changelog as a frame.
 
     Streaming frames give a streaming one, under the session's own settings; static frames give one
-    batch. ``emit``: ``"change"`` or ``"batch"``. ``buckets``: None for the default. Raises
-    ``ConfigurationError`` if the session's state store is not RocksDB, ``PlanError`` for
-    ``load="first"``, and for static inputs beside streaming ones.
+    batch. ``emit``: ``"change"`` or ``"batch"``. ``buckets``: None for the default, which of static
+    frames is the session's number of shuffle partitions.
+
+    Raises ``ConfigurationError`` if the session was stopped, or its state store is not RocksDB.
+    Raises ``PlanError`` for ``load="first"`` and for static inputs beside streaming ones. Also for
+    inputs that cannot be told apart, and for a node that cannot be emitted so.
     """
     session_of(node)
     if at_rest(node):
@@ -118,7 +121,9 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
 
 
 def at_rest(node: Node) -> bool:
-    """Return True if all sources below a node are frames that do not stream."""
+    """Return True if all sources below a node are frames that do not stream. A source without a
+    frame makes it False.
+    """
     frames = [source.frame for source in node.origins]
     return all(frame is not None and not frame.isStreaming for frame in frames)
 
@@ -149,9 +154,16 @@ def start(
     """Start the query of these results, bound to its checkpoint, and return it. A checkpoint with
     initial rows first runs its first micro-batch.
 
-    ``operator``: the call, for errors. ``outcomes``: each result with its sinks. Raises
-    ``PlanError`` for options that do not fit together, ``CheckpointError`` for a checkpoint of
-    another query, ``TakenOverError`` for one that was taken over.
+    ``operator``: the call, for errors. ``outcomes``: each result with its sinks.
+
+    | raises | for |
+    |---|---|
+    | ``PlanError`` | options or inputs that do not fit together, folders that overlap |
+    | ``CheckpointError`` | a checkpoint of another query, that has ended, or whose query runs |
+    | ``TakenOverError`` | a checkpoint that was taken over |
+    | ``ConfigurationError`` | what the session lacks, or what Spark refuses |
+    | ``TargetError`` | a target that is gone, or cannot take the result |
+    | ``StreamingQueryException`` | a first micro-batch that fails |
     """
     given = with_defaults(options)
     trigger = trigger_arguments(operator, given["trigger"])
@@ -223,7 +235,9 @@ def _begun(
     comes next.
 
     ``bound``: the present binding. ``former``: the running query that is followed, None if it
-    stands still or if there is none.
+    stands still or if there is none. Errors are those of ``first_batch.finished`` and
+    ``succession.caught_up``. Raises ``CheckpointError`` if another query than ``former`` is
+    followed.
     """
     follows = FOLLOWS in bound
     if BEGINNING in bound:
@@ -280,7 +294,7 @@ def _loading(
     which starts after it.
 
     ``bound``: the present binding, None for a new checkpoint. ``asked``: the user's options for the
-    real query. ``begins``: what the query begins with, in words.
+    real query. ``begins``: what the query begins with, in words. Errors are those of ``_started``.
     """
     run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
 
@@ -328,7 +342,9 @@ def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
 def _refuse_ends(
     operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
 ) -> None:
-    """Raise ``PlanError`` if ``close_at_end=`` or ``idle=`` do not fit the trigger."""
+    """Raise ``PlanError`` for ``close_at_end=`` without the trigger ``ALL``, and for ``idle=`` with
+    it.
+    """
     if close_at_end and trigger != ALL:
         raise PlanError(
             operator,
@@ -357,9 +373,11 @@ def _started(
 
     ``bound``: the binding of a checkpoint that has begun, None for a new one. ``trigger``: as Spark
     takes it. ``name``: the query's, None for none. ``closes``: run the last micro-batch, which is
-    planned. ``loads``: hold back the streams that wait. Raises ``CheckpointError`` if the binding
-    does not fit, ``PlanError`` for the name of a running query, ``ConfigurationError`` if Spark
-    refuses.
+    planned. ``loads``: hold back the streams that wait.
+
+    Raises ``CheckpointError`` if the binding does not fit, and ``PlanError`` for the name of a
+    running query. Raises ``ConfigurationError`` if Spark refuses or a lookup store cannot be
+    reached, and ``TargetError`` for a target that is gone. Sinks raise their own errors.
     """
     if bound is None:
         count, partitions = run.numbers()
@@ -422,6 +440,9 @@ def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> di
     """Return the entries of a binding that say where a query runs: the checkpoint's full path, the
     time zone, and the folders that it reads and writes. ``bound``: the binding before, None for a
     new checkpoint.
+
+    Raises ``TargetError`` for a target that is gone. Raises ``CheckpointError`` for files read from
+    another folder, and for expressions that are bound to another time zone.
     """
     zone = time_zone.zone_of(run, bound)
     return {
@@ -436,9 +457,11 @@ def _idle(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
 ) -> Idle | None:
     """Return what stages do when no input comes, with this start as the last; None without timers.
+    At most ``_RUNS_KEPT`` starts are in it.
 
     ``bound``: the binding, None for a new checkpoint; ``timed``: True if all stages have timers.
-    Raises ``CheckpointError`` for ``idle=`` if the query has begun without it.
+    Raises ``CheckpointError`` for ``idle=`` if the query has begun without it. Raises ``PlanError``
+    for ``idle=`` that is no span, or if nothing waits for stream time.
     """
     if run.idle is not None and not timed:
         raise CheckpointError(
@@ -454,7 +477,9 @@ def _idle(
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes in the order of their results in a checkpoint, the dead letters last."""
+    """Return the outcomes in the order of their results in a checkpoint, the dead letters last.
+    Each result must have one outcome.
+    """
     letters = [outcome for outcome in outcomes if isinstance(outcome.node, DeadLetters)]
     by_node = {outcome.node: outcome for outcome in outcomes if outcome not in letters}
     return [*(by_node[node] for node in in_one_order([*by_node])), *letters]

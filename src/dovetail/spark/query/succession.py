@@ -120,6 +120,9 @@ def prepared(
 
     ``former``: the running query that it begins with, None for none. ``initial``: else the value of
     ``initial=``. ``emits``: True if the sinks get the results of the initial rows.
+
+    Errors are those of ``first_batch.prepared``, with a running query those of ``begun``. Raises
+    ``TargetError`` if a sink cannot go on with what that query has written.
     """
     if former is not None:
         if not emits:
@@ -135,8 +138,11 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     would then follow. Nothing is written.
 
     ``checkpoint``: that of the running query. ``emits``: True if the sinks would get the results of
-    the initial rows; then rows that wait are allowed. Raises ``CheckpointError`` for a query that
-    cannot be followed.
+    the initial rows; then rows that wait are allowed. Raises ``ConfigurationError`` on Spark
+    Connect, and for a folder that cannot be read.
+
+    Raises ``CheckpointError`` for a query that has not completed a micro-batch, has rows that wait,
+    or removes the files that it has read. Further errors are those of ``first_batch.forecast_of``.
     """
     _refuse_remote(run)
     with reaching(run.operator, "initial=", checkpoint):
@@ -160,7 +166,8 @@ def begun(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
     ``emits``: True if the sinks get the results of the initial rows. They are then another target,
     so this query does not wait for the other one to stop.
 
-    Raises ``CheckpointError`` for a query that cannot be followed, before anything is written.
+    Raises the errors of ``forecast_of`` before anything is written, and later those of
+    ``first_batch.prepared``.
     """
     steps = forecast_of(run, checkpoint, emits=emits)
     files = files_of(run.session)
@@ -177,7 +184,9 @@ def begun(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
 
 
 def refuse_targets(run: StartRequest) -> None:
-    """Raise ``TargetError`` for a sink that cannot go on with what another query has written."""
+    """Raise ``TargetError`` for a sink that cannot go on with what another query has written. Sinks
+    without ``refuse_others`` pass.
+    """
     for outcome in run.outcomes:
         for sink in outcome.sinks:
             if hasattr(sink, "refuse_others"):
@@ -200,6 +209,7 @@ def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str)
 def follow(run: StartRequest, bound: Mapping[str, Any]) -> None:
     """Follow a running query, round by round. Stop after a round that took more than half as long
     as the one before, at the latest after ``ROUNDS`` rounds. ``bound``: the binding of ``run``.
+    Errors are those of ``_follow_once``.
     """
     before_s = inf
     for _ in range(ROUNDS):
@@ -218,7 +228,8 @@ def caught_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery 
     one has come near; None for one that stands still.
 
     Raises ``CheckpointError`` if the other query runs elsewhere, or was stopped within a
-    micro-batch.
+    micro-batch, and as ``_follow_once`` does. Raises ``TargetError`` as ``refuse_targets`` does,
+    and the failure of a micro-batch of either query.
     """
     refuse_targets(run)
     root = bound[FOLLOWS]["from"]
@@ -248,7 +259,9 @@ def caught_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery 
 
 
 def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
-    """Make a query that has caught up the true one. ``bound``: its binding."""
+    """Make a query that has caught up the true one. ``bound``: its binding, with ``FOLLOWS``. The
+    other query's file is written first. Raises ``CheckpointError`` if that checkpoint is gone.
+    """
     other = CheckpointFile(run.session, bound[FOLLOWS]["from"])
     other.write({**other.begun(run.title), SUCCESSOR: run.file.place()})
     run.file.write({name: value for name, value in bound.items() if name != FOLLOWS})
@@ -258,8 +271,9 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
     """Process, without sinks, what the other query has processed since. Return the number of its
     last micro-batch. ``bound``: the binding of ``run``.
 
-    Raises ``CheckpointError`` if the plan of ``run`` has changed, or if the other query has begun
-    anew or has ended.
+    The other query must have committed a micro-batch. Raises ``CheckpointError`` if the plan of
+    ``run`` has changed, or if the other query is gone, has begun anew or has ended. Raises the
+    failure of a micro-batch (``first_batch.completed``).
     """
     run = replace(run, outcomes=())
     session, root = run.session, bound[FOLLOWS]["from"]
@@ -287,7 +301,7 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
 
 def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> None:
     """Run the micro-batch that is planned, without sinks, and wait for its end. ``bound``: the
-    binding of ``run``.
+    binding of ``run``, which must have no outcomes. Raises the failure of the micro-batch.
     """
     session, sources = run.session, origins_of(run.nodes)
     stages = Streaming(

@@ -61,7 +61,7 @@ class TopologyQuery(_SparkQuery):
     _loads: bool
     """True if the first query only loads tables."""
     _failure: BaseException | None = None
-    """What this thread has failed with."""
+    """The error with which ``_thread`` has ended."""
     _stopped = False
     """True once the user has stopped the query, so that no other starts."""
     _rest: Follow | None = None
@@ -158,7 +158,8 @@ class TopologyQuery(_SparkQuery):
 
     def _await_last(self, timeout: int | None = None) -> bool | None:
         """Wait for the end of the query started last. With ``timeout``, wait so many seconds at
-        most, and return whether it has ended; else return None.
+        most, and return whether it has ended; else return None. Raises its failure with the cause
+        in front.
         """
         with self._explained():
             return super().awaitTermination(timeout)
@@ -179,7 +180,7 @@ class TopologyQuery(_SparkQuery):
 
         ``key``: a value or, of several columns, a tuple or a mapping. ``result``: the name of a
         result or of a join within; needed with several results. ``members``: the most rows of a
-        group that are named.
+        group that are named. It raises what that function raises.
         """
         session = session_of(self.parts.results[0])
         arguments = key, result, members
@@ -193,10 +194,10 @@ class TopologyQuery(_SparkQuery):
         return super().isActive if self._thread is None else self._thread.is_alive()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait for the end as Spark does, for both queries if one follows. Return True if they
-        ended within ``timeout`` seconds, None without one.
+        """Wait for the end as Spark does, for all queries if others follow. Return True if they
+        ended within ``timeout`` seconds, False if not, None without one.
 
-        Raises the failure of either query.
+        Raises the failure of any of them. A ``timeout`` must be above 0.
         """
         if self._thread is None or (timeout is not None and timeout <= 0):
             return self._await_last(timeout)  # raises Spark's error for such a timeout
@@ -231,7 +232,8 @@ class TopologyQuery(_SparkQuery):
 
     def stop_after_batch(self) -> None:
         """Stop the query, and complete the micro-batch that it was stopped within; do nothing more
-        if all are complete. Raises the failure of that micro-batch.
+        if all are complete. Raises the failure of that micro-batch, and ``ConfigurationError`` if
+        its query does not start.
         """
         self.stop()
         rest = None if self._rest is None else self._rest()
@@ -283,7 +285,8 @@ class TopologyQuery(_SparkQuery):
 
     def progress_since(self, timestamp: str) -> list[StreamingQueryProgress]:
         """Return the progress of all started queries after that with the timestamp ``timestamp``,
-        the oldest first. For an empty text it is all that Spark still has.
+        the oldest first. If none has that timestamp, as for an empty text, it is all that Spark
+        still has.
         """
         return [*self._newest_until(timestamp)][::-1]
 

@@ -165,8 +165,9 @@ class StartRequest:
         """Return the numbers of buckets and of partitions for a new checkpoint: those asked for,
         else the defaults.
 
-        ``buckets``: the number in the checkpoint that the query goes on from, None for none. Raises
-        ``PlanError`` for more partitions than buckets.
+        ``buckets``: the number in the checkpoint that the query goes on from, None for none; it
+        goes before the default. Raises ``PlanError`` for more partitions than buckets. Gives a
+        ``DovetailWarning`` for the default of partitions on many cores.
         """
         asked = buckets if self.buckets is None else self.buckets
         count = BUCKETS_DEFAULT if asked is None else asked
@@ -194,7 +195,7 @@ class StartRequest:
 
     def plan(self, buckets: int) -> Plan:
         """Return the physical plan of all results with ``buckets`` buckets, with dead letters if
-        they are a result.
+        they are a result. Raises ``PlanError`` for a node that cannot be computed or emitted so.
         """
         letters = any(isinstance(outcome.node, DeadLetters) for outcome in self.outcomes)
         return plan_of(self.nodes, buckets=buckets, emit=self.emit, dead_letters=letters)
@@ -217,6 +218,9 @@ def writer_of(
 ) -> DataStreamWriter:
     """Return the writer of a plan's results to their sinks in ``outcomes``; without any it writes
     nothing. ``streaming``: the stages as Spark runs them. ``folder``: the checkpoint.
+
+    It has no trigger and no name yet. Sinks raise their errors: ``PlanError`` if a result does not
+    suit the target, ``TargetError`` if the target cannot take it.
     """
     session = session_of(plan.results[0].stage.node)
     if not outcomes:
@@ -232,7 +236,9 @@ def writer_of(
 
 
 def several(outcomes: Sequence[Outcome]) -> bool:
-    """Say whether rows go to several sinks, which Spark's own way cannot do."""
+    """Say whether rows go to several sinks, which Spark's own way cannot do. There must be an
+    outcome.
+    """
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
 
 
@@ -240,7 +246,8 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
     """Return the changelog of a plan's single result or, if ``packed``, rows of ``PACKED`` for all
     its results. ``streaming``: the stages as Spark runs them.
 
-    If they are silent, only dead letters come out.
+    If they are silent, only dead letters come out. Without ``packed``, the plan must have one
+    result.
     """
     if packed:
         rows = reduce(DataFrame.union, flow.results(plan, streaming))
