@@ -60,7 +60,8 @@ class StageWork:
         other stages unchanged, then the changes.
 
         ``label``: the bucket's label; ``state``, ``handle``: its map state and its handle in Spark.
-        Without a row for this stage nothing is processed. Without rows nothing is yielded.
+        Without a row for this stage nothing is processed. Without rows nothing is yielded. Frames
+        may have a column ``now_us``, the time of the micro-batch; else it is 0.
 
         Few rows that pass come out in one frame with the first changes: Spark takes longer for a
         frame than for what is in it.
@@ -143,8 +144,8 @@ def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:
 
 
 def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
-    """Register a timer for ``at_ms``, unless one is due between now and then. An earlier timer
-    suffices, because it asks again.
+    """Register a timer for ``at_ms``, unless one is due after ``now_ms`` and not after ``at_ms``.
+    An earlier timer suffices, because it asks again. One that is due at ``now_ms`` does not count.
     """
     if not any(now_ms < timer <= at_ms for timer in handle.listTimers()):
         handle.registerTimer(at_ms)
@@ -152,7 +153,8 @@ def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
 
 def parted(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
     """Split a frame of ``PACKED`` rows: return the rows for the stage ``stage_number``, and a table
-    of those for other stages. Both keep their order and may be empty.
+    of those for other stages. Both keep their order and may be empty. Further columns of the frame
+    are dropped.
 
     The columns are read as lists, since pandas takes long to make frames of a frame. A column of
     text has NaN for null from pandas 3 on.

@@ -47,7 +47,8 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     """Raise ``ConfigurationError`` if a worker cannot reach a lookup store of the query.
 
-    Each store is asked once, for no key.
+    Each store is asked once, for no key. The first error of the library ends that, and its parts
+    are those of the error here. Without such stores, no worker is asked.
     """
     asked = [
         (side.lookup, side.index.columns, _carried(operator, side_index))
@@ -81,7 +82,8 @@ def by_primary_key(
     by join key.
 
     ``rows``: the input packed by primary key. ``labels``: the label of each bucket. ``partitions``:
-    the number of tasks.
+    the number of tasks. The stage's last law must be ``Settle``. Rows that pass the step are among
+    the result.
     """
     fragment, reading = step.stage.fragment, step.moves
     assert reading is not None
@@ -106,7 +108,7 @@ def by_primary_key(
 
 def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
     """Return a decorator for ``mapInArrow`` functions. It names the fragment's join and its tables
-    in failures.
+    in failures. An error that is not the library's becomes a ``BatchError``.
     """
 
     def placed(function: task.BatchFunction) -> task.BatchFunction:
@@ -132,9 +134,12 @@ def joined(
     """Return the rows that a delta join emits from its packed inputs, beside the rows that pass.
 
     ``schema``: ``output.schema`` in the session's time zone. ``partitions``: the number of tasks.
-    Counts of join keys are observed under ``metric``. ``left_hits`` were in the cache and
-    ``left_misses`` were looked up; ``left_unfit`` of the misses cannot be in the store. The right
-    side has the same counts. Raises ``PlanError`` for a stream with ``emit="batch"``.
+    Rows are in the columns of ``output``; the passing ones are in one more column, the last. Static
+    inputs give upserts alone.
+
+    Counts of join keys of a stream are observed under ``metric``. ``left_hits`` were in the cache
+    and ``left_misses`` were looked up; ``left_unfit`` of the misses cannot be in the store. The
+    right side has the same counts. Raises ``PlanError`` for a stream with ``emit="batch"``.
     """
     live, query = rows.isStreaming, uuid4().hex
     fragment, passes = step.stage.fragment, step.passes
@@ -211,7 +216,8 @@ class Asking:
         """Return the rows of a side that have one of ``keys`` in the columns ``by``, as its store
         has them now.
 
-        ``side``: 0 for the left, 1 for the right.
+        ``side``: 0 for the left, 1 for the right. ``keys``: distinct, in columns named ``by``. The
+        store raises its own errors.
         """
         return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
 
@@ -244,8 +250,8 @@ def _upserts(table: pa.Table) -> pa.Table:
 
 
 def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
-    """Return changes with the columns of counts: null, or for the one row that is no change
-    ``counts``.
+    """Return changes with the columns of counts, null if ``counts`` is None. Else the table must
+    have one row, which is no change, and gets ``counts``.
     """
     for index, name in enumerate(_COUNTS):
         column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[index]])

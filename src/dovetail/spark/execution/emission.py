@@ -41,8 +41,8 @@ class Emission(ABC):
         """Yield the rows in which the changes of one bucket leave for a batch, with its counts and
         its report.
 
-        ``done``: what the operators made of the batch. ``bucket``: the bucket's label.
-        ``high_time_us``: the largest timestamp that the batch has.
+        ``done``: what the operators made of the batch; its changes are taken once. ``bucket``: the
+        bucket's label. ``high_time_us``: the largest timestamp that the batch has.
         """
 
 
@@ -183,8 +183,8 @@ class ToBuckets(Emission):
         """Yield rows of ``PACKED`` for each part of the changes in ``done``, one per bucket of the
         reader. The last part brings the counts and the report; without changes it has no rows.
 
-        ``bucket``: the label of the bucket that emits. ``high_time_us``: the largest timestamp that
-        its input has brought.
+        ``bucket``: the label of the bucket that emits, one of ``labels``. ``high_time_us``: the
+        largest timestamp that its input has brought.
         """
         tag = Tag(self.reader, self.number, self.labels.index(bucket), 0, high_time_us)
         last = None

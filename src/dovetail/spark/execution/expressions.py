@@ -36,7 +36,10 @@ from dovetail.spark.execution.wire import with_foreign_key
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Sends rows to Spark and gets them back in order, through the projections that queries use."""
+    """Sends rows to Spark and gets them back in order, through the projections that queries use.
+
+    An expression that fails raises Spark's error, unless its failures are dead letters or counted.
+    """
 
     session: SparkSession
 
@@ -44,7 +47,7 @@ class Evaluator:
         """Return the parts of the foreign key of an input's rows, then a column of failures.
 
         A failure is the row as JSON, null where the key can be computed. All columns have the rows'
-        length.
+        length. ``rows``: the input's key and value columns, and ``_deleted``.
         """
         fields = [*input_.source.key.fields, *input_.source.values.fields]
         columns = StructType([*fields, StructField(DELETED, BooleanType())])
@@ -73,7 +76,8 @@ class Evaluator:
         letters. An input row may give none or several rows.
 
         Dead letters (``DEAD_LETTERS``) are of the rows on which the view fails; the table is empty
-        unless the view keeps them.
+        unless the view keeps them. ``rows``: the columns of the view's node, ``_deleted`` and
+        ``_event_time``.
         """
         input_rows = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
         input_rows = input_rows.append_column(ROW, pa.array(np.arange(len(rows))))
@@ -95,7 +99,9 @@ class Evaluator:
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
-        """Return each row that does not meet an expectation as JSON, null for the others."""
+        """Return each row that does not meet an expectation as JSON, null for the others, one per
+        row. ``rows``: the columns of the view, ``_deleted`` and ``_event_time``.
+        """
         columns = StructType([*view.row, StructField(DELETED, BooleanType())])
         timed = [StructField(EVENT_TIME, LongType())]
         frame = self._frame(rows, StructType([*columns, *timed]))
@@ -104,7 +110,9 @@ class Evaluator:
         return _table(frame.select(F.when(unmet, as_json(view.node)))).column(0).combine_chunks()
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        """Return rows as a Spark frame with the given columns, all nullable."""
+        """Return rows as a Spark frame with the given columns, all nullable. Other columns of
+        ``rows`` are dropped.
+        """
         # A copy, because createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
         return self.session.createDataFrame(whole, columns.toNullable())

@@ -401,7 +401,8 @@ def packing(
     one of ``packings`` for each.
 
     ``passing_index``: the number of the column with passing rows, None if there is none. They come
-    out unchanged. ``title``: the text that names the input in errors.
+    out unchanged. ``title``: the text that names the input in errors. An error that is not the
+    library's becomes a ``BatchError``.
     """
 
     @task.mapping
@@ -432,7 +433,7 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
     their ``sources`` (a number) have ended.
 
     Rows of ``PACKED`` pass unchanged. The ``labels`` of the buckets are spread over ``partitions``
-    tasks.
+    tasks, the number of the input's partitions.
     """
 
     @task.mapping
@@ -474,7 +475,7 @@ def merging(
     """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
 
     The results of each primary key come out in order. ``leaving``: turns the merged tables into the
-    batches that leave.
+    batches that leave. An error that is not the library's becomes a ``BatchError``.
     """
     fragment, output = step.stage.fragment, output_of(step.stage)
     title, columns = fragment.sources[0].title, fragment.output_schema.names
@@ -530,8 +531,8 @@ def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
 
 
 def session_of(node: Node) -> SparkSession:
-    """Return the Spark session of a node's first input. Raises ``ConfigurationError`` if it was
-    stopped.
+    """Return the Spark session of a node's first input, which must have a frame. Raises
+    ``ConfigurationError`` if the session was stopped.
     """
     frame = node.origins[0].frame
     assert frame is not None

@@ -31,14 +31,15 @@ def answered(
     frame: DataFrame, view: Lookup, law: StoreLookup, beside: Sequence[str], metric: str | None
 ) -> DataFrame:
     """Return the results of the lookup ``view``: its key and value columns, then the carried
-    columns. A record has one row per answer, so it may have none.
+    columns. A record has one row per answer, so it may have none. A deleted record has none.
 
     ``frame``: the ``needed`` columns of records, then ``_deleted`` and carried columns, which stay.
     Rows with a value in a column ``beside`` are no records. They stay, with nulls for the store's
     values.
 
     ``metric``: the name under which counts of keys and dropped records are observed; None observes
-    none.
+    none. In a task, an error that is not the library's becomes a ``BatchError``. A unique index
+    that gives a key two rows is a ``DataError``.
     """
     keys, carried = view.key.names, frame.columns[len(law.needed) :]
     columns = StructType(
@@ -97,14 +98,16 @@ def answered(
 
 
 def _there(rows: pa.Table, beside: Sequence[str]) -> Mask:
-    """Return whether rows have something else in place of a record: bool[n]."""
+    """Return whether rows have something else in place of a record: bool[n]. That is a value in a
+    column ``beside``.
+    """
     masks = [rows.column(name).is_valid().to_numpy() for name in beside]
     return reduce(np.logical_or, masks, np.zeros(len(rows), np.bool_))
 
 
 def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Return the columns ``parts`` as batches of the schema, with nulls for the counts, its last
-    columns. Another row, which is no record, has the counts of the task.
+    columns. The task's last row alone has counts.
 
     ``parts``: the columns as Spark has them, perhaps with nested fields that are never null.
     """

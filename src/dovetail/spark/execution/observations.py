@@ -27,12 +27,15 @@ class Observations:
     _names: Counter[str] = field(default_factory=Counter)
 
     def named(self, name: str) -> str:
-        """Return a name for a metric that is unique in the query."""
+        """Return a name for a metric that is unique in the query: ``name``, later ``name#2`` and so
+        on.
+        """
         self._names[name] += 1
         return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
 
     def counting(self, rows: DataFrame, name: str, count: Column, example: Column) -> DataFrame:
-        """Return the rows, with a counter as a metric.
+        """Return the rows, with a counter as a metric: the fields ``records``, the sum, and
+        ``example``, the smallest text.
 
         ``count``: how much each row adds, null for nothing. ``example``: a text, null for none.
         """
@@ -85,7 +88,7 @@ class Observations:
     def _reporting(self, rows: DataFrame, step: RouteStep, report: Column) -> DataFrame:
         """Return the rows, with the reports of a stage's buckets as metric ``<title>.stage``.
 
-        ``report``: a text, null for none.
+        ``report``: a text, null for none. The metric's name is noted in ``reports``.
         """
         name = self.named(metric(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name

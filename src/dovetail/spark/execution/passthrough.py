@@ -61,8 +61,8 @@ def letting_pass(
 
 
 def parted(batch: pa.RecordBatch, passing_index: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows with a null in column number ``passing_index``, and the structs of the others
-    there.
+    """Return the rows with a null in column number ``passing_index``, with all columns, and the
+    structs of the others there, a field each column.
     """
     beside = batch.column(passing_index)
     return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())

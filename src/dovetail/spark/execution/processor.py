@@ -71,7 +71,7 @@ class BucketProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Process one micro-batch of the bucket ``key``, and yield what the stage emits.
 
-        ``rows``: the packed rows of the bucket, in columns of ``PACKED``.
+        ``rows``: the packed rows of the bucket, in columns of ``PACKED`` and perhaps ``now_us``.
         """
         from dovetail.spark.execution import buckets
 

@@ -36,7 +36,7 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
     output ``changes``, a row for each. Selections that compute are computed here, and are null for
     deletes.
 
-    ``beside``: further columns, which stay.
+    The columns of ``Fragment.feeds`` follow, then those of ``beside``, which stay as they are.
     """
     node = stage.node
     if isinstance(node, Unwindowed):
@@ -56,7 +56,7 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
 
 def viewed(changes: DataFrame, view: View) -> DataFrame:
     """Return the changelog of a view from that of its node (``plan.nodes.changelog_schema``). Rows
-    that the view leaves out are gone, or deletes of a table.
+    that the view leaves out are gone, or deletes of a table. Further columns are dropped.
     """
     read = view_rows.viewed(
         view,

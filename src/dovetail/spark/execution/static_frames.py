@@ -43,7 +43,10 @@ def changelog(
 
     ``emit``: ``"change"`` for every change, ``"batch"`` for the last one of each key. ``buckets``:
     None for the session's number of shuffle partitions. ``sources``: those that are read in place
-    of inputs.
+    of inputs, or of the nodes below their views.
+
+    Raises ``ConfigurationError`` if the session was stopped, and ``PlanError`` for a node that
+    cannot be computed or emitted so.
     """
     session = session_of(node)
     if buckets is None:
@@ -96,8 +99,8 @@ def _bucket(
     """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
 
     It returns the changes in the form of ``emission``, or an empty frame. Rows for other stages
-    than ``stage_number`` come out unchanged. ``later_inputs``: the inputs whose rows come after
-    those of all others, as in a next micro-batch.
+    than ``stage_number`` come out unchanged, after the changes. ``later_inputs``: the inputs whose
+    rows come after those of all others, as in a next micro-batch; empty to take all at once.
     """
 
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:

@@ -66,7 +66,8 @@ def viewed(
     reports: bool = False,
     observations: Observations | None = None,
 ) -> InputRows:
-    """Return the rows of a view from those of its node, which are in ``read``.
+    """Return the rows of a view from those of its node, which are in ``read``. An array that is
+    exploded gives a row per element, and none if it is null or empty.
 
     Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
     a record without a value, has null values, and no expression is computed for it.
@@ -118,7 +119,7 @@ def viewed(
 
 
 def _without(frame: DataFrame, left_out_rows: Column) -> DataFrame:
-    """Return the frame without the rows ``left_out_rows``.
+    """Return the frame without the rows for which ``left_out_rows``, which is never null, is true.
 
     If the rows are shared with other views, they stay, marked as left out, and as deleted so that
     nothing is computed for them.
@@ -186,8 +187,8 @@ def _refusal(view: Expectation) -> Column:
 def _counted(
     frame: DataFrame, observations: Observations | None, name: str, left_out: Column, view: View
 ) -> DataFrame:
-    """Return the frame, with a count of the rows ``left_out`` as a metric, if there are
-    ``observations``. The example is a row of the viewed node as JSON.
+    """Return the frame, with a count of the rows ``left_out`` (a condition) as a metric, if there
+    are ``observations``. The example is a row of the viewed node as JSON.
     """
     if observations is None:
         return frame
@@ -249,7 +250,7 @@ def columns_beside(frame: DataFrame) -> list[str]:
 
 
 def are_there(beside: Sequence[str]) -> list[Column]:
-    """Return whether each of these columns has something in place of a row."""
+    """Return a condition for each of these columns: it has something in place of a row."""
     return [F.col(name).isNotNull() for name in beside]
 
 

@@ -86,7 +86,7 @@ class Wire:
 
     def own(self, names: Iterable[str]) -> list[int]:
         """Place the columns ``names`` of the rows, unchanged, and return their numbers in that
-        order.
+        order. A column that is placed already keeps its number.
         """
         return [self._place(("own", name), F.col(quoted(name))) for name in names]
 
@@ -231,7 +231,9 @@ class Shared:
         return Wire(read, self._width)
 
     def add(self, wire: Wire) -> None:
-        """Keep the travelling columns of ``wire`` beside those of earlier reads."""
+        """Keep the travelling columns of ``wire`` beside those of earlier reads. It must be the
+        last one that ``wire()`` returned, with all its columns placed.
+        """
         self._frame = wire.frame(*self._held)
         self._width += len(wire)
 
@@ -259,9 +261,11 @@ def read_of(
     """Return the rows of an input: of a source's frame, or of another stage's changelog
     ``upstream``, after the input's views.
 
-    ``unread``: True to add the records that cannot be read, beside the rows. ``reported``: the
-    number of innermost views whose rows another reading counts and reports. ``observations``: takes
-    the counts of the other views, if given.
+    ``upstream``: None for a source, which must have a frame and an event time. ``unread``: True to
+    add the records that cannot be read, beside the rows; the source must keep them.
+
+    ``reported``: the number of innermost views whose rows another reading counts and reports.
+    ``observations``: takes the counts of the other views, if given.
     """
     base = source.base
     if isinstance(base, Source):
@@ -275,8 +279,9 @@ def read_of(
 
 
 def _from_outside(source: Source, *, unread: bool) -> InputRows:
-    """Return the rows of a source's frame. ``unread``: with its unreadable records, which count as
-    deleted. Null counts as not deleted.
+    """Return the rows of a source's frame, which it must have, with an event time. ``unread``: with
+    its unreadable records, which it must keep, and which count as deleted. A null in ``deleted``
+    counts as not deleted.
     """
     assert source.frame is not None
     assert source.timestamp is not None
@@ -316,7 +321,7 @@ def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
 ) -> tuple[DataFrame, list[Column], Column]:
     """Return the frame with the foreign key in a struct column ``name``, the columns of the key's
-    parts, and a condition: computing the key fails.
+    parts, and a condition: computing the key fails. The parts are null then.
 
     ``items``: the parts, names of columns or expressions. The key never fails on a tombstone, which
     has no foreign key. ``deleted``: null counts as true; None if there are no tombstones.
