@@ -59,7 +59,10 @@ class CarriedOver:
 
     def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
         """Return the blobs that are taken over, by the fingerprint of a stage; empty without a
-        checkpoint or stages to take over. ``operator``: the call, for errors.
+        checkpoint or stages to take over. A stage that has stored nothing yet is absent.
+
+        ``operator``: the call, for errors. Raises ``CheckpointError`` if the other checkpoint no
+        longer has ``batch``, and ``ConfigurationError`` if Spark cannot read it.
         """
         if self.checkpoint is None or not self.stages:
             return {}
@@ -73,7 +76,7 @@ def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[No
     taken over. Without ``stored``, all sources begin anew and no stage is taken over.
 
     ``stored``: the state of the other query, None without one. ``nodes``: the results of the plan.
-    Raises ``CheckpointError`` for sources whose positions contradict each other.
+    Errors are those of ``positions``.
     """
     if stored is None:
         leaves, _ = reads_of(plan.reads)
@@ -95,10 +98,13 @@ def positions(
     stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
     """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
-    one. ``nodes``: the results of the plan.
+    or a static one. ``nodes``: the results of the plan.
 
-    Also return (folder number in the old query, in the new one) for each source that goes on.
-    Raises ``CheckpointError`` for sources whose positions contradict each other.
+    Also return (folder number in the old query, in the new one) for each source that goes on. The
+    old query must have planned ``stored.batch``.
+
+    Raises ``CheckpointError`` for sources whose positions contradict each other, and for an input
+    that has another number of Spark's sources now. Also for an old query of Spark Connect.
     """
     old_inputs = _places(stored)
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()

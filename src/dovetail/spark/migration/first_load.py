@@ -40,7 +40,8 @@ _FOLDER = "waiting"
 
 def entry(nodes: Sequence[Node]) -> dict[str, Any]:
     """Return the entry of a new checkpoint's binding that says that tables are to be loaded first.
-    It is empty unless a stream waits and a table that is not static is read.
+    It is empty unless a stream waits and another source that is not static is read. Raises
+    ``PlanError`` if a stream that waits also feeds a table that is loaded first.
     """
     held = waiting(*nodes)
     read = [source for source in origins_of(nodes) if not source.static and source not in held]
@@ -102,7 +103,7 @@ def _empty(session: SparkSession, path: str, source: Source) -> Source:
 
 
 def held_in_words(nodes: Sequence[Node]) -> str:
-    """Return a clause for errors: the sources that are read first, then those that wait, each by
+    """Return a clause for the log: the sources that are read first, then those that wait, each by
     name. At least one must wait.
     """
     held = waiting(*nodes)
@@ -113,7 +114,8 @@ def held_in_words(nodes: Sequence[Node]) -> str:
 
 def finish(run: StartRequest) -> dict[str, Any] | None:
     """Note in the binding that all tables are loaded. Return the binding that holds from then on;
-    None if the checkpoint has not begun, as Spark has read nothing.
+    None if the checkpoint has not begun, as Spark has read nothing. Raises ``CheckpointError`` for
+    a binding that cannot be read.
     """
     bound = run.file.read(run.title)
     if bound is None:  # Spark has read nothing, and written nothing

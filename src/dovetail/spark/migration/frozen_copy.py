@@ -33,8 +33,9 @@ TRIES = 5
 def freeze(operator: str, session: SparkSession, checkpoint: str, folder: str) -> None:
     """Copy the checkpoint of a running query, as it is after its last micro-batch, to a folder.
 
+    The folder's former files are removed. The query must have committed a micro-batch.
     ``operator``: the call, for errors. Raises ``CheckpointError`` if the query removes
-    micro-batches before they are copied.
+    micro-batches before they are copied, ``TRIES`` times.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     for _ in range(TRIES):

@@ -101,7 +101,8 @@ def of_stores(
     tables included. ``nodes``: the results of the plan.
 
     ``results``: True if the rows of results are wanted. Raises ``CheckpointError`` for a stage that
-    needs what the checkpoint does not have.
+    needs what the checkpoint does not have, ``PlanError`` for a static table's frame that does not
+    fit. Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
     """
     carried_stages = carried.stages_of(plan)
     inputs, result_rows = rows_of_tables(stored, plan, nodes, carried_stages, results=results)
@@ -128,7 +129,7 @@ def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry
 
 def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames) -> InitialRows:
     """Write the initial rows ``frames`` to files below ``checkpoint``. Return which file is read by
-    which input or result. Inputs without rows get empty files.
+    which input or result. Inputs without rows get empty files. Spark's own errors pass.
     """
     rows = frames.inputs
     parts_read = [
@@ -182,14 +183,19 @@ def rows_of(
 
 
 def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
-    """Return the rows of each static source as a frame; other sources are left out."""
+    """Return the rows of each static source as a frame; other sources are left out. Raises
+    ``PlanError`` for a frame that does not fit its source.
+    """
     frames = [(source, source.frame) for source in sources if source.static]
     return {source: _rows(source, frame) for source, frame in frames if frame is not None}
 
 
 def _rows(source: Source, frame: DataFrame) -> DataFrame:
     """Return the frame's rows with a source's columns, then ``_timestamp``: the frame's own, or
-    that of ``timestamp=``. Raises ``PlanError`` if they do not fit.
+    that of ``timestamp=``.
+
+    Raises ``PlanError`` for a streaming frame, and for a column or a time that is missing, is there
+    twice or has another type.
     """
     if frame.isStreaming:
         raise PlanError(

@@ -43,8 +43,8 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
     PlanError
         If there are more partitions than buckets.
     CheckpointError
-        If the folder is no checkpoint of a query, or if the query runs in this session.
-        Also if another call, with another number, was killed.
+        If the folder is no checkpoint of a query, or if the query runs in this
+        application. Also if another call, with another number, was killed.
     ConfigurationError
         If Spark refuses, for instance after a micro-batch that is not complete. Also on
         Spark Connect, which does not offer it.

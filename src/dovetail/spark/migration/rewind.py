@@ -41,7 +41,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     ------
     CheckpointError
         If the folder is no checkpoint of a query or has no such micro-batch. Also if the
-        query runs in this session.
+        query runs in this application.
     ConfigurationError
         On Spark Connect, which cannot delete the files.
 

@@ -65,7 +65,7 @@ def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> 
 
 def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
     """Return for each entry a source of its initial rows, read from the files with its index in
-    ``entries``.
+    ``entries``. These are in the order of ``InitialRows.inputs_of``.
     """
     frames = (read_rows(session, checkpoint, frame_index) for frame_index in range(len(entries)))
     return dict(zip(entries, map(_begun, entries, frames), strict=True))
@@ -153,7 +153,9 @@ def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str,
     """Return the stored blobs of buckets, by a stage's fingerprint: frames of ``bucket``, ``name``
     and ``blob``.
 
-    ``operator``: the call in errors.
+    They are those of the separate query, which must be complete. ``operator``: the call in errors.
+    Raises ``CheckpointError`` if its checkpoint is gone, ``ConfigurationError`` if Spark cannot
+    read it.
     """
     return CheckpointStores.of(operator, session, folder_of(checkpoint), None).states()
 

@@ -83,7 +83,8 @@ def _rows_by_input(
     wanted: Mapping[Entry, Sequence[Port]],
 ) -> dict[Entry, DataFrame]:
     """Return the stored rows by entry for each wanted input that the other query had; other inputs
-    are absent. The entry is the input or a node below its views.
+    are absent. The entry is the input or a node below its views. Raises ``CheckpointError`` if no
+    store has the rows of such an input.
     """
     old_identities = [identity(source) for source in sources_in(dict(stored.topology[1]))]
     rows_by_entry = {}
@@ -99,7 +100,8 @@ def _rows_by_stage(
 ) -> dict[Stage, DataFrame]:
     """Return the stored result of each carried stage in ``read``; streams are absent.
 
-    Raises ``CheckpointError`` if no stage reads one and its columns are computed as it leaves.
+    Raises ``CheckpointError`` if no stage reads one and its columns are computed as it leaves, or
+    if one cannot be computed from stored rows.
     """
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
@@ -126,7 +128,9 @@ def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
 
 
 def _result(stored: CheckpointStores, stage: Stage) -> DataFrame:
-    """Return the current rows of the table of a stage whose state is taken over."""
+    """Return the current rows of the table of a stage whose state is taken over. Raises
+    ``CheckpointError`` if they do not follow from stored rows.
+    """
     try:
         return state_results.result(stored, stage.node, stage.node)
     except ConfigurationError as error:
@@ -179,7 +183,7 @@ def _rows(
     after the entry that they are of.
 
     ``ports``: all inputs that read the entry. ``enough``: the descriptions of partial stores that
-    suffice. Raises ``CheckpointError`` if no store fits.
+    suffice. Raises ``CheckpointError`` if no store fits, or if rows of the one that fits wait.
     """
     problems = [f"has no rows of {entry.name}"]
     for part in parts_of(entry):

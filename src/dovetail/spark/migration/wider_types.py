@@ -24,7 +24,7 @@ def widens(was: DataType, is_: DataType) -> bool:
     """Say whether every value of the type ``was`` is one of ``is_``, too.
 
     A struct's fields are matched by name, like columns: a new one is null, a missing one is left
-    out.
+    out. At least one must match.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         common = [name for name in is_.names if name in was.names]
@@ -37,7 +37,9 @@ def widens(was: DataType, is_: DataType) -> bool:
 
 
 def _is_wider(was: DataType, is_: DataType) -> bool:
-    """Say whether every number of the type ``was`` is one of ``is_``, too."""
+    """Say whether every number of the type ``was`` is one of ``is_``, too. False for other types,
+    even for equal ones.
+    """
     if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
         added_scale = is_.scale - was.scale
         return added_scale >= 0 and is_.precision - was.precision >= added_scale
