@@ -65,7 +65,8 @@ GAUGES: Mapping[str, Kind] = {
 
 
 class MetricValues:
-    """The totals of a query since the export began, and its last figures.
+    """The totals of a query, with the micro-batches that Spark still had when the export began, and
+    its last figures.
 
     A thread looks at the progress from time to time, so that no micro-batch is missed between
     scrapes that are far apart. It ends with the query.
@@ -86,8 +87,9 @@ class MetricValues:
         self._watching.join()
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Return the value of each metric by its labels. Counters have all micro-batches until now;
-        gauges are those of the last one, and have no value before it.
+        """Return the value of each metric by its labels. Counters have all micro-batches that Spark
+        had when the export began, and all since. Gauges are those of the last one, and have no
+        value before it, except ``active``.
         """
         with self._lock:
             self._update()

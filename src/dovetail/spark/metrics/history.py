@@ -108,7 +108,8 @@ def record(query: AQuery, path: Path, *, keep: Positive = 10_000) -> Recorder:
     path : str or PathLike
         The file, on a local disk. It is made if it is missing.
     keep : int, default 10_000
-        The number of micro-batches to keep; older ones are removed.
+        The number of micro-batches that the file keeps, of all its queries together. Older
+        ones are removed.
 
     Returns
     -------
@@ -187,8 +188,11 @@ def recorded_after(path: str, number: int, limit: int | None) -> list[tuple[int,
 
 @contextmanager
 def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    """Open the SQLite file ``path``, created if missing, and commit at the end of the block. Raises
-    ``ConfigurationError`` for another file, and for any failure of SQLite in the block.
+    """Open the SQLite file ``path``, created if missing, and commit at the end of the block. An
+    error in the block rolls back.
+
+    Raises ``ConfigurationError``, in the name of ``record``, for another file, and for any failure
+    of SQLite in the block.
     """
     try:
         with closing(sqlite3.connect(path, timeout=30)) as file, file:

@@ -45,7 +45,7 @@ class Instruments:
         self._exported.append(self._figures)
 
     def stop(self) -> None:
-        """End the export. The query goes on.
+        """End the export. The query goes on. A second call does nothing.
 
         See Also
         --------

@@ -225,7 +225,7 @@ class Progress:
     unused : dict of str to Unused
         The rows without use, by counter; counters at zero are left out.
     lookups : dict of str to dict of str to int
-        The requests of delta joins and lookups, by counter.
+        The requests of delta joins and lookups, by counter and by kind, such as ``"hits"``.
     steps_ms : dict of str to float
         The parts of the phase ``"work"``: ``"read"``, ``"pack"``, ``"shuffle"``, ``"receive"``,
         ``"load"``, ``"operators"``, ``"state"``, ``"commit"`` and ``"sink"``. ``"shuffle"`` and
@@ -402,7 +402,9 @@ class ProgressFollower:
         """The time of the last report that was read."""
 
     def new(self) -> list[Progress]:
-        """Return the micro-batches that have ended since the last call, the oldest first."""
+        """Return the micro-batches that have ended since the last call, the oldest first. The first
+        call returns all that Spark still has.
+        """
         reports = self._query.progress_since(self._latest)
         if reports:
             self._latest = reports[-1].timestamp
@@ -410,8 +412,8 @@ class ProgressFollower:
 
 
 def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
-    """Return Spark's progress of a micro-batch as a ``Progress``. ``parts``: the query's inputs and
-    stages. Figures that Spark does not tell are 0.
+    """Return Spark's progress of a micro-batch, which must have run, as a ``Progress``. ``parts``:
+    the query's inputs and stages. Figures that Spark does not tell are 0.
     """
     durations = spark_progress.durationMs
     phases: dict[str, int] = {}
@@ -585,7 +587,7 @@ def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -
 
 def _added(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
     """Return the sum of each name's numbers, by name; 0 without buckets. ``lists``: for each bucket
-    a number per name.
+    a number per name, in their order. ``names`` must be distinct.
     """
     sums = dict.fromkeys(names, 0)
     for numbers in lists:
