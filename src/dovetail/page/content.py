@@ -44,7 +44,8 @@ def page_html(
 
     ``stages``: the titles of its stages, which stand in place of the picture if there are no
     results. ``figures``: True if there are figures of its micro-batches. ``letters``: True if its
-    dead letters can be shown. ``sinks``: the targets of results.
+    dead letters can be shown. ``sinks``: the targets of results. Raises ``ConfigurationError`` for
+    results if grandalf, which places the picture's boxes, is not installed.
     """
     graph = topology_graph(*results, sinks=sinks) if results else _EMPTY
     picture = svg(graph, rates=figures) if results else _listed(stages)

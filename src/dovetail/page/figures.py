@@ -24,7 +24,7 @@ class Figures(Protocol):
         ``batch_number`` as JSON texts.
 
         ``batch_number``: exclusive; a number that a former call has returned, 0 for all. The texts
-        are in order, empty without new micro-batches.
+        are in order, empty without new micro-batches, and at most the latest 500.
         """
 
     def state(self) -> str:
@@ -78,9 +78,10 @@ class RecordedFigures:
 
     def after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
-        ``batch_number`` as JSON texts.
+        ``batch_number`` as JSON texts, at most the latest 500. Numbers are those of the file.
 
         Without new micro-batches, or without a file, return ``batch_number`` and an empty list.
+        Raises ``ConfigurationError`` for a file that is gone or another one.
         """
         if self._path is None:
             return batch_number, []
@@ -89,7 +90,8 @@ class RecordedFigures:
 
     def state(self) -> str:
         """Return JSON with ``words``: the last micro-batch that the checkpoint has committed, or
-        none. ``active`` and ``failure`` are null, since they are not known.
+        none. ``active`` and ``failure`` are null, since they are not known. Errors of
+        ``last_batch`` pass.
         """
         batch = self._last_batch()
         words = "no micro-batch is committed" if batch is None else f"after micro-batch {batch}"

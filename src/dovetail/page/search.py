@@ -38,6 +38,9 @@ class StateSearch:
     def tables(self) -> dict[str, Any]:
         """Return the tables that can be searched, those stored by a key of their own, as JSON data:
         their names, key columns and contents. The list is empty if there are none.
+
+        Raises ``CheckpointError`` if the folder is no checkpoint, ``ConfigurationError`` if Spark
+        cannot read it. ``rows`` does so, too.
         """
         stored = at_once("search", self.checkpoint, lambda _, stored: stored, self.session)
         with_key = (
@@ -52,7 +55,8 @@ class StateSearch:
         text, the number of all rows, and the micro-batch. A key without a row has an empty list of
         rows.
 
-        ``key``: a text for each of its columns. Raises ``PlanError`` for texts that are no key.
+        ``key``: a text for each of its columns. Raises ``PlanError`` for texts that are no key, and
+        ``ConfigurationError`` for a table that is not stored or has no rows by key.
         """
         text = key[0] if len(key) == 1 else json.dumps(list(key))
 
@@ -77,8 +81,9 @@ class RowReasons:
     def why(self, result: str, key: Sequence[str]) -> dict[str, Any]:
         """Return the explanation of a row as JSON data: the tree of the rows that make it.
 
-        ``key``: a text for each of its columns. Raises ``ConfigurationError`` for an unknown
-        result, ``PlanError`` for texts that are no key.
+        ``result``: the name of one of ``results``. ``key``: a text for each of its columns, in
+        order; further ones are ignored. Raises ``ConfigurationError`` for an unknown result,
+        ``PlanError`` for texts that are no key. Further errors are those of ``explained``.
         """
         nodes = [node for node in self.results if node.name == result]
         if not nodes:
@@ -94,7 +99,7 @@ class RowReasons:
 
 def latest_letters(folder: str) -> dict[str, Any]:
     """Return at most ``_LETTERS_MAX`` dead letters in a local folder of Parquet files, as JSON
-    data: a header and cells as text. Both are empty if there are none.
+    data: a header and cells as text. Both are empty if there are none, or no such folder.
 
     Folders of micro-batches (``_batch=<number>``) are read from the last one on. Their letters are
     in the order of files and, in each file, the latest first.

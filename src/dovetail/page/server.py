@@ -169,8 +169,10 @@ def serve_checkpoint(
     ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
     None for none. ``session``: the session that reads a checkpoint on another file system and
     evaluates the topology's expressions. ``token``: the secret of each request, None for a random
-    one where others reach the page. Raises ``CheckpointError`` for another folder, and for results
-    of another query.
+    one where others reach the page.
+
+    Raises ``CheckpointError`` for another folder, and for results of another query. Raises
+    ``ConfigurationError`` for a file that is no record, and as ``page_of`` does.
     """
 
     def committed() -> CheckpointStores:
@@ -197,7 +199,8 @@ def serve_checkpoint(
 
 def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
     """Start the server of the page ``shown`` and return it. On a host that others reach it gets a
-    random token unless one is given.
+    random token unless one is given. Raises ``ConfigurationError`` if a package is not installed,
+    or if the address cannot be bound.
     """
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)
