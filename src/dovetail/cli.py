@@ -45,7 +45,7 @@ class _Commands(typer.core.TyperGroup):
 
 
 def command_of(name: str) -> Any:
-    """Return the command of the function named ``name``."""
+    """Return the command of the function named ``name``, a key of ``COMMANDS``."""
     module = import_module(f"dovetail.command.{COMMANDS[name]}")
     command = typer.Typer(add_completion=False)
     command.command()(getattr(module, name))

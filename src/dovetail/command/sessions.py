@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 def session() -> Iterator[SparkSession]:
     """Yield the active Spark session of this process or, if there is none, a new quiet one, which
     is stopped after the block. If none can be made, show what Spark has printed.
+
+    Raises Spark's own error then, and ``ConfigurationError`` where ``SPARK_REMOTE`` is set.
     """
     from pyspark.sql import SparkSession
 
@@ -56,8 +58,10 @@ def session() -> Iterator[SparkSession]:
 @contextmanager
 def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[CheckpointStores]:
     """Yield the stores of a checkpoint after the micro-batch ``batch``, None for the last one. They
-    come from its files if they are on a local disk, else through a session. Raises
-    ``CheckpointError`` if files go while they are read.
+    come from its files if they are on a local disk, else through a session.
+
+    Raises ``CheckpointError`` for a folder that is no checkpoint or lacks the micro-batch, and if
+    files go while they are read. Raises ``ConfigurationError`` if Spark cannot read them.
     """
     stored = local_stores(caller, checkpoint, batch)
     if stored is None:
@@ -77,6 +81,9 @@ def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[Checkpoi
 def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointStores | None:
     """Return the stores of a checkpoint on a local disk after the micro-batch ``batch``, None for
     the last one. Return None if Spark is needed to read them.
+
+    Raises ``CheckpointError`` for a folder that is no checkpoint or lacks the micro-batch. Reading
+    rows of the stores may raise ``Unknown`` later.
     """
     files = local_files(checkpoint)
     if files is None:

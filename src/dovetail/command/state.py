@@ -120,6 +120,9 @@ def _rows_here(
 ) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the names of the columns and the rows of a table on a local disk, read as they are
     asked for. ``key``: texts of keys, None for all rows. ``columns``: None for all.
+
+    Raises ``ConfigurationError`` for an unknown table, and ``PlanError`` for a text that is no key.
+    The rows raise ``ConfigurationError`` for unknown columns, and ``Unknown`` for files that go.
     """
     named = stored.named(table)
     keys = None if key is None else keys_of_text("state", named.store, key)

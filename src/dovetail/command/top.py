@@ -92,8 +92,11 @@ def top(
 
 def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
     """Yield a view with the newest figures at each step, without end. ``checkpoint``, ``record``:
-    where they come from, None for neither of one. Raises ``ConfigurationError`` if both are None,
-    or if the checkpoint is not on a local disk.
+    where they come from; one of both may be None.
+
+    Raises ``ConfigurationError`` if both are None, if the checkpoint is not on a local disk, or if
+    ``record`` is no file of figures. Raises ``CheckpointError`` for another folder. All are raised
+    by the first step.
     """
     if checkpoint is None and record is None:
         raise ConfigurationError("top", "nothing to show is given", "Give CHECKPOINT or --record")

@@ -60,7 +60,7 @@ def loaded(name: str, kind: type[P]) -> P:
     Modules in the working directory are found.
 
     Raises ``ConfigurationError`` if there is none, if the function takes an argument, or if the
-    result is not of ``kind``.
+    result is not of ``kind``. Other errors of the module or the function pass.
     """
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
