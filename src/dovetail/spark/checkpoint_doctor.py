@@ -28,7 +28,7 @@ _SEGMENTS_MAX = 200
 
 def checkpoint_report(checkpoint: str) -> Report:
     """Return what is found in a checkpoint. Raises ``ConfigurationError`` for one that is not on a
-    local disk, and if rocksdict is not installed.
+    local disk, for a folder without ``dovetail.json``, and if rocksdict is not installed.
     """
     files = local_files(checkpoint)
     if files is None:

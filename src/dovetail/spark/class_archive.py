@@ -26,7 +26,7 @@ SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 def java_options(folder: Path) -> str:
     """Return the JVM options by which an archive in a folder is used, or written if there is none.
-    The folder is made.
+    The folder is made; an ``OSError`` passes if it cannot be.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / f"classes-{_installation()}.jsa"

@@ -142,7 +142,7 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
 
 def _has_huge_pages(spark: SparkSession) -> bool:
     """Return True if a worker's environment has the settings for huge pages. A job of one row asks
-    it.
+    it; workers must start.
     """
     wanted = good.MEMORY
 

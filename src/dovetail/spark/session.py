@@ -233,7 +233,7 @@ def workers_lack(spark: SparkSession) -> str | None:
 def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
     """Run a function in a worker, in a job of one row, and return its text.
 
-    The worker may lack the library.
+    The worker may lack the library. Spark's errors pass, those of ``question`` among them.
     """
 
     def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -269,7 +269,7 @@ def _is_own(context: SparkContext) -> bool:
 
 def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
     """Return the absolute paths of the given jars, and of those in given folders; none for None.
-    Raises ``ConfigurationError`` for paths without one.
+    Raises ``ConfigurationError`` for a path that is neither a file nor a folder with jars.
     """
     if jars is None:
         return []

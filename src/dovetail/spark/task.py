@@ -42,7 +42,9 @@ def run() -> str:
 
 
 def directory(name: str) -> Path:
-    """Return the path of a directory of this name among the application's temporary files."""
+    """Return the path of a directory of this name among the application's temporary files. It is
+    not made here. Outside of Spark it is among those of the machine.
+    """
     from pyspark import SparkFiles
 
     return _folder(SparkFiles.getRootDirectory() or tempfile.gettempdir(), name)

@@ -145,7 +145,7 @@ def refuse_unfit(
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
     """Raise ``CheckpointError`` if the plan's stages differ from the binding's.
 
-    Spark identifies the state of stages by their numbers.
+    Spark identifies the state of stages by their numbers. ``title``: the subject of the error.
     """
     before = [stage["topology"] for stage in binding["stages"]]
     now = [stage.fragment.topology for stage in plan.stages]
@@ -161,7 +161,7 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
 
 def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
     """Raise ``CheckpointError`` if a call of ``repartition`` on the checkpoint of this ``binding``
-    was killed.
+    was killed. ``title``: the subject of the error.
     """
     partitions = binding.get(REPARTITIONING)
     if partitions is not None:
@@ -174,7 +174,7 @@ def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
 
 def refuse_following(binding: Mapping[str, Any], checkpoint: str, title: str) -> None:
     """Raise ``CheckpointError`` if the ``checkpoint`` of this ``binding`` follows another query and
-    has not taken over from it.
+    has not taken over from it. ``title``: the subject of the error.
     """
     if FOLLOWS in binding:
         raise CheckpointError(
@@ -185,7 +185,10 @@ def refuse_following(binding: Mapping[str, Any], checkpoint: str, title: str) ->
 
 
 class CheckpointFile:
-    """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write."""
+    """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write.
+
+    ``title``, an argument of many methods, is the subject of their errors.
+    """
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
         self._session, self._files = session, files_of(session)

@@ -49,7 +49,8 @@ class Selection(NamedTuple):
     asked: Sequence[pa.Array] | None
     """The key columns, one row per key; None for all keys."""
     buckets: Mapping[int, BucketRuns]
-    """The parts of each bucket, by label. A bucket without any has no segments."""
+    """The parts of each bucket, by label. One that cannot hold the keys has no runs of the store
+    itself."""
     unread: Collection[str]
     """The stored columns that are left out."""
 
@@ -68,7 +69,8 @@ def local_rows(
     key and the time; None for all. ``keys``: only the rows of these keys; None for all.
 
     A micro-batch must be committed. Raises ``ConfigurationError`` for unknown columns, and
-    ``PlanError`` for a value that is no key. Errors of files are those of ``StateFiles.segments``.
+    ``PlanError`` for a value that is no key. Raises ``StateError`` for segments of another version.
+    Errors of files are those of ``StateFiles.segments``.
     """
     store, asked, buckets, unread = selected(stored, stage_store, keys, columns)
     assert stored.batch is not None

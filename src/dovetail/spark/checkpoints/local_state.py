@@ -40,7 +40,9 @@ class LocalFiles:
         self.checkpoint, self._folder = str(folder), folder
 
     def text(self, name: str) -> str | None:
-        """Return the text of a file in the folder; None if there is no such file."""
+        """Return the text of the file ``name``, a path within the folder; None if there is no such
+        file.
+        """
         data = self.read(name)
         return None if data is None else data.decode()
 
@@ -55,7 +57,7 @@ class LocalFiles:
         return None
 
     def modified(self, name: str) -> datetime:
-        """Return the time at which an existing file in the folder was last written, in UTC."""
+        """Return the time at which the file ``name`` was last written, in UTC. It must exist."""
         return datetime.fromtimestamp((self._folder / name).stat().st_mtime, timezone.utc)
 
     def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
@@ -80,7 +82,8 @@ class LocalFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all ``buckets`` (a number) after the micro-batch ``batch``: by
         operator, then by bucket label. A bucket without a manifest is absent. Raises ``Unknown``
-        for files that are missing or in another format.
+        for files that are missing or in another format, ``StateError`` for a manifest of another
+        version.
         """
         read: dict[StatefulOperator, ManifestBlobs] = {}
         for operator in operators:
@@ -189,7 +192,8 @@ class _Partition:
 
     def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
         """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest. The blobs
-        are those of the manifest and its pages alone. Raises ``Unknown`` if one cannot be read.
+        are those of the manifest and its pages alone. Raises ``Unknown`` if one cannot be read, and
+        ``StateError`` for a manifest of another version.
         """
         for label in labels:
             blobs = _Recording(self, label)

@@ -70,6 +70,8 @@ def explain_row(
         if ``result`` is missing with a list of several, or if Spark cannot read the checkpoint.
     PlanError
         If a value of the key has another type, or if the key has other columns.
+    StateError
+        If the state is in the format of another version.
 
     See Also
     --------

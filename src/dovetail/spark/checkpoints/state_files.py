@@ -77,7 +77,8 @@ class StateFiles(Protocol):
         bucket label. A bucket without a manifest is absent.
 
         ``batch`` must be one that ``committed`` spans. ``caller``: the call in errors. ``buckets``:
-        the number of buckets. Errors are those of the class.
+        the number of buckets. Errors are those of the class, on a local disk ``StateError`` for a
+        manifest of another version, too.
         """
 
     def segments(

@@ -92,6 +92,8 @@ def lookup_state(
         cannot read the checkpoint.
     PlanError
         If a key is null, has another type or other columns.
+    StateError
+        If the state is in the format of another version.
 
     See Also
     --------
@@ -146,7 +148,8 @@ def at_once(
 
     ``read``: it may be called again, by Spark's files or with newer stores, so it must have no
     effects. It must not call this function. Raises ``CheckpointError`` if the folder is no
-    checkpoint, ``ConfigurationError`` if Spark cannot read it.
+    checkpoint, ``ConfigurationError`` if Spark cannot read it, and ``StateError`` for state of
+    another version.
     """
     here = local_files(checkpoint)
     if here is not None:
@@ -351,7 +354,7 @@ class Lookups:
             self._add(missing[name], blob)
 
     def _add(self, segment: Segment, blob: bytes) -> None:
-        """Store a segment's columns in this process."""
+        """Store a segment's columns in this process. Raises ``StateError`` for another format."""
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 

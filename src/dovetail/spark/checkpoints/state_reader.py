@@ -123,6 +123,8 @@ def read_state(
         than the stored rows, such as one of windows, or if Spark cannot read the checkpoint.
     PlanError
         If a key is null, has another type or other columns.
+    StateError
+        If the state is in the format of another version.
 
     See Also
     --------

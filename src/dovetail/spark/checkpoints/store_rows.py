@@ -74,7 +74,8 @@ def _reading(
 
     Its input has the columns ``bucket``, ``name`` and ``blob``; other blobs are skipped. One task
     must get all segments of a bucket. Segments go to disk as they come, without the columns
-    ``unread``, and are merged from there.
+    ``unread``, and are merged from there. A segment of another version fails the task, with
+    ``StateError``.
     """
 
     @mapping

@@ -100,7 +100,7 @@ class CheckpointStores:
 
         If nothing is stored yet, they have no operators. ``caller``: the call in errors. Raises
         ``CheckpointError`` if the folder is no checkpoint, or does not have the micro-batch.
-        Further errors are those of ``StateFiles.committed``.
+        Further errors are those of ``StateFiles.committed`` and ``StateFiles.manifests``.
         """
         bound = _bound(caller, files)
         operators, after = _operators(caller, files, batch)
@@ -183,7 +183,8 @@ class CheckpointStores:
     @cached_property
     def stores(self) -> Sequence[Kept]:
         """The stores of all stages that have state, in the order of stages; none if nothing is
-        stored yet. They include those whose rows cannot be read back.
+        stored yet. They include those whose rows cannot be read back. Raises ``StateError`` for
+        manifests of another version.
         """
         stage_stores = []
         for topology, (operator, buckets) in self._buckets.items():
@@ -274,7 +275,9 @@ def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
 
 
 def _whole(blobs: MemoryBlobs) -> Manifest:
-    """Return the manifest of a bucket with its pages. ``blobs`` must have the manifest."""
+    """Return the manifest of a bucket with its pages. ``blobs`` must have the manifest. Raises
+    ``StateError`` for a manifest of another version.
+    """
     manifest = manifests.read(blobs)
     assert manifest is not None, "pages without a manifest"
     return manifest

@@ -25,7 +25,7 @@ class InputDatasets:
     datasets: tuple[Dataset, ...]
     """A folder, a table or topics."""
     columns: StructType
-    """The columns that the topology reads."""
+    """The columns that the topology reads; empty for a store."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class ColumnUse:
     dataset: Dataset
     column: str
     use: str
+    """The use, a word of ``plan.column_origins``, such as ``identity`` or ``filter``."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class OutputDataset:
     dataset: Dataset
     columns: StructType
     made_of: dict[str, tuple[ColumnUse, ...]] = field(default_factory=dict)
-    """For each column the columns that its values are made of."""
+    """For each column the columns that its values are made of; empty for dead letters."""
     decided_by: tuple[ColumnUse, ...] = ()
     """The columns that decide which rows there are."""
 
@@ -60,7 +61,8 @@ class QueryDatasets:
 def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     """Return the datasets of a query. ``outcomes``: its results with their sinks.
 
-    ``namespace``: that of inputs and sinks that are no datasets of a known system.
+    Inputs come in the order of first use, then the stores that are asked. There is an output for
+    each sink. ``namespace``: that of inputs and sinks that are no datasets of a known system.
     """
     nodes = [o.node for o in outcomes if not isinstance(o.node, DeadLetters)]
     sources = list(dict.fromkeys(source for node in nodes for source in node.origins))

@@ -41,7 +41,8 @@ class RunOfQuery:
 
     def event(self, state: State, rows: Mapping[str, int], failure: str | None = None) -> RunEvent:
         """Return an event of the present time. ``state``: the state of the run. ``rows``: the rows
-        read since the last event, by input. ``failure``: the message of the failure, None for none.
+        read since the last event, by input; an input may be absent. ``failure``: the message of the
+        failure, None for none.
         """
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import (

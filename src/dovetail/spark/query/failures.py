@@ -15,7 +15,7 @@ _CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
     """Return the same error with its cause, and an empty line, in front of its message. The cause
-    is the library's error, the last that the message has, or else ``title`` and ``cause_of`` it.
+    is the last error of the library in the message, or else ``title`` and the text of ``cause_of``.
     Spark's message follows. The error is changed, so a second call puts the cause there twice.
     """
     errors = _OWN.findall(str(error))

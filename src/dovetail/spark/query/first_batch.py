@@ -142,8 +142,8 @@ def prepared(
     Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
     on from that cannot be used. Both are raised before anything is written.
 
-    Raises ``ConfigurationError`` on Spark Connect, which needs a separate query, and for rows that
-    cannot be read or stored. A separate query raises its failure, too (``completed``).
+    Raises ``ConfigurationError`` on Spark Connect unless a separate query reads the rows, and for
+    rows that cannot be read or stored. A separate query raises its failure, too (``completed``).
     """
     if initial is None:
         initial, emits = {}, any(map(_says_by_itself, run.nodes))
@@ -243,7 +243,8 @@ def taken_over(run: StartRequest) -> dict[str, DataFrame]:
     """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
 
     Once that micro-batch is done, return none and remove the files. The binding must have the entry
-    ``SEEDED``. Raises ``ConfigurationError`` if Spark cannot read the blobs.
+    ``SEEDED``. Raises ``CheckpointError`` if the files are gone, and ``ConfigurationError`` if
+    Spark cannot read them.
     """
     if not run.file.has_committed():
         return row_files.blobs_of(run.operator, run.session, run.checkpoint)

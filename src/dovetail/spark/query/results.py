@@ -393,7 +393,7 @@ class _Write:
 
 def _write_all(writes: Sequence[_Write], batch_rows: DataFrame, batch_id: int) -> None:
     """Run all ``writes`` on a micro-batch at the same time. There is at least one. When all are
-    done, raise the first failure, if any.
+    done, raise the first failure, if any: a ``DovetailError``.
     """
     failed: list[Exception] = []
 

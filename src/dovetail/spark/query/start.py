@@ -259,8 +259,8 @@ class _Asked(NamedTuple):
 
     def closing(self, run: StartRequest) -> list[Follow]:
         """Return a list with the function that starts the query that closes the end of the input.
-        That function returns None if no end can be planned. Without ``close_at_end`` the list is
-        empty.
+        That function returns None if no end can be planned, and raises what ``_started`` raises.
+        Without ``close_at_end`` the list is empty.
         """
 
         def close() -> StreamingQuery | None:
@@ -275,7 +275,8 @@ class _Asked(NamedTuple):
 
     def rest(self, run: StartRequest) -> Follow:
         """Return a function that starts a query of the micro-batch within which the query was
-        stopped. It returns None if all micro-batches are complete.
+        stopped. It returns None if all micro-batches are complete, and raises what ``_started``
+        raises.
         """
 
         def complete() -> StreamingQuery | None:

@@ -301,7 +301,8 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
 
 def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> None:
     """Run the micro-batch that is planned, without sinks, and wait for its end. ``bound``: the
-    binding of ``run``, which must have no outcomes. Raises the failure of the micro-batch.
+    binding of ``run``, which must have no outcomes. Raises the failure of the micro-batch, and
+    ``CheckpointError`` as ``time_zone.zone_of`` does.
     """
     session, sources = run.session, origins_of(run.nodes)
     stages = Streaming(

@@ -153,7 +153,9 @@ class StartRequest:
 
     @cached_property
     def session(self) -> SparkSession:
-        """The Spark session of the inputs' frames."""
+        """The Spark session of the inputs' frames. Raises ``ConfigurationError`` if it was
+        stopped.
+        """
         return session_of(self.nodes[0])
 
     @cached_property
