@@ -64,7 +64,8 @@ class SparkFiles:
         """Return the operators with state, and the first and the last micro-batch whose state can
         be read; None if no state is stored yet.
 
-        They are those that all operators have. ``caller``: the call in errors. Raises
+        They are those that all operators have. Both are -1, and nothing can be read, if the first
+        micro-batch is planned and not committed. ``caller``: the call in errors. Raises
         ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         refuse_unreadable(caller, self.checkpoint)
