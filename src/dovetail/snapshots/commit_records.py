@@ -71,8 +71,9 @@ class CommitRecords:
     def text(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
         """Return the record of a commit as JSON text.
 
-        ``versions``: the version of each source, by table id. ``base``: the target version that the
-        commit continues, -1 for none. ``step``: None leaves the step out.
+        ``versions``: the version of each source of the plan, by table id. ``base``: the target
+        version that the commit continues; for none, -1 of a Delta target and 0 of an Iceberg one.
+        ``step``: None leaves the step out.
         """
         recorded = [
             {"name": source.name, "id": key, "version": versions[key]}
@@ -139,7 +140,8 @@ class CommitRecords:
 
 def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
     """Return a commit read from a target's history. ``version``: the commit's version. ``record``:
-    its parsed record. ``changed`` and ``reason`` are None.
+    its parsed record, not None. ``changed`` and ``reason`` are None, and so is ``way`` if the
+    record has no step.
     """
     step = step_of(record)
     return Commit(version, covered_by_name(record), way=None if step is None else step.way)
@@ -165,8 +167,8 @@ def covered_by_id(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def record_of(text: str | None) -> dict[str, Any] | None:
-    """Return the parsed record in a commit's metadata. None for no text, text that is not JSON, and
-    JSON of another writer.
+    """Return the parsed record in a commit's metadata, of any plan and format. None for no text,
+    text that is not JSON, and JSON of another writer.
     """
     try:
         record = json.loads(text or "null")

@@ -42,7 +42,9 @@ class Work:
     size: int
     """The bytes of the sources."""
     changed: int
-    """About how many of them have changed."""
+    """About how many of them have changed: the sources' changed shares, added up to 1 at most, of
+    ``size``. So a source that has changed as a whole counts as all of them.
+    """
     rows: int | None
     """The number of rows that have changed; None if it is not known."""
     few: bool

@@ -102,7 +102,7 @@ class Keys:
         unchanged.
 
         ``columns``: one for each key column, in order. ``nulls``: True if a null equals a null; by
-        default it equals nothing. Without keys no row stays.
+        default it equals nothing, and the keys must have no nulls. Without keys no row stays.
         """
         if self.few is None or len(columns) > 1 or self.count > LISTED_KEYS_MAX:
             return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
@@ -116,8 +116,8 @@ class Keys:
 
 
 def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> Keys:
-    """Return keys of this process as ``Keys``. ``keys``: columns ``_f0``, ``_f1`` … without
-    duplicates. ``types``: their Spark types, in order.
+    """Return keys of this process as ``Keys``, for broadcast. ``keys``: columns ``_f0``, ``_f1`` …
+    without duplicates. ``types``: their Spark types, in order, which ``is_plain`` must allow.
     """
     fields = [StructField(name, t) for name, t in zip(keys.column_names, types, strict=True)]
     few = FewRows(keys, StructType(fields))
@@ -133,8 +133,8 @@ def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
 
 
 def counted(keys: DataFrame) -> Keys:
-    """Return stored keys with their number and ranges. It runs a job. ``keys``: distinct values as
-    columns ``_f0``, ``_f1`` ….
+    """Return keys with their number and ranges, without ``few``. It runs a job. ``keys``: distinct
+    values as columns ``_f0``, ``_f1`` …, stored by ``Scratch.keep``.
     """
     parts = [part for f in keys.schema for part in delta_tables.bounds(f.name, f.dataType)]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
@@ -170,7 +170,7 @@ class VersionReader:
 
     def columns(self, source: SnapshotSource) -> list[str]:
         """Return the names of the source's columns that the plan uses, key columns first. The key
-        is always used.
+        is always used. Raises ``KeyError`` for a source that is not in the plan.
         """
         used = used_columns(self.root)[source]
         return [name for name in source.columns if name in used]
@@ -186,8 +186,12 @@ class VersionReader:
         is None.
 
         ``versions``: the version of each source by table id. ``keys``: only rows whose ``columns``
-        equal one of these keys are returned; a null equals nothing. Columns of a source that the
-        plan does not use are left out.
+        equal one of these keys are returned, keys without nulls. With keys, a join may run jobs.
+        Columns of a source that the plan does not use are left out; a join's columns that come from
+        them are null.
+
+        Raises ``ConfigurationError`` for a snapshot that an Iceberg table does not have. Spark
+        raises an error for a version that a Delta table does not have.
         """
         if isinstance(node, SnapshotSource):
             if keys is None:
@@ -229,6 +233,8 @@ class VersionReader:
     ) -> DataFrame:
         """Return the source's rows within the ranges of the keys in ``columns``, from files that
         may have such rows. Rows that equal none of the keys may be among them.
+
+        ``columns``: one for each key column, in order.
         """
         if source.iceberg is None:
             frame = self._snapshot(source, versions)
@@ -320,8 +326,9 @@ class VersionReader:
         """Return a source's changes after its old version, exclusive, up to its new one, inclusive.
 
         The columns are those that the plan uses, ``_sign`` (-1 a row that goes, +1 one that comes)
-        and ``_version``. Raises ``TargetError`` if a used column is not the same one in both
-        versions.
+        and ``_version``. The old version must not be the new one. Raises ``TargetError`` if a used
+        column of a Delta table is not the same one in both versions. Raises ``ConfigurationError``
+        if Spark Connect does not show that.
         """
         if source.iceberg is not None:
             ends = (versions[source.table_id] for versions in (old, new))
@@ -347,7 +354,8 @@ class VersionReader:
         ``new``.
 
         It may have been dropped and added again, or renamed to another column's name. The change
-        feed does not show that.
+        feed does not show that. Raises ``ConfigurationError`` on Spark Connect for a table with
+        column mapping.
         """
         before, after = (stored_columns(self.session, source.path, at) for at in (old, new))
         for name in self.columns(source):
@@ -444,7 +452,7 @@ class Present:
     """The present state of a Delta table."""
 
     version: int
-    """The latest version, 0 for the first one."""
+    """The latest version, 0 for the first one; -1 in a classic session if there is no table."""
     table_id: str
     """The id that Delta gives the table; a table made anew has another one."""
     has_feed: bool
@@ -455,7 +463,7 @@ class Present:
     @classmethod
     def of(cls, session: SparkSession, path: str) -> Present:
         """Return the present state of the Delta table at ``path``, from its log. On Spark Connect
-        it takes several SQL jobs.
+        it takes several SQL jobs, and Spark raises an error if there is no table.
         """
         if is_remote(session):
             table = delta_tables.named(path)
@@ -469,10 +477,11 @@ class Present:
 
 
 def present_version(reader: VersionReader, source: SnapshotSource) -> int:
-    """Return the latest version of a source: a number of Delta, or the id of an Iceberg snapshot, 0
-    if there is none.
+    """Return the latest version of a source: a number of Delta (``Present.version``), or the id of
+    an Iceberg snapshot, 0 if it has none.
 
-    Raises ``TargetError`` if an Iceberg table was replaced.
+    Raises ``TargetError`` if an Iceberg table was replaced, ``ConfigurationError`` if it cannot be
+    read.
     """
     if source.iceberg is not None:
         return reader.iceberg.latest(source, ())
@@ -526,8 +535,9 @@ _OF_NO_FILE = ("metadata", "nullable")
 def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
     """Return the present state of a Delta table, which must still fit the plan.
 
-    Raises ``TargetError`` if the table was replaced, or if a used column is gone or has another
-    type. Raises ``ConfigurationError`` without a change data feed.
+    Raises ``TargetError`` if the table was replaced or is gone, or if a used column is gone or has
+    another type. Raises ``ConfigurationError`` without a change data feed. ``source``: one that is
+    a Delta table.
     """
     operator = f"snapshot {source.name}"
     now = Present.of(reader.session, source.path)

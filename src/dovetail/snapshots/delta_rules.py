@@ -112,8 +112,8 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
 def signed(changed: DataFrame) -> DataFrame:
     """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one.
 
-    ``changed``: a result of ``images``. A key whose row is unchanged gives no rows, one whose row
-    is updated gives two. The columns are ``_sign`` and those of the source.
+    ``changed``: a result of ``images``. A key without ``_apart`` gives no rows, one whose row is
+    updated gives two. The columns are ``_sign`` and those of the source.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
@@ -138,8 +138,9 @@ def signed(changed: DataFrame) -> DataFrame:
 def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``.
 
-    ``delta``: rows with ``_sign``, at most one per key and sign. ``_old`` and ``_new`` are structs
-    of all columns but ``_sign``, null for no row.
+    ``delta``: rows with ``_sign``, at most one per key and sign; null keys equal each other.
+    ``_old`` and ``_new`` are structs of all columns but ``_sign``, null for no row. A row of a
+    coarse type (``_is_coarse``) counts as different, even if it is not.
     """
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
@@ -191,10 +192,10 @@ def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFram
     """Return a node's rows before a change, from its rows after it. So no table is read at its old
     version.
 
-    ``rows``: rows after the change, those with the same values of some columns. ``delta``: the
-    node's delta, with ``_sign``. ``key``: the node's key columns. ``gone``: the delta's rows with
-    these values and ``_sign`` -1. The result has the columns of ``rows`` and ``_age``: ``o`` for
-    rows of ``gone``, ``u`` for the others.
+    ``rows``: the rows after the change, all or those that have certain values in some columns.
+    ``delta``: the node's delta, with ``_sign``. ``key``: the node's key columns; null keys equal
+    each other. ``gone``: the delta's rows with ``_sign`` -1 and the same values. The result has
+    the columns of ``rows`` and ``_age``: ``o`` for rows of ``gone``, ``u`` for the others.
     """
     come, same = _come(delta, key)
     unchanged = rows.join(come, same, "left_anti").withColumn("_age", F.lit(UNCHANGED))
@@ -328,9 +329,10 @@ def aggregated(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
 
 def recomputed(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
     """Return the delta of an aggregate, with ``_sign``: the rows of its groups before a change,
-    which go, and those after it, which come. A group may come as it was.
+    which go, and those after it, which come. A group may go and come as it was.
 
-    ``before``, ``now``: all rows of these groups in the aggregate's input.
+    ``before``, ``now``: all rows of the changed groups in the aggregate's input. A column ``_age``
+    in them is ignored.
     """
     sides = ((before, -1), (now, 1))
     return reduce(

@@ -44,7 +44,9 @@ class RowDelta:
     frame: DataFrame | None
     """The rows with ``_sign``: -1 for a row that goes, +1 for one that comes. None without rows."""
     rows: int
-    """The number of rows; an update counts as two."""
+    """The number of rows; an update counts as two. A row that Spark cannot compare counts as
+    updated.
+    """
     few: FewRows | None = None
     """The same rows in this process; None if they are many, or if there are none."""
 
@@ -64,9 +66,10 @@ class TargetChanges:
 class Deltas:
     """The deltas of all nodes of a plan between two versions of its sources, each computed once.
 
-    A node whose inputs did not change reads nothing. ``old``, ``new``: the version of each source
-    by its table id, of which ``old`` is covered already. ``few``: True if the sources' changes are
-    few and small, so that this process holds them.
+    A node whose inputs did not change reads nothing. ``reader``: that of the plan, whose stored
+    frames the caller releases after use. ``old``, ``new``: the version of each source by its table
+    id, of which ``old`` is covered already. ``few``: True if the sources' changes are few and
+    small, so that this process holds them.
     """
 
     def __init__(
@@ -82,7 +85,8 @@ class Deltas:
         """Return the rows that a plan node loses and gains from the old versions to the new ones.
 
         The first call for a node computes them by Spark jobs, later calls return the same delta.
-        Raises ``DataError`` if a source has several rows of one key, or a key that is null.
+        Raises ``DataError`` if a source has several rows of one key, or a key that is null. Raises
+        ``TargetError`` or ``ConfigurationError`` as ``VersionReader.feed`` does.
         """
         if node not in self._known:
             if isinstance(node, SnapshotSource):
@@ -95,8 +99,8 @@ class Deltas:
         """Return the keys of the plan's root whose rows differ between the old and the new
         versions.
 
-        Each key has its row before and after. Raises ``DataError`` if a source has several rows of
-        one key, or a key that is null. Runs Spark jobs.
+        Each key has its row before and after. Raises the errors of ``of``. Runs Spark jobs, each
+        time anew.
         """
         frame = self.of(root).frame if isinstance(root, SnapshotSource) else self._computed(root)
         if frame is None:
@@ -110,7 +114,8 @@ class Deltas:
         """Return the rows that a source loses and gains, from its change feed. Nothing is read if
         its version stays the same.
 
-        Raises ``DataError`` if the source has several rows of one key, or a key that is null.
+        Raises ``DataError`` if a changed key has several rows, or is null. Raises the errors of
+        ``VersionReader.feed``.
         """
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
         if old == new:
@@ -149,8 +154,8 @@ class Deltas:
         """Return the rows that a source with few changes loses and gains, held in this process.
 
         ``images``: the result of ``delta_rules.images`` for the source. ``row_type``: the columns
-        of its rows, all of plain types. Raises ``DataError`` if the source has several rows of one
-        key, or a key that is null.
+        of its rows, all of plain types. Raises ``DataError`` if a changed key has several rows, or
+        is null.
         """
         held, key = images.toArrow(), source.key.names
         counts = few_rows.count_images(held, key)
@@ -188,8 +193,8 @@ class Deltas:
 
     def _aggregate(self, node: SnapshotAggregate) -> DataFrame | None:
         """Return the rows that an aggregate loses and gains, with ``_sign``: those of the groups
-        that have changed rows, computed anew. Return None, and read nothing, if the input has not
-        changed.
+        that have changed rows, computed anew. A group may go and come as it was. Return None, and
+        read nothing, if the input has not changed.
         """
         reader, by = self._reader, node.key.names
         delta = self.of(node.input)

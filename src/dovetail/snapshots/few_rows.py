@@ -68,7 +68,7 @@ def signed(images: pa.Table) -> pa.Table:
     """Return the rows that go and come as a table with ``_sign``: -1 for old rows, +1 for new ones.
 
     ``images``: a result of ``delta_rules.images``. All old rows stand before all new ones. Keys
-    whose row is unchanged give no rows.
+    without ``_apart`` give no rows.
     """
     changed = images.filter(images[APART])
     sides = []

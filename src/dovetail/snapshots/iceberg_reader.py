@@ -37,9 +37,9 @@ class SnapshotReader:
     def latest(self, source: SnapshotSource, columns: Sequence[str]) -> int:
         """Return the id of a source's present snapshot, 0 if it has none.
 
-        ``columns``: the names of columns that must be as they were when the join was written.
-        Raises ``TargetError`` if the table was replaced, or if one of them was dropped or has
-        another type.
+        ``columns``: the names of columns that must be as they were when the join was written; a new
+        name does not matter. Raises ``TargetError`` if the table was replaced, or if one of them
+        was dropped or has another type. Raises ``ConfigurationError`` if the table cannot be read.
         """
         operator, table, iceberg = _operator(source), self._table(source), _iceberg(source)
         if str(table.metadata.table_uuid) != source.table_id:
@@ -64,9 +64,10 @@ class SnapshotReader:
     ) -> int:
         """Return the id of the snapshot that a step covers next.
 
-        It is ``latest``, or the last of the next ``versions_max`` snapshots after ``covered``; None
-        for no limit. ``covered``: 0 for the table before its first snapshot. Raises ``TargetError``
-        if the covered snapshot has expired, or if the table was rolled back.
+        It is ``latest``, or the last of the next ``versions_max`` snapshots after ``covered``: at
+        least 1, None for no limit. ``covered``: 0 for the table before its first snapshot. If it is
+        ``latest``, return it. Otherwise raise ``TargetError`` if the covered snapshot or one after
+        it has expired, or if the table was rolled back.
         """
         from dovetail.iceberg.lineage import snapshots_after
 
@@ -89,7 +90,7 @@ class SnapshotReader:
         ``version``: the id of the snapshot; 0 gives no rows. ``ranges``: the smallest and the
         largest value of a column, both inclusive, by its name. None, and values other than integers
         and texts, restrict nothing. Rows outside the ranges may be among the result. Raises
-        ``ConfigurationError`` if the snapshot does not exist.
+        ``ConfigurationError`` if the snapshot does not exist, or if the table cannot be read.
         """
         ids = _iceberg(source).ids
         near: list[ColumnRange] = [
@@ -117,7 +118,8 @@ class SnapshotReader:
         source.
 
         The columns are ``columns``, ``_sign`` (-1 a row that goes, +1 one that comes) and
-        ``_version``. ``old``: 0 for the table before its first snapshot.
+        ``_version``. ``old``: 0 for the table before its first snapshot. Nothing is checked or read
+        yet; a job that reads the frame fails if a snapshot in between has expired.
         """
         start: Offset = {"snapshot": old or None, "content": False}
         rows = feed(self.session, _request(source, columns, start, new), streaming=False)
@@ -129,7 +131,7 @@ class SnapshotReader:
 
     def _table(self, source: SnapshotSource) -> Table:
         """Return the opened Iceberg table of a source. The first call for a source asks the
-        catalog.
+        catalog, and raises ``ConfigurationError`` if the table cannot be read.
         """
         if source.table_id not in self._tables:
             self._tables[source.table_id] = _iceberg(source).address.open(_operator(source))

@@ -63,7 +63,7 @@ class IcebergSnapshotTarget:
 
     def exists(self) -> bool:
         """Return True if the Iceberg table exists and has a snapshot. A table without one may be
-        taken over.
+        taken over. Raises ``ConfigurationError`` if the catalog cannot be reached.
         """
         return self._has_table() and self._open().current_snapshot() is not None
 
@@ -71,8 +71,10 @@ class IcebergSnapshotTarget:
         """Return the id of the target's present snapshot and the version of each source that it
         covers.
 
-        Raises ``TargetError`` if the target holds another plan, or if others changed it since the
-        last refresh. Raises it, too, if no snapshot in the history has a record.
+        Raises ``TargetError`` if the target holds another plan or other columns, or if others
+        changed its rows since the base of the last recorded snapshot. Raises it, too, if that
+        record has another format, or if no snapshot in the history has a record. The table must
+        exist; ``ConfigurationError`` says that it cannot be read.
         """
         table = self._open()
         newer: list[Snapshot] = []
@@ -87,7 +89,9 @@ class IcebergSnapshotTarget:
         raise self._records.unrecorded
 
     def belongs(self) -> bool:
-        """Return True if any snapshot in the table's history is of a join over snapshots."""
+        """Return True if any snapshot in the table's history is of a join over snapshots, of any
+        plan. The table must exist.
+        """
         return any(record is not None for _, record in _commits(self._open()))
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
@@ -96,7 +100,7 @@ class IcebergSnapshotTarget:
 
         ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
         that the commit covers. ``step``: recorded with the commit. Raises ``TargetError`` if a
-        table that exists has other columns.
+        table that exists has other columns, or if another writer was faster.
         """
         if not self._has_table():
             self._target.create()
@@ -109,8 +113,8 @@ class IcebergSnapshotTarget:
 
         ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
         id of the snapshot to continue from, 0 for none; None for the present one. ``step``:
-        recorded with the commit. Raises ``TargetError`` if the table has other columns, or if
-        another writer was faster.
+        recorded with the commit. This process holds all rows. Raises ``TargetError`` if the table
+        has other columns, or if another writer was faster.
         """
         from dovetail.iceberg.replacement import all_files
 
@@ -130,7 +134,8 @@ class IcebergSnapshotTarget:
 
         ``changes``: at least one changed row. ``versions``: the version of each source, by table
         id, that the commit covers. ``base``: the id of the snapshot to continue from. ``step``:
-        recorded with the commit. Raises ``TargetError`` if another writer was faster.
+        recorded with the commit. This process holds the changed rows, and all rows of the files
+        that have one. Raises ``TargetError`` if another writer was faster.
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
@@ -151,8 +156,9 @@ class IcebergSnapshotTarget:
         return self._committed(self._open(), empty, [], versions, base, 0, None)
 
     def commits(self) -> Iterator[Commit]:
-        """Yield the commits of joins over snapshots in the table's history, the latest first.
-        Snapshots of other writers are left out.
+        """Yield the commits of joins over snapshots in the table's history, the latest first: of
+        this plan and of others. Snapshots of other writers are left out. Raises
+        ``ConfigurationError`` if the table does not exist.
         """
         for snapshot, record in _commits(self._open()):
             if record is not None:
@@ -164,7 +170,7 @@ class IcebergSnapshotTarget:
 
     @property
     def objection(self) -> str:
-        """The reason why the target is overwritten only if that is asked for."""
+        """The reason, in words, why a refresh overwrites the target only with ``way="all"``."""
         return "this process would hold all rows of an Iceberg target to overwrite it"
 
     def _committed(
@@ -220,7 +226,7 @@ class IcebergSnapshotTarget:
 
     def _refuse_changed(self, snapshots: Sequence[Snapshot]) -> None:
         """Raise ``TargetError`` at the first of some snapshots of other writers that may change
-        rows.
+        rows. Those that only replace files are allowed.
         """
         from dovetail.iceberg.lineage import changes_rows
 
@@ -245,12 +251,16 @@ class IcebergSnapshotTarget:
             )
 
     def _has_table(self) -> bool:
-        """Return True if the catalog has a table of the target's name, even without a snapshot."""
+        """Return True if the catalog has a table of the target's name, even without a snapshot.
+        Raises ``ConfigurationError`` if the catalog cannot be reached.
+        """
         address = self._target.address
         return address.open_catalog(self._target.title).table_exists(address.table)
 
     def _open(self) -> Table:
-        """Return the target's table as the catalog has it now. It must exist."""
+        """Return the target's table as the catalog has it now. Raises ``ConfigurationError`` if it
+        does not exist or cannot be read.
+        """
         return self._target.open()
 
 
@@ -270,7 +280,8 @@ def _commits(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
 
 def _between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
     """Yield the snapshots after ``base`` and before ``end``, both exclusive, from the latest
-    backwards. ``base``: the id of a snapshot. It ends early at an expired snapshot.
+    backwards. ``base``: the id of a snapshot, 0 for all before ``end``. It ends early at an
+    expired snapshot.
     """
     parent = end.parent_snapshot_id
     while parent is not None and parent != base:

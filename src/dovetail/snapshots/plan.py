@@ -238,8 +238,8 @@ def source(
     which a table made anew is recognized. ``name``: the name in errors and commits. ``iceberg``:
     None for a Delta table.
 
-    Raises ``PlanError`` for an empty key, unknown or reserved column names, and types that cannot
-    be keys.
+    Raises ``PlanError`` for an empty key, unknown, repeated or reserved column names, and types
+    that cannot be keys.
     """
     operator = f"snapshot {name}"
     key_fields, values = keyed(operator, key, schema)
@@ -262,12 +262,14 @@ def join(
 ) -> SnapshotJoin:
     """Return the join of two plan nodes.
 
-    ``on``: the columns of the left side that equal columns of the right one, None if both keys are
-    equal. ``how``: the kind of join. ``select``: the value columns, None for all. ``name``: None
-    for a name made of both sides' names.
+    ``on``: the columns of the left side that equal columns of the right one. None pairs the columns
+    of both keys, which must have the same names. ``how``: the kind of join. ``select``: the value
+    columns, None for all. ``name``: None for a name made of both sides' names.
 
-    Raises ``PlanError`` for unknown, ambiguous or duplicate names, and for different types of
-    compared columns.
+    Raises ``PlanError`` for unknown, ambiguous or duplicate column names, and for two tables of one
+    name. Also for compared columns of different types, or of a type that cannot be a key. Also for
+    a selection that Spark does not resolve, that depends on chance or the time, or that computes
+    without an active session.
     """
     label = name or f"{how} join of {left.name} and {right.name}"
     pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))
@@ -294,7 +296,8 @@ def aggregate(
 
     ``aggregates``: Spark expressions by the names of their columns. Raises ``PlanError``
     without a group column or an aggregate, and for names that are unknown, reserved or duplicate.
-    Also for a group column of a type that cannot be a key, and with Spark's complaint.
+    Also for a group column of a type that cannot be a key, for an aggregate that
+    ``_aggregate_field`` refuses, and without an active session.
     """
     label = f"aggregate of {node.name} by {', '.join(by)}"
     row = StructType([*node.key, *node.values])
@@ -323,7 +326,7 @@ def _aggregate_field(
     """Return the field of an aggregate of rows in groups ``by``, nullable at every depth.
 
     ``row``: the columns of the rows. Raises ``PlanError`` for an aggregate that depends on the
-    present time or the user, and with Spark's complaint.
+    present time or the user, or that Spark does not resolve. Also without an active session.
     """
     if names_moment(column):
         raise PlanError(
@@ -359,6 +362,8 @@ def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
 def tables(node: SnapshotNode) -> dict[str, SnapshotSource]:
     """Return each table below a plan node once, by its table id, from left to right. All uses of
     one table share one version of it.
+
+    If several sources read one table, the rightmost stands for all, with its name and its key.
     """
     return {table.table_id: table for table in sources(node)}
 
@@ -366,6 +371,9 @@ def tables(node: SnapshotNode) -> dict[str, SnapshotSource]:
 def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
     """Return the names of the columns that a plan node needs of each source below it, key columns
     included. Changes of other columns do not matter.
+
+    Two sources that read one table have an entry each. A source used twice has all that either use
+    needs.
     """
     used: dict[SnapshotSource, frozenset[str]] = {}
     _use(node, frozenset(node.columns), used)
@@ -438,7 +446,10 @@ def _described(source: SnapshotSource, field: StructField) -> str:
 
 
 def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> None:
-    """Raise ``PlanError`` for a reserved column name, and for one that change feeds have."""
+    """Raise ``PlanError`` for a reserved column name, and for one in ``OWN``, whatever the case.
+
+    ``operator``, ``remedy``: the subject and the advice of the error.
+    """
     for column in columns:
         if is_reserved(column) or column.lower() in OWN:
             raise PlanError(
@@ -480,7 +491,7 @@ def _use(
     """Add to ``used`` the source columns that the columns ``wanted`` of a plan node need.
 
     ``used``: column names by source, changed in place. Keys and joined columns are always needed. A
-    selection with expressions and an aggregate need all columns.
+    selection with expressions and an aggregate need all columns of their inputs.
     """
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)

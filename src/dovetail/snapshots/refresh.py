@@ -63,10 +63,8 @@ class Refresher:
         table: str | None,
         catalog: GivenCatalog | None,
     ) -> None:
-        """Make the session and find the target; the folder of a path is created.
-
-        Raises ``PlanError`` unless a path or a table is given, ``ConfigurationError`` without Delta
-        Lake if the target needs it.
+        """Make the session and find the target; the folder of a path is created. Raises the errors
+        of ``target_of``.
         """
         self._operator = f"target {table if path is None else fspath(path)}"
         self._session = apart(session)
@@ -85,13 +83,17 @@ class Refresher:
         """Bring the target to the sources' present versions and return the commits made, in order.
         The list is empty if no source has a new version.
 
+        The present versions are those at the call. A target that does not exist is made in one
+        commit, without regard to ``max_versions`` and ``way``. So is one with ``rebuild``.
+
         ``max_versions``: the number of versions of each source that a commit covers at most; None
         for no limit. ``rebuild``: True to compute the whole target anew, even if it is the target
         of another plan. ``way``: how each step is made; None for the cheaper way.
 
-        Raises ``TargetError`` if the target or a source does not allow it. Raises ``DataError`` for
-        a key that occurs twice or is null. Raises ``ConfigurationError`` for a source without a
-        change data feed.
+        Raises ``TargetError`` if the target or a source does not allow it, or if another writer was
+        faster. Raises ``DataError`` for a key that occurs twice or is null. Raises
+        ``ConfigurationError`` for a source without a change data feed, and for an Iceberg table
+        that cannot be read.
         """
         with self._reading() as reader:
             latest = {key: self._latest(reader, table) for key, table in self._tables.items()}
@@ -117,10 +119,11 @@ class Refresher:
                 return commits
 
     def _latest(self, reader: VersionReader, source: SnapshotSource) -> int:
-        """Return a source's present version.
+        """Return a source's present version; keep the state of a Delta table for ``_work``.
 
-        Raises ``TargetError`` if the table was replaced or a used column has another type,
-        ``ConfigurationError`` for a Delta table without a change data feed.
+        Raises ``TargetError`` if the table was replaced, or if a used column is gone or has another
+        type. Raises ``ConfigurationError`` for a Delta table without a change data feed, and for an
+        Iceberg table that cannot be read.
         """
         if source.iceberg is not None:
             return reader.iceberg.latest(source, reader.columns(source))
@@ -136,7 +139,7 @@ class Refresher:
         ``covered``, ``latest``: the version of each source that is covered and the present one, by
         table id. ``max_versions``: how many versions of each source a step covers at most; None for
         all. The version of a Delta table never goes back. Raises ``TargetError`` if an Iceberg
-        table no longer has the snapshots in between.
+        table no longer has the snapshots in between, or was rolled back.
         """
         until = {}
         for key, source in self._tables.items():
@@ -178,8 +181,8 @@ class Refresher:
     def _choice(self, way: Way | None, work: Work | None) -> Choice:
         """Return the way of a step and the reason: ``way``, or the cheaper way if it is None.
 
-        The cheaper way counts as ``"changes"`` if the work is not known, or if no row has changed.
-        So it does if the target speaks against the other way.
+        The cheaper way counts as ``"changes"`` if the work is not known, if no row has changed, or
+        if the target has an ``objection``.
         """
         if way is not None:
             return Choice(way, f"way={way!r}")
@@ -201,9 +204,10 @@ class Refresher:
         """Write the whole join at these versions in one commit, to a new target or over an old one;
         return it.
 
-        ``versions``: the version of each source by table id. ``choice``: the way and its reason,
-        which the commit tells. Raises ``TargetError`` if a table is there that no join over
-        snapshots has made. Raises ``DataError`` for a key that occurs twice or is null.
+        ``versions``: the version of each source by table id. ``choice``: the way, ``"all"``, and
+        its reason, which the commit tells. Raises ``TargetError`` if a table is there that no join
+        over snapshots has made, or if another writer was faster. Raises ``DataError`` for a key
+        that occurs twice or is null.
         """
         work = self._work(None, versions)
         exists, step = self._target.exists(), self._step(choice, work)
@@ -232,8 +236,10 @@ class Refresher:
         """Overwrite all rows of the target by the join at the new versions, in one commit; return
         it.
 
-        ``standing``: the target before. ``work``: None if it is not known. Raises ``DataError`` for
-        a key that occurs twice or is null, ``TargetError`` if another writer was faster.
+        ``standing``: the target before. ``new``: the version of each source by table id.
+        ``choice``: the way and its reason, which the commit tells. ``work``: None if it is not
+        known. Raises ``DataError`` for a key of a changed source that occurs twice or is null.
+        Raises ``TargetError`` if another writer was faster.
         """
         step = self._step(choice, work)
         with self._reading() as reader:
@@ -253,9 +259,12 @@ class Refresher:
     ) -> Commit:
         """Merge the changes up to the new versions into the target in one commit; return it.
 
-        ``standing``: the target before. ``work``: None if it is not known. A commit is made even if
-        no row changes. Raises ``DataError`` for a key that occurs twice or is null, ``TargetError``
-        if another writer was faster.
+        ``standing``: the target before. ``new``: the version of each source by table id.
+        ``choice``: the way and its reason, which the commit tells. ``work``: None if it is not
+        known. A commit is made even if no row changes; it has no ``way``.
+
+        Raises ``DataError`` for a changed key that occurs twice or is null. Raises ``TargetError``
+        if another writer was faster, and the errors of ``VersionReader.feed``.
         """
         step = self._step(choice, work)
         few = work is not None and work.few
@@ -326,7 +335,9 @@ def target_of(
     ``call``: the method named in errors. ``path``: the folder of a Delta table. ``table``: the name
     of the table in a catalog. ``make``: True to create the folder of a path. The table need not
     exist. Raises ``PlanError`` unless either a path or a table is given, or for a path with a
-    catalog. Raises ``ConfigurationError`` without Delta Lake if it is needed.
+    catalog. Raises it, too, for a key or a type that Iceberg does not store. Raises
+    ``ConfigurationError`` without Delta Lake if it is needed, and for a path that cannot be
+    reached or made.
     """
     refuse_but_one(call, path, table)
     operator = f"target {table if path is None else fspath(path)}"

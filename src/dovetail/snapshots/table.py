@@ -114,8 +114,9 @@ class SnapshotTable:
         Raises
         ------
         PlanError
-            If a column of ``key`` is unknown or has a type that cannot be a key. Also if
-            not exactly one of ``path`` and ``table`` is given.
+            If a column of ``key`` is unknown, repeated or of a type that cannot be a key, or if
+            ``key`` is empty. Also if a column has a name that dovetail or the change feed uses,
+            such as ``_change_type``. Also if not exactly one of ``path`` and ``table`` is given.
         ConfigurationError
             If the session lacks Delta Lake, or if the table cannot be read.
 
@@ -201,8 +202,10 @@ class SnapshotTable:
         Raises
         ------
         PlanError
-            If a column of ``key`` is unknown or has a type that cannot be a key. Also if a
-            column has a type that Spark does not have.
+            If a column of ``key`` is unknown, repeated or of a type that cannot be a key, or if
+            ``key`` is empty. Also if a column has a type that Spark does not have. Also if a
+            column has a name that dovetail or Delta's change feed uses, such as
+            ``_change_type``.
         ConfigurationError
             If pyiceberg is not installed, or if the catalog or the table cannot be read.
             Also for a table of format version 1, whose commits have no numbers.
@@ -308,7 +311,7 @@ class SnapshotTable:
             mapping of new names, or deterministic Spark expressions over the joined row. By
             default all value columns.
         name : str, optional
-            The name of the join in errors.
+            The name of the join in errors. By default it is made of both tables' names.
 
         Returns
         -------
@@ -318,8 +321,10 @@ class SnapshotTable:
         Raises
         ------
         PlanError
-            If a name is unknown or ambiguous, or if columns that are compared have
-            different types.
+            If a name is unknown, ambiguous or occurs twice, or if compared columns have
+            different types. Also if ``on`` is left out and the keys have different names, or
+            if two different tables have one name. Also if an expression in ``select`` does
+            not resolve, depends on chance or the time, or has no active Spark session.
 
         See Also
         --------
@@ -376,7 +381,7 @@ class SnapshotTable:
         Raises
         ------
         PlanError
-            If an argument is not the name of a column. ``agg`` refuses unknown columns.
+            If an argument is not a text. ``agg`` refuses unknown columns, and none at all.
 
         See Also
         --------
@@ -429,14 +434,17 @@ class SnapshotTable:
             configuration, or its properties. By default the target is a Delta table.
         max_versions : int, optional
             The number of versions of each source that a commit covers at most, so that a
-            backlog comes in steps. By default one commit covers all.
+            backlog comes in steps. By default one commit covers all. A batch join that makes
+            or rebuilds the target always covers all.
         way : {"changes", "all"}, optional
-            How the target is brought up to date: changed rows are merged, or all rows are
-            written. By default each step takes the way with the lower estimate. It merges if
-            the target has a change data feed or is an Iceberg table.
+            How an existing target is brought up to date: changed rows are merged, or all rows
+            are written. By default each step takes the way with the lower estimate. It merges
+            if the target has a change data feed, if a source or the target is an Iceberg
+            table, and on Spark Connect.
         rebuild : bool, default False
-            True to replace the target by a batch join, even if it is the target of another
-            join. A table that is no target is never overwritten.
+            True to replace the target by a batch join in one commit, even if it is the target
+            of another join. It is replaced even if no source has changed. A table that is no
+            target is never overwritten.
 
         Returns
         -------
@@ -449,14 +457,16 @@ class SnapshotTable:
         Raises
         ------
         ConfigurationError
-            If a source has no change data feed.
+            If a source has no change data feed, or if the session lacks Delta Lake and needs
+            it. Also if a folder, a catalog or an Iceberg table cannot be reached.
         DataError
             If a key occurs twice in a source, or if all of its columns are null.
         TargetError
             If the target is of another join, or others have changed it. Also if a source
-            was replaced, has other types, or has lost its changes.
+            was replaced, lacks a column, has other types, or has lost its changes.
         PlanError
-            If not exactly one of ``target`` and ``table`` is given.
+            If not exactly one of ``target`` and ``table`` is given, or if ``target`` is given
+            with ``catalog``. Also if Iceberg does not store the type of a column.
 
         See Also
         --------
@@ -524,14 +534,15 @@ class SnapshotTable:
         Raises
         ------
         ConfigurationError
-            If a source has no change data feed.
+            If a source has no change data feed, or if something cannot be reached, as for
+            ``refresh``.
         DataError
             If a key occurs twice in a source, or if all of its columns are null.
         TargetError
             If the target cannot be brought up to date, as for ``refresh``.
         PlanError
-            If ``every`` is no span, or if not exactly one of ``target`` and ``table`` is
-            given.
+            If ``every`` is no span or is negative, or if ``refresh`` would refuse ``target``,
+            ``table`` and ``catalog``.
 
         See Also
         --------
@@ -580,13 +591,14 @@ class SnapshotTable:
         Returns
         -------
         list of Commit
-            The commits, with ``version`` and ``covered``: the version of each source by its
-            name.
+            The commits, with ``version``, ``way`` and ``covered``: the version of each source
+            by its name. Those of other joins in the same target are among them.
 
         Raises
         ------
         PlanError
-            If not exactly one of ``target`` and ``table`` is given.
+            If not exactly one of ``target`` and ``table`` is given, or if ``target`` is given
+            with ``catalog``. Also if Iceberg does not store the type of a column.
         ConfigurationError
             If the session lacks Delta Lake, or if the target cannot be read.
 
@@ -615,25 +627,28 @@ class SnapshotTable:
 
     @validated
     def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
-        """Return the join of the tables at their present versions, as a frame.
+        """Return the table, join or aggregate at the present versions of its sources, as a frame.
 
         Parameters
         ----------
         versions : mapping of str to int, optional
-            Other versions, by the names of the tables. A table that is left out is at its
+            Other versions, by the names of the sources. A source that is left out is at its
             present version.
 
         Returns
         -------
         DataFrame
-            The key, then the values.
+            The key, then the values. Keys are not checked: a key that occurs twice in a source
+            gives several rows.
 
         Raises
         ------
         PlanError
             If ``versions`` names an unknown table.
         ConfigurationError
-            If a table does not have the version.
+            If a table does not have the version, or cannot be read.
+        TargetError
+            If an Iceberg table was replaced and ``versions`` leaves it out.
 
         See Also
         --------

@@ -70,8 +70,9 @@ class SnapshotTarget:
     def standing(self) -> Standing:
         """Return the target's present version and the version of each source that it covers.
 
-        Raises ``TargetError`` if the target holds another plan, or if others changed it since the
-        last refresh. Raises it, too, if no commit in the history has a record.
+        The table must exist. Raises ``TargetError`` if the target holds another plan, or if others
+        changed it since the base of the last recorded commit. Raises it, too, if that commit has
+        another format, or if no commit in the history has a record.
         """
         newer: list[Mapping[str, Any]] = []
         for row in self._commits():
@@ -85,14 +86,17 @@ class SnapshotTarget:
         raise self._records.unrecorded
 
     def belongs(self) -> bool:
-        """Return True if any commit in the table's history is of a join over snapshots."""
+        """Return True if any commit in the table's history is of a join over snapshots, of this
+        plan or another. The table must exist.
+        """
         return any(record_of(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
         """Create the target with these rows in one commit, and return it.
 
         ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
-        that the commit covers. ``step``: recorded with the commit.
+        that the commit covers. ``step``: recorded with the commit. Spark raises an error if the
+        table exists.
         """
         text = self._records.text(versions, -1, step)
         with delta_tables.setting(self._session, {METADATA: text}):
@@ -106,7 +110,8 @@ class SnapshotTarget:
 
         ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
         target version to continue from; None for the present one. ``step``: recorded with the
-        commit. Raises ``TargetError`` if another writer was faster.
+        commit. Raises ``TargetError``, or Delta's own error, if another writer was faster. If that
+        has continued the same base, its commit is returned (``_committed``).
         """
         base = self._version() if base is None else base
         with self._committing(versions, base, step):
@@ -120,7 +125,8 @@ class SnapshotTarget:
 
         ``changes``: at least one changed row. ``versions``: the version of each source, by table
         id, that the commit covers. ``base``: the target version to continue from. ``step``:
-        recorded with the commit. Raises ``TargetError`` if another writer was faster.
+        recorded with the commit. Raises ``TargetError``, or Delta's own error, if another writer
+        was faster. If that has continued the same base, its commit is returned (``_committed``).
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
@@ -152,7 +158,9 @@ class SnapshotTarget:
         commit.
 
         The commit sets a table property. ``versions``: the version of each source, by table id.
-        ``base``: the target version before. Raises ``TargetError`` if another writer was faster.
+        ``base``: the target version before. Raises ``TargetError``, or Delta's own error, if
+        another writer was faster. If that has continued the same base, its commit is returned
+        (``_committed``).
         """
         recorded = json.dumps(self._records.named(versions), sort_keys=True)
         with self._committing(versions, base, None):
@@ -162,8 +170,9 @@ class SnapshotTarget:
         return self._committed(0, base)
 
     def commits(self) -> Iterator[Commit]:
-        """Yield the commits of joins over snapshots in the table's history, the latest first.
-        Commits of other writers are left out.
+        """Yield the commits of joins over snapshots in the table's history, the latest first: of
+        this plan and of others. Commits of other writers are left out. Spark raises an error if the
+        table does not exist.
         """
         for row in self._commits():
             recorded = record_of(row["userMetadata"])
@@ -174,8 +183,8 @@ class SnapshotTarget:
         """Return the steps with their seconds among the last ``COMMITS_MAX`` commits, the latest
         first.
 
-        Commits without a recorded step are left out. The list is empty on Spark Connect, which has
-        no access to the log.
+        Commits without a recorded step are left out, and those that the log no longer has. The list
+        is empty on Spark Connect, which has no access to the log. The table must exist.
         """
         if is_remote(self._session):
             return []
@@ -189,7 +198,9 @@ class SnapshotTarget:
 
     @property
     def objection(self) -> str | None:
-        """The reason why the target is overwritten only if that is asked for; None without one."""
+        """The reason, in words, why a refresh overwrites the target only with ``way="all"``; None
+        if there is none. The table must exist.
+        """
         if delta_tables.records_changes(self._details()["properties"]):
             return "the target has a change data feed, in which an overwrite shows every row"
         return None
@@ -261,7 +272,8 @@ class SnapshotTarget:
         return [row for row in later if row["version"] < version]
 
     def _refuse_changed(self, rows: list[Mapping[str, Any]]) -> None:
-        """Raise ``TargetError`` at the first commit whose operation may change rows or columns.
+        """Raise ``TargetError`` at the first commit whose operation may change rows or columns: one
+        that is not in ``HARMLESS``.
 
         ``rows``: commits of other writers, each with ``version`` and ``operation``.
         """
@@ -275,8 +287,9 @@ class SnapshotTarget:
     ) -> AbstractContextManager[None]:
         """Return a context in which commits have the record of this plan as user metadata.
 
-        Their transaction has the number ``base + 1``, which Delta accepts once. ``versions``: the
-        version of each source, by table id. ``step``: None leaves it out of the record.
+        Their transaction has the number ``base + 1``, which Delta accepts once: a second commit
+        changes nothing, without an error. ``versions``: the version of each source, by table id.
+        ``step``: None leaves it out of the record.
         """
         return delta_tables.setting(
             self._session,
@@ -287,10 +300,11 @@ class SnapshotTarget:
         )
 
     def _committed(self, count: int | None, base: int) -> Commit:
-        """Return the first found commit after version ``base`` whose record says that it continues
+        """Return the latest commit after version ``base`` whose record says that it continues
         ``base``. ``count``: the number of changed rows to put into it, None if all were written.
 
-        Raises ``TargetError`` if there is none, because another writer was faster.
+        It may be the commit of another process that continued the same base first, and cover other
+        versions. Raises ``TargetError`` if there is none, because another writer was faster.
         """
         for row in self._commits():
             if row["version"] <= base:
