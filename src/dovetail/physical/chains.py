@@ -26,7 +26,8 @@ from dovetail.plan.transforms.aggregation import Aggregation
 def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
     """Return the output of ``Subscribe`` as an input: by foreign key, with primary key and values.
 
-    ``carries``: the arrival columns that the rows bring.
+    ``left``: the input of ``Subscribe``, which has a foreign key. ``carries``: the arrival columns
+    that the rows bring.
     """
     values = [*left.shape.key_fields, *left.shape.value_fields]
     return _moved(left, values, carries, instruction=(PLACE, EPOCH, INSTRUCTION))
@@ -35,7 +36,8 @@ def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
 def retracted(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
     """Return the output of ``Retract`` as an input: by group, with the columns to be aggregated.
 
-    ``carries``: the arrival columns that the rows bring.
+    ``read``: the input of ``Retract``, whose foreign key is the group. ``carries``: the arrival
+    columns that the rows bring.
     """
     return _moved(read, read.shape.value_fields, carries, instruction=(INSTRUCTION,))
 
@@ -145,8 +147,8 @@ def aggregation(node: Aggregation) -> groups.AggregationLaw:
 
 
 def refuse_batch(node: Node) -> NoReturn:
-    """Raise ``PlanError`` for ``emit="batch"`` on a node of which no row is the current one, such
-    as a stream.
+    """Raise ``PlanError``, in any case, for ``emit="batch"`` on a node of which no row is the
+    current one, such as a stream.
     """
     raise PlanError(
         node.name,

@@ -41,7 +41,8 @@ from dovetail.plan.views import View
 def law_of(node: Node, entries: Sequence[Entry]) -> Law:
     """Return the law of a plan node that is one operator: by default a join of tables by key.
 
-    ``entries``: the inputs of the stage. The law refers to them by their indices.
+    ``entries``: the inputs of the stage, each once, with all that the node reads. The law refers to
+    them by their indices.
     """
     return TableJoinLaw(_tree(node, entries))
 
@@ -96,7 +97,8 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
 def _(node: Filled, _: Sequence[Entry]) -> Law:
     """Return the law of a table that takes values which were not sent from the row before.
 
-    With a column that lists them it is an error that there is no row, if the user asks for it.
+    ``node.unsent``: the column that lists them. Only with it, a missing row before may be an error,
+    if the user asks for it.
     """
     names = tuple(node.node.values.names)
     if node.unsent is None:

@@ -20,7 +20,8 @@ def explain(
     For each stage: what is shuffled and by which key, what is stored under which name, and what is
     looked up. With several results, a stage that computes one also names it. With ``reasons``, why
     rows are shuffled and stored. Then come the limitations that were checked for each delta join,
-    and at the end the ``sinks``, the targets of results.
+    and at the end the ``sinks``: the targets of each result, or none. Raises ``PlanError`` for
+    nodes that cannot be planned together.
 
     A tree of joins on one key is one stage: each input is shuffled once and stored once. A join by
     foreign key is three stages. Parts that several results share are described once.

@@ -52,7 +52,9 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """A law with its sources. All sources have the same key columns, in order and type."""
+    """A law with its sources. All sources have the same key columns, in order and type. Only those
+    of a ``StarLookup`` have keys of their own.
+    """
 
     law: Law
     sources: tuple[SourceSpec, ...]
@@ -74,17 +76,19 @@ class Operator:
 
     @property
     def keys(self) -> int:
-        """The number of key columns, the same for all sources."""
+        """The number of key columns of the first source: the same for all but a ``StarLookup``."""
         return self.sources[0].shape.keys
 
     @property
     def key_columns(self) -> range:
-        """The indices of the key columns in the schema of every source."""
+        """The indices of the first source's key columns in its schema: the same for all sources of
+        all laws but ``StarLookup``.
+        """
         return self.sources[0].shape.key_columns
 
     @property
     def key(self) -> list[pa.Field]:
-        """The key columns of a change, with their types."""
+        """The key columns of a change with their types, under the names that the law gives them."""
         return self.law.key(self.sources)
 
     @cached_property
@@ -102,7 +106,7 @@ class Operator:
         operator go.
 
         ``sources``: indices of the operator's sources. One that another operator feeds goes by the
-        operator's ``clocks``.
+        ``clocks`` of this one. The numbers are in the order of ``sources``, perhaps repeated.
         """
         if not self.reads:
             return sources
@@ -169,7 +173,9 @@ class Fragment:
 
     @property
     def key_columns(self) -> range:
-        """The indices of the key columns in the schema of every input."""
+        """The indices of the first input's key columns in its schema: the same for all inputs of
+        all fragments but that of a ``StarLookup``.
+        """
         return self.sources[0].shape.key_columns
 
     @property
@@ -184,7 +190,7 @@ class Fragment:
 
     @property
     def stateful(self) -> bool:
-        """True if a bucket stores anything."""
+        """True if each bucket keeps a state: a manifest, and the stores if there are any."""
         return any(law.stateful for law in self.laws)
 
     @property
@@ -244,7 +250,7 @@ class Fragment:
     @property
     def stores(self) -> Mapping[str, Store]:
         """The stores of a bucket, by their names in the manifest; empty for a fragment without
-        state. Their ``clocks`` are inputs of the fragment.
+        state, and perhaps for a union. Their ``clocks`` are inputs of the fragment.
         """
         alone = len(self.operators) == 1
         stores = {

@@ -89,8 +89,10 @@ class Input:
 
     @property
     def value_fields(self) -> list[StructField]:
-        """The columns that travel as values, under the source's names; those of a star's foreign
-        keys under internal names. Columns of the key by which rows are found are left out.
+        """The columns that travel as values, under the source's names: those in ``used``, else all
+        columns of the source without the key by which rows are found. ``only`` restricts these to
+        its value columns and the source's key. Of a star it is the foreign keys, under internal
+        names.
         """
         if self.references:
             return [
@@ -231,7 +233,8 @@ def source_spec(
     aligned: bool = False,
 ) -> SourceSpec:
     """Return the layout of an input's rows under ``name``, from what its source and ``arrival``
-    say. The flags are what a stage asks for:
+    say. ``arrival``: that of a topology with all sources of the input. The flags are what a stage
+    asks for:
 
     | flag | if true |
     |---|---|
@@ -314,7 +317,8 @@ def table_key(node: Node) -> tuple[str, ...]:
 def _has_logs(input_: Input) -> bool:
     """Say whether a key of a table may have rows in several logs, of which the newest counts.
 
-    Of a versioned table's rows event time decides instead.
+    Of a versioned table's rows event time decides instead. ``input_``: one with a source below it,
+    not another stage's result.
     """
     source, base = input_.source, input_.source.base
     assert isinstance(base, Source)
@@ -356,13 +360,17 @@ def unique_names(inputs: Sequence[Input]) -> list[str]:
 
 
 def wire_schema(input_: Input) -> pa.Schema:
-    """Return the Arrow columns in which an input's rows travel: all nullable, timestamps in UTC."""
+    """Return the Arrow columns in which an input's rows travel: ``ROW_COLUMNS``, the key, the
+    foreign key and the values. All are nullable, timestamps are in UTC.
+    """
     values = input_.value_fields if input_.used is None else input_.aggregated_fields
     return carried(StructType([*input_.key_fields, *input_.foreign_fields, *values]))
 
 
 def carried(columns: StructType) -> pa.Schema:
-    """Return the Arrow schema of rows in a fragment: ``ROW_COLUMNS``, then ``columns``."""
+    """Return the Arrow schema of rows in a fragment: ``ROW_COLUMNS``, then ``columns``, all
+    nullable, with timestamps in UTC.
+    """
     internal = [
         StructField(HASH, LongType()),
         StructField(EVENT_TIME, LongType()),

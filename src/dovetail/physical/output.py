@@ -70,7 +70,9 @@ def changelog_columns(stage: Stage) -> StructType:
 
 def output_of(stage: Stage) -> Output:
     """Return the description of the rows that a stage emits: the changelog's, or its own columns if
-    a selection computes.
+    a selection computes. The columns that feed other stages follow.
+
+    ``stage``: the last one of its node, since only that has ``leaves``.
     """
     if not stage.fragment.last.visible:
         return Output(changelog_columns(stage), held_columns(stage))
@@ -95,7 +97,7 @@ def output_of(stage: Stage) -> Output:
 def held_columns(stage: Stage) -> dict[str, str]:
     """Map each key and value column of the stage's node to the stage column behind it, in the
     changelog's order. The node's selections may only name columns; columns of a windowed table that
-    are computed are left out.
+    are computed are left out. ``stage``: the last one of its node.
     """
     node = stage.node
     names = (*node.key.names, *node.values.names)
@@ -127,7 +129,8 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
-    """Return the stage column behind each key column of a join's result, by name.
+    """Return the stage column behind each key column of a join's result, by name. A join with its
+    own key has ``_k0``, ``_k1`` …; any other has the left side's.
 
     ``left``: the stage column behind each column of the left side.
     """

@@ -69,8 +69,13 @@ def plan_of(
 
     ``buckets``: the number of buckets of each stage. ``emit``: ``"change"`` for each change,
     ``"batch"`` for the last change of a key in a micro-batch. ``arrival``: the order of rows, by
-    default that of these nodes. ``dead_letters``: True if these are one more result. Raises
-    ``PlanError`` for a node that cannot be computed or emitted so.
+    default that of these nodes. ``dead_letters``: True if these are one more result. A windowed
+    table must come as what reads it: an ``Unwindowed``, or a join of a stream with it.
+
+    Raises ``PlanError`` for a source that is a stream, and for random values in state or in keys.
+    Also for ``emit="batch"`` of a node without current rows, and if two readers of a node need
+    different emissions. Also if only some inputs of a stage share a log, and for selections that
+    ``windowed`` refuses.
     """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
@@ -98,7 +103,8 @@ def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tupl
     """Return a result's node and its unchanged views. A union of tables under ``emit="batch"``
     becomes a node that stores its rows; any other node stays.
 
-    A union keeps no rows by itself, so it could not tell the last change of a key.
+    A union keeps no rows by itself, so it could not tell the last change of a key. Raises
+    ``PlanError`` for a union that corrects the past.
     """
     keeps = emit == "batch" and isinstance(node, Union) and not node.stream
     return (materialized(node) if keeps else node), views
@@ -106,7 +112,7 @@ def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tupl
 
 def _readers(results: Sequence[Node]) -> Counter[Node]:
     """Count the nodes and results that read each node, directly or as the result of its stage. A
-    node that nothing reads counts 0.
+    node that nothing reads counts 0; one that another reads twice counts once for it.
     """
     parts = dict.fromkeys(part for node in results for part in node.walk())
     reading = {
@@ -142,9 +148,9 @@ class _Planner:
         use.
 
         A node has a second stage only if a view needs each of its changes and other readers do not.
-        ``feeds``: the columns that tell a reader which record caused a change. ``entry``: the view
-        through which the caller reads the node. Raises ``PlanError`` if other readers need another
-        emission.
+        ``feeds``: the columns that tell a reader which record caused a change; those of the first
+        call count. ``entry``: the input that reads the node, perhaps through a view; None for a
+        result. Raises ``PlanError`` if another reader without a view needs another emission.
         """
         if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
@@ -160,7 +166,7 @@ class _Planner:
 
         ``emit``: the emission of the reader. The stage behind has it too if the node is current, no
         delta join or union, and its views keep all rows. Else it emits each change. ``by``: the
-        columns that partition rows, the key if empty.
+        columns that partition rows, the key if empty. Raises the errors of ``of``.
         """
         base = input_.source.base
         if isinstance(base, Source):
@@ -208,9 +214,11 @@ class _Planner:
         """Return a new stage for ``node``. Nodes with several operators register their own method.
 
         By default the stage is one operator, with each input once in the order of first use. It
-        covers tables by key, streams, and a stream with tables. ``feeds``: the columns that tell a
-        reader which record caused a change. Raises ``PlanError`` for ``emit="batch"`` without
-        current rows, and if only some inputs share a log.
+        covers tables by key, streams, and a stream with tables. ``emit``: the emission of the
+        node's changes. ``feeds``: the columns that tell a reader which record caused a change.
+
+        Raises ``PlanError`` for ``emit="batch"`` without current rows, if only some inputs share a
+        log, and if aligned inputs share one. Raises the errors of ``of`` for the stages behind.
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
@@ -259,6 +267,9 @@ class _Planner:
     def _foreign_key(self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order.
         Return the last stage; the others feed it. Several such joins may be a star.
+
+        ``emit``, ``feeds``: as for ``stage``. Raises ``PlanError`` if only one side has its place
+        in a shared log, and the errors of ``of`` for the stages behind.
         """
         star = star_of(node, self.readers)
         if star is not None:
@@ -319,6 +330,9 @@ class _Planner:
     def _star(self, star: Star, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan joins by foreign key of one table: by its key, by all foreign keys, then by its key
         again. Return the last stage; the others feed it.
+
+        ``emit``, ``feeds``: as for ``stage``. Raises ``PlanError`` if only some of the tables have
+        their place in a shared log, and the errors of ``of`` for the stages behind.
         """
         node = star.joins[-1]
         primary = tuple(star.fact.key.names)
@@ -412,7 +426,8 @@ class _Planner:
         """Plan an aggregation: one stage by group, which is returned.
 
         Before it, a table has a stage by its own key, which knows the group that each row leaves. A
-        stream has none.
+        stream has none. ``emit``, ``feeds``: as for ``stage``. Raises the errors of ``of`` for the
+        stage behind.
         """
         entry = node.input
         topology = fingerprint(node)
@@ -455,7 +470,9 @@ class _Planner:
         """Plan a delta join: both sides by join key, with only the columns that the result needs.
         Return the stage that joins.
 
-        If a left row may change its join key, a stage by primary key comes first.
+        If a left row may change its join key, a stage by primary key comes first. ``feeds`` is not
+        used: the results are put in order anew. Raises ``PlanError`` if a side has no lookup
+        source.
         """
         needed = needed_columns(node)
         inputs = tuple(
@@ -505,7 +522,8 @@ class _Planner:
     def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan windowed tables as one fragment of several operators, and return the stage with it.
 
-        ``feeds``: the columns that tell readers the cause of a change.
+        ``feeds``: the columns that tell readers the cause of a change. Raises the errors of
+        ``windowed``.
         """
         planned = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
         ports = (

@@ -213,7 +213,8 @@ class Plan:
     def addresses(self) -> list[int]:
         """The address of each result, in order, then that of the dead letters if they are a result.
 
-        Two results of one stage share an address.
+        Two results of one stage share an address. Addresses are larger than all numbers in the
+        line.
         """
         count = len(self.line)
         result_addresses = [count + self.line.index(result.stage) for result in self.results]
@@ -377,7 +378,9 @@ def _keeps_unread(base: Entry) -> bool:
 
 
 def _first_input(wanted: set[tuple[int, int]], stage_index: int) -> int:
-    """Return the smallest input of a stage among the ``wanted`` (stage, input) pairs."""
+    """Return the smallest input of a stage among the ``wanted`` (stage, input) pairs, of which at
+    least one is for that stage.
+    """
     return min(input_index for to, input_index in wanted if to == stage_index)
 
 

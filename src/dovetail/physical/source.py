@@ -64,7 +64,9 @@ class RowShape:
 
     @property
     def foreign_columns(self) -> range:
-        """The numbers of the foreign key's hash and columns; empty if there is no foreign key."""
+        """The indices of the foreign key's hash and columns in ``schema``; empty if there is no
+        foreign key.
+        """
         first = self.key_columns.stop
         return range(first, first + bool(self.foreign) + self.foreign)
 
@@ -252,6 +254,8 @@ class SourceSpec:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Return the names in order, with ``#2``, ``#3`` and so on after repeated ones."""
+    """Return the names in order, with ``#2``, ``#3`` and so on after repeated ones. The first of
+    equal names stays as it is.
+    """
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}#{n + 1}" if n else name for name, n in zip(names, repeats, strict=True)]

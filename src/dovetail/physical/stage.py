@@ -54,7 +54,9 @@ class Stage:
     by: str
     """A description of what rows are shuffled by."""
     leaves: tuple[Input, ...] = ()
-    """The inputs that name the output's columns, from left to right."""
+    """The inputs that name the output's columns, from left to right. Empty for a stage that feeds
+    another one of the same node.
+    """
     within: tuple[Node, ...] = ()
     """The nodes below ``node`` that it computes as well: the inner joins of a star."""
 
@@ -72,7 +74,9 @@ class Stage:
         return entries
 
     def computes(self, node: Node) -> bool:
-        """Say whether it computes a node, whole or as a part of its own node."""
+        """Say whether it computes a node, whole or as a part of its own node. Each stage of a node
+        with several stages does.
+        """
         return node in self.node.walk_stage() or node in self.within
 
     @property

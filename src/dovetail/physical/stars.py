@@ -107,8 +107,8 @@ def _is_alone(join: ForeignKeyJoin) -> bool:
 
 
 def _origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
-    """Return the part and the column behind a column of the last join's result, or of the fact for
-    no joins. The selections of the joins only name columns.
+    """Return the part (``Star.left``) and the column behind a column of the last join's result, or
+    of the fact for no joins. The selections of the joins only name columns.
     """
     if not joins:
         return 0, name
@@ -150,7 +150,9 @@ def star_answers(
 
 
 def _answer(dimension_number: int, dimension: SourceSpec) -> Iterator[pa.Field]:
-    """Yield the columns of a dimension in answers: the time of its row, then the row."""
+    """Yield the columns of a dimension in answers, under internal names: the time of its row, then
+    the row, key columns first. ``dimension_number``: counted from 1.
+    """
     yield pa.field(value_name(dimension_number, 0), pa.int64())
     for column_index, field in enumerate(dimension.shape.user_fields, start=1):
         yield pa.field(value_name(dimension_number, column_index), field.type)
@@ -165,9 +167,9 @@ def _between(
 ) -> SourceSpec:
     """Return an input with rows of another stage of the star.
 
-    ``keys``: the input of the first stage. ``columns``: its columns, of which the first ``count``
-    are the key. ``instruction``: the columns that tell what a row does. ``carries``: the arrival
-    columns that rows bring.
+    ``keys``: the input of the first stage, whose name and order the rows have. ``columns``: the
+    columns of the returned input, of which the first ``count`` are the key. ``instruction``: the
+    columns that tell what a row does. ``carries``: the arrival columns that rows bring.
     """
     row_fields = [keys.shape.schema.field(name) for name in ROW_COLUMNS]
     return SourceSpec(

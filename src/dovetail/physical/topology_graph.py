@@ -108,8 +108,9 @@ def topology_graph(
 ) -> TopologyGraph:
     """Return the graph of a topology with these results, planned with changes emitted one by one.
 
-    A stream that nothing reads is an input without a stage. ``sinks``: the targets of results and
-    of dead letters, which come from no node.
+    A stream that nothing reads is an input without a stage. If all results are such streams, or
+    there are none, the graph has no sinks. ``sinks``: the targets of results and of dead letters,
+    which come from no node. Raises ``PlanError`` for results that cannot be planned together.
     """
     builder = _GraphBuilder()
     run = [node for node in nodes if not (node.stream and node in node.origins)]
@@ -137,7 +138,9 @@ def topology_graph(
 
 
 def columns_of(node: Node) -> tuple[str, str]:
-    """Return the key columns and the value columns of a node with their types, as two texts."""
+    """Return the names of the key columns and those of the value columns of a node, as two texts:
+    ``key id``, and ``amount, paid`` or ``no values``.
+    """
     return f"key {', '.join(node.key.names)}", ", ".join(node.values.names) or "no values"
 
 
@@ -200,9 +203,10 @@ class _GraphBuilder:
 
     def entry(self, entry: Node, origin: Source | Stage | None) -> str:
         """Return the id of ``entry``, an input of a stage; add it and all views below it, unless
-        they are in the graph.
+        they are in the graph. The result of another stage has the id of that stage's operator.
 
-        ``origin``: the source or the stage that the rows come from; None for a lone source.
+        ``origin``: the source or the stage, added before, that the rows come from; None for a lone
+        source.
         """
         if isinstance(entry, Derived):
             assert isinstance(origin, Stage)
@@ -218,8 +222,8 @@ class _GraphBuilder:
         return self.ids[None, entry]
 
     def add_stage(self, number: int, stage: Stage, *, is_result: bool) -> None:
-        """Add stage ``number`` with its operators, and with all inputs that are new. ``is_result``:
-        it computes one of several results.
+        """Add stage ``number`` with its operators, and with all inputs that are new. The stages
+        that feed it must have been added. ``is_result``: it computes one of several results.
         """
         described = _described(number, stage, is_result=is_result)
         self.stages.append(described)
@@ -267,7 +271,9 @@ class _GraphBuilder:
         return sources
 
     def _arrived(self, number: int, port: Port, source: str) -> str:
-        """Return the id ``source`` of the node whose rows come to a port of stage ``number``."""
+        """Store the figure of the rows that come from the node ``source`` to a port of stage
+        ``number``. Return ``source``, the node's id.
+        """
         self.arrivals[number, source] = EdgeFigure(number, self.arriving.get(port))
         return source
 

@@ -193,7 +193,7 @@ class _Made:
         looks: Windows | None = None,
     ) -> Feed:
         """Return the feed of the node's columns ``names``, in this order; a pair (name,
-        microseconds) shifts a column of times.
+        microseconds) shifts a column of times. Raises ``KeyError`` for a column that is computed.
 
         ``rehashed``: True to compute the hash anew from the reader's own key. ``looks``: the
         windows that the last two key columns name, None for none.

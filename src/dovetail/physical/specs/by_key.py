@@ -216,8 +216,8 @@ class StreamJoinLaw(Law):
         return metric(f"{left}-{right}", "too_late")
 
     def counts(self, sources: Sources) -> list[str]:
-        """Return the metrics of late records without a result, then that of pairs not made, if
-        there may be any.
+        """Return the metrics of late records of the inputs in ``lossy``. That of pairs not made
+        (``too_late``) follows if there may be any.
         """
         late = [metric(sources[source].name, "late") for source in self.lossy]
         pairs = self.too_late(sources)
@@ -272,7 +272,7 @@ class HistoryJoinLaw(Law):
         return self.sides
 
     def counts(self, sources: Sources) -> list[str]:
-        """Return the metrics of records that are older than the tables' histories."""
+        """Return the metrics of records that are older than the tables' histories, one a table."""
         return too_old(sources)
 
 
@@ -465,7 +465,7 @@ class Deduplicate(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
-        """Return the metric of late records, then that of repeated ones."""
+        """Return the metric of late records, then that of repeated ones. Both kinds are dropped."""
         return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
 
 

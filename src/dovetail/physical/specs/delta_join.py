@@ -115,7 +115,9 @@ class DeltaJoinLaw(Law):
 
 
 def by_join_key(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
-    """Return an input of a delta join: its join key may be null, its ``primary`` key may not."""
+    """Return an input of a delta join: its join key may be null, its ``primary`` columns may not.
+    ``primary``: the primary key's columns, none if they may be null, too.
+    """
     return replace(
         source,
         shape=replace(source.shape, primary=primary),
@@ -140,7 +142,9 @@ def settled(source: SourceSpec) -> SourceSpec:
 def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
     """Return the law of a delta join on these sources.
 
-    Raises ``PlanError`` if a side has no lookup source.
+    ``sources``: those of the left and the right side, by join key, with the columns that
+    ``needed_columns`` names. A lookup source must have an index within the join key. Raises
+    ``PlanError`` if a side has no lookup source.
     """
     needed = delta_join.needed_columns(node)
     sides = []
@@ -176,6 +180,8 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
 
 
 def _places(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the columns ``names`` among the user columns of a source."""
+    """Return the numbers of the columns ``names`` among the user columns of a source, in the order
+    of ``names``. Raises ``ValueError`` for an unknown name.
+    """
     columns = [field.name for field in source.shape.user_fields]
     return tuple(columns.index(name) for name in names)

@@ -60,13 +60,15 @@ class Retract(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def counts(self, sources: Sources) -> list[str]:
-        """List the metrics of rows that change no latest version, or have a null in their group."""
+        """Return the metrics of rows that change no latest version, if the table is versioned; then
+        that of rows with a null in their group.
+        """
         return [*not_latest(sources), metric(sources[0].name, "null_group")]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of aggregates."""
+    """A result column of an aggregation."""
 
     name: str
     values: tuple[int, ...]
@@ -105,7 +107,9 @@ class AggregationLaw(Law):
 
     @property
     def whole_keys(self) -> bool:
-        """True if a group may have at most one row at the end of a micro-batch."""
+        """True if an aggregate allows one row at most in a group at the end of a micro-batch. All
+        rows of a key must be seen at once then.
+        """
         return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
 
     @property
@@ -123,7 +127,9 @@ class AggregationLaw(Law):
         ]
 
     def lists(self, column: int) -> tuple[str, str]:
-        """Return the names of the stores of a column's long lists: the index, then the parts."""
+        """Return the names of the stores of a column's long lists: the index, then the parts.
+        ``column``: one of the numbers in ``listed``.
+        """
         name = self.columns[column].name
         return f"{name}: index", f"{name}: parts"
 
@@ -189,7 +195,9 @@ class Final(Law):
 
     @property
     def due_us(self) -> int:
-        """The microseconds of stream time from a window's end until its row is emitted."""
+        """The microseconds of stream time from a window's end until its row is emitted:
+        ``wait_us``, and one more with ``after``.
+        """
         return self.wait_us + self.after
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:

@@ -83,7 +83,9 @@ class Store:
 
     @property
     def own_key(self) -> tuple[pa.Field, ...]:
-        """The key columns as users know them, without internal ones."""
+        """The key columns that are among ``fields``, so without internal ones. Of accumulators they
+        have the names that ``with_key`` gives them.
+        """
         if self.results:
             return self.fields[: len(self.key)]
         return tuple(field for field in self.fields if field.name in self.key)
@@ -91,7 +93,8 @@ class Store:
     def only(self, columns: Sequence[str]) -> Store:
         """Return the store without the value columns whose names are not in ``columns``.
 
-        Key and time columns stay. A store of accumulators is returned unchanged.
+        Key and time columns stay. A store of accumulators is returned unchanged. Unknown names in
+        ``columns`` are ignored.
         """
         needed = {*columns, *self.key, self.time}
         if self.results:
@@ -179,7 +182,9 @@ class Law:
     """The base of all laws: the questions that each operator answers about itself."""
 
     stateful: ClassVar[bool] = True
-    """True if the operator has stores."""
+    """True if the operator keeps a state in each bucket: a manifest, and its stores. A union keeps
+    a manifest alone.
+    """
     keeps_time: ClassVar[bool] = False
     """True if records that it cannot use still advance its stream time."""
     valueless: ClassVar[bool] = False
@@ -200,7 +205,9 @@ class Law:
 
     @property
     def whole_keys(self) -> bool:
-        """True if the operator must see all rows of a key in a micro-batch at once."""
+        """True if the operator must see all rows of a key in a micro-batch at once, by default
+        False. Other operators may get them in several slices.
+        """
         return False
 
     @property
@@ -231,7 +238,8 @@ class Law:
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Return the stores of a bucket by name, in a fixed order.
 
-        By default each input has one, with its rows. Operators without state have none.
+        By default each input has one, with its rows, under its name; repeated names are numbered.
+        Operators without state have none.
         """
         names = unique([source.name for source in sources]) if self.stateful else []
         return {name: table_of(sources, source_index) for source_index, name in enumerate(names)}
@@ -250,7 +258,7 @@ class Law:
 
     def counts(self, sources: Sources) -> list[str]:
         """Return the names of the metrics of rows without use, in the order in which they are
-        counted.
+        counted; by default none.
         """
         return []
 

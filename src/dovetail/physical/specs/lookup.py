@@ -61,7 +61,9 @@ class StoreLookup:
 
 
 def lookups(stage: Stage) -> Iterator[Lookup]:
-    """Yield the lookups that a stage's input rows go through, port by port."""
+    """Yield the lookups that a stage's input rows go through: port by port, each port's innermost
+    view first.
+    """
     for port in stage.ports:
         views = () if port.input is None else views_of(port.input.source)
         yield from (view for view in views if isinstance(view, Lookup))
@@ -69,7 +71,7 @@ def lookups(stage: Stage) -> Iterator[Lookup]:
 
 def store_lookup(node: Lookup) -> StoreLookup:
     """Return the lookup of a plan node as data for the workers, with only the columns that results
-    need. An index must cover the lookup.
+    need. An index of the store must have all its columns among those that the lookup compares.
     """
     on, store_columns = zip(*node.on, strict=True)
     whole = {side for side, column in node.refs if column is None}

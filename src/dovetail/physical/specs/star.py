@@ -62,7 +62,9 @@ class StarLookup(Law):
         return stores
 
     def counts(self, sources: Sources) -> list[str]:
-        """Return the metrics of the dimensions' records that do not change the latest version."""
+        """Return the metrics of the dimensions' records that do not change the latest version;
+        empty unless a dimension is versioned.
+        """
         return not_latest(sources[1:])
 
 
@@ -84,7 +86,7 @@ class StarJoin(Law):
     the fact, with the numbers of its columns; part n is dimension n, whose columns count from 0.
     """
     widths: tuple[int, ...]
-    """The number of columns of each dimension."""
+    """The number of user columns of each dimension, key columns included."""
 
     whole_keys = True
 
@@ -109,8 +111,8 @@ class StarJoin(Law):
     def column(self, sources: Sources, part: int, column: int) -> int:
         """Return the index of a column in the rows of the input that has it.
 
-        ``part``: 0 for the fact, n for dimension n. ``column``: the index of the column in that
-        part.
+        ``part``: 0 for the fact, n for dimension n. ``column``: of the fact, the index in its rows;
+        of a dimension, the number among its user columns, from 0.
         """
         if part == 0:
             return column
@@ -120,7 +122,7 @@ class StarJoin(Law):
         """Return the indices of a dimension's columns in the answers: the time of its row, then the
         row.
 
-        ``dimension_number``: counted from 1.
+        ``dimension_number``: counted from 1. ``sources``: the fact, then the answers.
         """
         first = sources[1].shape.value_columns.start
         first += sum(1 + width for width in self.widths[: dimension_number - 1])
