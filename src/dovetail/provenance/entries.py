@@ -32,7 +32,7 @@ class Entries:
     """The explanations of rows that stages read, from one state."""
 
     stages: Sequence[Stage]
-    """The stages of the topology."""
+    """All stages of the topology, each after those before it."""
     reader: StateReader
     expressions: Expressions | None = None
     """The evaluator of Spark expressions; None to leave computed columns out."""
@@ -46,19 +46,27 @@ class Entries:
     """All records of streams, where they are known: in a driver."""
 
     def row(self, node: Node, key: Key) -> RowExplanation:
-        """Explain the row of a node with a key: a value for each of the node's key columns."""
+        """Explain the row of a node with a key: a value for each of the node's key columns, by
+        name. ``Walk`` implements it.
+        """
         raise NotImplementedError
 
     def known(self, node: Node, key: Key, row: StoredRow) -> RowExplanation:
-        """Explain a row of a node that a reader of the node has stored."""
+        """Explain a row of a node from what a stage that reads the node has stored of it. ``Walk``
+        implements it.
+
+        ``key``: a value for each of the node's key columns, by name. ``row``: the stored row.
+        """
         raise NotImplementedError
 
     # Inputs of stages.
 
     def entry(self, stages: Sequence[Stage], entry: Entry, match: Key) -> RowExplanation:
-        """Explain the row of ``entry``, an input of these stages, with the columns ``match``. A
-        record of a stream is explained by what is given of it. If no stage stores the input, go by
-        the rows below it.
+        """Explain the row of ``entry``, an input of these stages, with the columns ``match``; of
+        several rows the first that is stored. A record of a stream is explained by what is given of
+        it. If none of the stages stores the input, go by the rows below it.
+
+        ``match``: values of columns that the row has, by name; for a row of a table its key.
         """
         if entry.stream:
             return self.record(entry, match)
@@ -71,7 +79,7 @@ class Entries:
 
     def stored_row(self, entry: Entry, row: StoredRow) -> RowExplanation:
         """Explain a stored row of the input ``entry``: as a row that is there, with the rows below
-        it. Values that are not stored are named.
+        it. Values of a source that are not stored are named.
         """
         key = {name: row.values.get(name) for name in entry.key.names}
         values = {name: row.values[name] for name in entry.values.names if name in row.values}
@@ -110,7 +118,7 @@ class Entries:
 
     def no_row(self, entry: Entry, match: Key) -> RowExplanation:
         """Explain why a stage that stores the rows of the input ``entry`` has none with the columns
-        ``match``.
+        ``match``: key columns, by name, all of them for another stage's result.
         """
         if isinstance(entry, Source):
             reason = f"{entry.name} has no row with {columns_in_words(match)}"
@@ -182,11 +190,11 @@ class Entries:
         return {name: computed[name] for name in view.values.names if name in computed}
 
     def record(self, entry: Entry, record: Key) -> RowExplanation:
-        """Explain a record of the stream ``entry``, of which some columns are given. Columns of a
-        source that are not known are named.
+        """Explain a record of the stream ``entry``, of which some columns are given. It counts as
+        one that came, at the time ``at_us``. Columns of a source that are not known are named.
 
-        A record of a view is explained by the one below it. It is unknown if only a condition
-        decides.
+        A record of a view is explained by the one below it. It is unknown if the view has a
+        condition, unless a change is explained.
         """
         key = {name: record[name] for name in entry.key.names if name in record}
         values = {name: record[name] for name in entry.values.names if name in record}
@@ -216,8 +224,9 @@ class Entries:
     # Stores.
 
     def _stored(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow] | None:
-        """Return the stored rows of the input ``entry`` with the columns ``match``, or None if none
-        of the stages stores them. The list is empty if no row has these columns.
+        """Return the stored rows of the input ``entry`` with the columns ``match``. The first stage
+        that stores the input with these columns counts; None if none does. The list is empty if no
+        row has them.
         """
         for stage in stages:
             for port in stage.ports:
@@ -228,10 +237,10 @@ class Entries:
         return None
 
     def rows(self, stage: Stage, store: str, match: Key) -> list[StoredRow]:
-        """Return the rows of a stage's store that are current and have the values ``match`` in
-        these columns.
+        """Return the rows of a stage's store that are current at ``at_us`` and have the values
+        ``match`` in these columns, in no particular order.
 
-        ``store``: the name of the store. Empty without such rows.
+        ``store``: the name of a store that can be read back. Empty without such rows.
         """
         described = stage.fragment.stores[store]
         rows = self.reader.rows(stage, store, sought(described, match), self.at_us)
@@ -239,7 +248,7 @@ class Entries:
 
 
 def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str | None:
-    """Return the name of the first store with the rows of an input or a node, None if there is
+    """Return the name of the first store with the rows of an input or a node, None if the stage has
     none.
 
     ``name``: the name of the input or node. ``kinds``: the kinds of store that serve. ``match``:
@@ -291,7 +300,9 @@ def explanation_of(
 
 
 def unknown_row(node: Node, key: Key, reason: str) -> RowExplanation:
-    """Return the explanation of a row of which nothing is known. ``reason``: why, in words."""
+    """Return the explanation of a row of which nothing is known. ``reason``: why, in words.
+    ``key``: the columns by which it was sought.
+    """
     return explanation_of(node, key, "unknown", reason=reason)
 
 

@@ -21,8 +21,9 @@ def computed_row(
 ) -> dict[str, Any] | None:
     """Return the row that a step makes of one row of each input, or None if it makes none.
 
-    ``inputs``: for each field of the node with an input, its row with all columns; None for no row.
-    ``expressions``: computes Spark's. The step runs in this process, on nothing else.
+    ``node``: a view, or a join of tables. ``inputs``: for each field of the node with an input, its
+    row with all columns; None for no row. The left side comes first. ``expressions``: computes
+    Spark's. The step runs in this process, on nothing else.
     """
     sources = {
         name: Source(name=name, key=getattr(node, name).key, values=getattr(node, name).values)

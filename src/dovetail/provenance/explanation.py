@@ -82,7 +82,7 @@ class RowExplanation:
 
     @property
     def input_rows(self) -> tuple[RowExplanation, ...]:
-        """The rows of inputs that are there, from left to right.
+        """The rows of inputs that are there, from left to right; empty if there are none.
 
         See Also
         --------
@@ -177,7 +177,9 @@ def _title(row: RowExplanation) -> str:
 
 
 def _said(row: RowExplanation) -> str:
-    """Return the row in words, or the reason why there is none."""
+    """Return the row in words, without its inputs. Without a row: its key, and the reason why there
+    is none or it is not known.
+    """
     key = columns_in_words(row.key)
     if row.presence != "row":
         lead = "no row" if row.presence == "none" else "not known"

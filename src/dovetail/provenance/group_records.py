@@ -24,8 +24,8 @@ class Records(Protocol):
     """All records of a topology's streams."""
 
     def of(self, stream: Entry) -> pa.Table | None:
-        """Return the records of a stream in order of arrival, with their event times; None if they
-        are not known.
+        """Return the records of a stream in order of arrival: its columns and ``_event_time``, in
+        microseconds, perhaps with more. None if they are not known.
         """
 
 
@@ -33,7 +33,7 @@ class GroupRecords(NamedTuple):
     """The records of a group."""
 
     taken: list[StoredRow]
-    """The records that came into the group, in order of arrival."""
+    """The records that came into the group, in order of arrival, with all columns of the stream."""
     late_us: list[int]
     """For each record that came after the group's window had closed, by how much: the stream time
     at its arrival less that of the close, in microseconds."""
@@ -55,9 +55,11 @@ class GroupRecords(NamedTuple):
 def group_records(
     records: Records, node: Aggregation, key: Mapping[str, Any]
 ) -> GroupRecords | None:
-    """Return the records of a group; None if they are not known.
+    """Return the records of a group. None if they are not known: not all are there, windows slide,
+    or a record may have come too late for a session.
 
-    ``key``: the columns of the group and, if there are windows, of the window.
+    ``node``: an aggregation of a stream. ``key``: the columns of the group and, if there are
+    windows, the start and end of the window.
     """
     rows = records.of(node.input)
     if rows is None or (node.windows is not None and node.windows.kind == "sliding"):

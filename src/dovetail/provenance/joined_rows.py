@@ -28,9 +28,11 @@ class JoinedRows(Entries):
         """Explain the row of a join with this key, whether it is there or not.
 
         ``sides``: the explanation of the left row and that of the right one. The right one is left
-        out where no left row says which one to look for.
+        out only where no left row says which one to look for: where there is none, or it is not
+        known.
         ``missing``: the reason to give if the right row is why there is no result; None for the
-        reason of its explanation. Values that cannot be computed are left out.
+        reason of its explanation. The time is the later one of both. Values that cannot be computed
+        are left out.
         """
         left = sides[0].presence
         presence = left if len(sides) == 1 else _presence(node.how, left, sides[1].presence)

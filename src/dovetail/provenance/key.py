@@ -18,11 +18,12 @@ KeyValue: TypeAlias = Annotated[
 
 
 def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
-    """Return a key as values by the names of the node's key columns.
+    """Return a key as values by the names of the node's key columns, in their types.
 
-    ``key``: a value; of several columns a tuple, a list or a mapping. A mapping for a stream may
-    have further columns of the record. Raises ``PlanError`` for other columns, for a null in the
-    key, and for values of another type.
+    ``caller``: the call in errors. ``key``: a value; of several columns a tuple, a list or a
+    mapping. A mapping for a stream may have further columns of the record, which are returned, too.
+    Raises ``PlanError`` for other columns and for values of another type. Also for a null, unless
+    the node's keys may have nulls or a stream's record is given.
     """
     if node.stream and isinstance(key, Mapping):
         return _record_of(caller, node, key)
@@ -76,8 +77,8 @@ def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, 
 
 
 def key_of_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return a key from texts by column; ``null`` is null. Raises ``PlanError`` for other columns
-    and for texts that are no values of a column.
+    """Return a key from texts by column, in the types and the order of the key; ``null`` is null.
+    Raises ``PlanError`` for other columns and for texts that are no values of a column.
     """
     fields = {field.name: field for field in arrow_schema(node.key)}
     if {*texts} != {*fields}:
@@ -102,9 +103,11 @@ def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
 
 
 def _value(caller: str, field: pa.Field, value: Any) -> Any:
-    """Return the value of a key that a user gives in the type of the column ``field``.
+    """Return the value of a key that a user gives in the type of the column ``field``; None for
+    None.
 
-    Raises ``PlanError`` for a value of another type. ``caller``: the call in errors.
+    Raises ``PlanError`` for a value of another type, as a float is for a whole number. ``caller``:
+    the call in errors.
     """
     try:
         if isinstance(value, float) and pa.types.is_integer(field.type):

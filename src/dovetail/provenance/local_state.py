@@ -29,6 +29,9 @@ class LocalState:
     ) -> pa.Table:
         """Return the rows of a stage's store whose columns equal ``match``, all versions included,
         with times in microseconds. Without such rows the table is empty. ``at_us`` changes nothing.
+
+        ``stage``: one of the run that keeps a state. ``store``: the name of a store that can be
+        read back.
         """
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
@@ -44,7 +47,9 @@ class LocalState:
         return pa.concat_tables(tables)
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the stream time of each input of a stage, None for one without rows."""
+        """Return the stream time of each input of a stage that keeps a state, in microseconds: the
+        largest of all buckets. None for an input without rows.
+        """
         manifests = (self._manifest(stage, bucket) for bucket in range(stage.fragment.buckets))
         none = (None,) * len(stage.fragment.sources)
         return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))

@@ -44,22 +44,25 @@ class StateReader(Protocol):
     ) -> pa.Table:
         """Return the rows of a store (``store_contents.schema_of``) whose columns equal ``match``.
 
-        A store that has no rows yet gives none. ``at_us``: the time of the versions that are needed
-        at least, None for the latest.
+        Null equals null, and times are int64 in microseconds. A store that has no rows yet gives
+        none. ``at_us``: the time of the versions that are needed at least, None for the latest.
+        Other versions may be among the rows.
         """
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the stream time of each input of a stage, None for one without rows."""
+        """Return the stream time of each input of a stage with stores, in microseconds; None for an
+        input without rows.
+        """
 
 
 def current(
     store: Store, rows: pa.Table, match: Mapping[str, Any], at_us: int | None = None
 ) -> list[StoredRow]:
-    """Return the rows of a store that count now, with the columns ``match``: of versions only the
-    last one of a key, if it is no delete.
+    """Return the rows of a store that count now and whose columns equal ``match``: of versions only
+    the last one of a key, if it is no delete.
 
-    ``rows``: as a ``StateReader`` returns them. ``at_us``: the time whose versions count, None for
-    the latest.
+    ``rows``: as a ``StateReader`` returns them, all versions of their keys. ``at_us``: the time
+    whose versions count, inclusive; None for the latest. Other kinds of row count at any time.
     """
     counting = _last_versions(store, rows, at_us) if store.kind == "versions" else rows
     return [
@@ -106,7 +109,9 @@ def in_microseconds(rows: pa.Table) -> pa.Table:
 
 
 def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
-    """Return the rows whose columns equal the values of ``match``; null equals null."""
+    """Return the rows whose columns equal the values of ``match``, in order; all for an empty
+    ``match``. Null equals null. Raises ``KeyError`` for an unknown column.
+    """
     if not match or not len(rows):
         return rows
     columns = [canonical(rows.column(name).combine_chunks()) for name in match]
@@ -115,7 +120,9 @@ def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
 
 
 def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1) -> list[pa.Array]:
-    """Return a key as columns of these types, repeated for a number of rows."""
+    """Return a key as columns of these types, repeated for a number of rows. ``key``: a value for
+    each type, in order. Raises an error of Arrow for a value of another type.
+    """
     return [
         canonical(pa.array([value] * rows, type_)) for type_, value in zip(types, key, strict=True)
     ]
@@ -130,7 +137,7 @@ def moment(us: int) -> datetime:
 
 def in_order_of(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
     """Return rows in ascending order of these columns, null first. If values of a column have no
-    order, all rows go by the text of the columns.
+    order, all rows go by the text of the columns. Each row must have all of ``names``.
     """
     try:
         return sorted(rows, key=lambda row: [(v is not None, v) for v in _values(row, names)])

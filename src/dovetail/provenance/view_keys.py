@@ -10,10 +10,11 @@ from dovetail.plan.views import View
 
 
 def viewed_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the viewed row that equal columns of the view's row.
+    """Return the columns of the viewed row that equal columns of the view's row, by their names in
+    the viewed node.
 
-    ``columns``: the columns of the view's row that are known. An exploded array is not among
-    the results.
+    ``columns``: the columns of the view's row that are known. Computed columns and an exploded
+    array are not among the results.
     """
     exploded = None if view.exploded is None else view.row.names[view.exploded]
     return {
@@ -24,7 +25,9 @@ def viewed_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the view's row that need no expression. ``columns``: the viewed row."""
+    """Return the columns of the view's row that need no expression: columns, constants and fields
+    of structs. ``columns``: the known columns of the viewed row; those made of others are left out.
+    """
     shown = {}
     for name, origin in zip(view.row.names, view.columns, strict=True):
         if isinstance(origin, str) and origin in columns:

@@ -69,8 +69,12 @@ class Walk(JoinedRows):
     def known(
         self, node: Node, key: Key, row: StoredRow, stages: Sequence[Stage] = ()
     ) -> RowExplanation:
-        """Explain a row of a node that a reader of the node has stored. ``stages``: those that
-        compute the node, if they are the reader's own.
+        """Explain a row of a node from what a stage that reads the node has stored of it.
+
+        The result is a row in any case, with the time and the values of ``row``. Values that are
+        not stored, and the rows below, come from the node's own stages. ``key``: a value for each
+        of the node's key columns, by name. ``stages``: those that compute the node; by default they
+        are looked for. Of a union only the one part that can have the key is named.
         """
         values = {name: row.values[name] for name in node.values.names if name in row.values}
         if isinstance(node, Union):
@@ -95,7 +99,7 @@ class Walk(JoinedRows):
 
     def _part(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain the row with this key of a node's input, or that there is none. ``stages``: those
-        that compute the node.
+        that compute the node, and so perhaps the input.
         """
         if isinstance(node, Entry):
             return self.entry(stages, node, key)
@@ -185,8 +189,9 @@ class Walk(JoinedRows):
     def _left(
         self, node: ForeignKeyJoin, key: Key, route: StoredRow, answering: Stage
     ) -> RowExplanation:
-        """Explain the left row with this key of a foreign key join. ``route``: its stored foreign
-        key. ``answering``: the stage that stores left rows.
+        """Explain the left row with this key of a foreign key join, which is there. ``route``: its
+        stored foreign key. ``answering``: the stage that stores left rows. A row that it does not
+        store is explained by the rows below it.
         """
         rows = self.rows(answering, ForeignKeyJoinLaw.SUBSCRIPTIONS, key)
         if rows:
@@ -225,6 +230,7 @@ class Walk(JoinedRows):
     @_of.register
     def _(self, node: Aggregation, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of an aggregate: by the rows of the group, or the records if they are
+        known. At most ``members`` are named. If no stage is given, the answer is that it is not
         known.
         """
         group = {name: key[name] for name in node.by}
@@ -288,7 +294,7 @@ class Walk(JoinedRows):
         rows: Sequence[StoredRow] | None,
         records: GroupRecords,
     ) -> RowExplanation:
-        """Explain the group with this key by its ``records``, of which at most ``members`` are
+        """Explain the group with this key by its ``records``, of which the first ``members`` are
         named. ``rows``: its stored aggregates, None or empty for none.
         """
         taken = records.taken
@@ -358,7 +364,9 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: Union, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a union of tables: by the row of the one table that has the key."""
+        """Explain a row of a union of tables: by the row of the one table that has the key. It is
+        not known if no table is known to have it, and one of them does not tell.
+        """
         parts = [self._part(part, key, stages) for part in node.parts]
         present = [part for part in parts if part.presence == "row"]
         if present:
@@ -408,8 +416,9 @@ class Walk(JoinedRows):
 
     def _due_us(self, windowed: Node, row: Key, stages: Sequence[Stage]) -> tuple[int, int | None]:
         """Return the stream time from which the window in ``row`` is closed, and the stream time by
-        which it closes: that of the slowest input. The latter is None before the first row of an
-        input.
+        which it closes: that of the slowest input, both in microseconds. The latter is None before
+        the first row of an input, and if none of ``stages`` stores the windows. ``row``: columns by
+        name, at least the end of the window.
         """
         windows = windowed.windows
         assert windows is not None
@@ -465,7 +474,7 @@ class Walk(JoinedRows):
         """Explain a result of a stream joined with a table: by the record and the table's row.
 
         ``key`` needs the record's columns that the table is joined by, since records are not
-        stored.
+        stored. Without them the answer is that the row is not known.
         """
         left = self._part(node.left, key, stages)
         record = {**key, **left.key, **left.values}
@@ -485,7 +494,9 @@ class Walk(JoinedRows):
     @_of.register
     def _(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain results of a join of two streams: by the records with this key that are still
-        kept. Others are not known.
+        kept, at most ``members`` of each side. Others are not known.
+
+        It counts as a row if a record of either side is kept, whether records match or not.
         """
         records = []
         for side, entry in zip(("left", "right"), node.entries, strict=True):
@@ -525,7 +536,9 @@ class Walk(JoinedRows):
         return []
 
     def _stored_record(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain a stored record of a stream."""
+        """Explain a stored record of the stream ``entry`` at its own time, as one that met the
+        conditions of all views.
+        """
         # What is stored has met the conditions of views.
         walk = replace(self, at_us=row.time_us, emitted=self.emitted or {})
         return walk.record(entry, row.values)
@@ -543,7 +556,9 @@ def _before(stage: Stage) -> Stage:
 
 
 def _first_store(stage: Stage) -> str:
-    """Return the name of the first store of a stage, which has at least one."""
+    """Return the name of the first store of a stage, which has at least one. It has the rows of the
+    first input.
+    """
     return next(iter(stage.fragment.stores))
 
 

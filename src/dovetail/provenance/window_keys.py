@@ -11,7 +11,9 @@ from dovetail.plan.joins.window_join import WindowJoin
 
 
 def renamed(key: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the first values of a key under the names ``names``, in order."""
+    """Return the first values of a key under the names ``names``, in order. Further values, and
+    further names, are left out.
+    """
     return dict(zip(names, key.values(), strict=False))
 
 
@@ -19,7 +21,8 @@ def right_of_window(node: WindowJoin, left: Mapping[str, Any]) -> dict[str, Any]
     """Return the key of the right row that a left row meets, if that is not the row with its own
     key; None if it is not known. The key has nulls if the left row looks in no window.
 
-    ``left``: the columns of the left row that are known.
+    ``left``: the columns of the left row that are known, at least its key. It is not known if an
+    expression, or a column that ``left`` lacks, says the window.
     """
     match = renamed(
         {name: left[name] for name in node.left.base_key.names}, node.right.base_key.names
