@@ -60,7 +60,7 @@ class Change(HintedChange):
     change: Literal["upsert", "delete"]
     """The kind of the change."""
     position: int
-    """A number that orders the changes of a key."""
+    """A number that orders the changes of a key; 0 in changes that were read from a text."""
 
     @property
     def timestamp(self) -> datetime:
@@ -120,7 +120,9 @@ class TextTable:
         self._types = {field.name: field.type for field in fields}
 
     def lines(self, *parts: Sequence[Change]) -> list[list[str]]:
-        """Return each part's lines under a header of its own, all of the same widths."""
+        """Return the header and a line for each change, aligned: a list of lines for each part. All
+        parts have the same widths.
+        """
         header = [TIME, *self._types, CHANGE]
         return aligned(*([header, *map(self._cells, part)] for part in parts))
 
@@ -132,8 +134,9 @@ class TextTable:
 
     def read(self, text: str) -> list[Change]:
         """Return the changes in a text, line by line; none for a header alone. Empty lines and
-        lines that begin with ``#`` are skipped. A tombstone's values are nulls. Raise ``DataError``
-        for another text.
+        lines that begin with ``#`` are skipped. The values of a tombstone are those in its cells,
+        so nulls, not None. Positions are 0. Raise ``DataError`` for another text, also for an empty
+        one.
         """
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
         numbered_cells = [
@@ -188,7 +191,9 @@ class TextTable:
 
 
 def _split(line: str) -> list[str]:
-    """Return a line's cells. Bars within JSON texts do not divide cells."""
+    """Return a line's cells, at least one, without blanks at their ends. Bars within JSON texts do
+    not divide cells.
+    """
     masked = _JSON_TEXT.sub(lambda match: "x" * len(match[0]), line)
     ends = [*(bar.start() for bar in re.finditer(r"\|", masked)), len(line)]
     starts = [0, *(end + 1 for end in ends)]
@@ -220,7 +225,9 @@ def _unsaid(data: Any, type_: pa.DataType) -> Any:
 
 
 def _unsaid_scalar(data: Any, type_: pa.DataType) -> Any:
-    """Return JSON data that is not nested in the form that Arrow takes for the type."""
+    """Return JSON data that is not nested in the form that Arrow takes for the type; None for null.
+    Raises an error of Python or Arrow for data that does not fit.
+    """
     if data is None or pa.types.is_string(type_):
         return data
     if pa.types.is_timestamp(type_):
@@ -235,7 +242,9 @@ def _unsaid_scalar(data: Any, type_: pa.DataType) -> Any:
 
 
 def _microseconds(moment: Any) -> int:
-    """Return the microseconds of a number or of a text in ISO 8601."""
+    """Return the microseconds of a number, or of a text with a whole number or in ISO 8601. A time
+    without a zone is in UTC. Raises ``ValueError`` or ``TypeError`` for anything else.
+    """
     if isinstance(moment, int) or _WHOLE.fullmatch(moment):
         return int(moment)
     return microseconds_of(datetime.fromisoformat(moment.replace("Z", "+00:00")))

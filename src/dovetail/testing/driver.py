@@ -78,8 +78,9 @@ class Driver(ExplainingDriver, HintedDriver):
         bucket by bucket. With one bucket, they come in the order of the records that cause
         them.
     key_hash : function, optional
-        The function from key columns to int64 that assigns keys to buckets. A constant one
-        makes all keys collide. The default hash is the same in every process.
+        The function that assigns keys to buckets. It gets the key columns, a list of Arrow
+        arrays, and returns a NumPy array of int64, one per row. A constant one makes all
+        keys collide. The default hash is the same in every process.
     spark : SparkSession, optional
         The session that evaluates the topology's Spark expressions, if it has any.
     idle : str or timedelta, optional
@@ -91,7 +92,8 @@ class Driver(ExplainingDriver, HintedDriver):
     ------
     PlanError
         If the topology has Spark expressions and ``spark`` is left out, or has delta joins.
-        Also if ``idle`` is given and nothing in the topology waits for stream time.
+        Also if a result is an input stream itself, and for ``emit="batch"`` of a stream. Also
+        if ``idle`` is given and nothing in the topology waits for stream time.
 
     See Also
     --------
@@ -299,8 +301,8 @@ class Driver(ExplainingDriver, HintedDriver):
             ``timestamp`` or ``deleted`` is given, or if the input has ended.
         DataError
             If a row has no timestamp, an unknown column, no key column or a value of the
-            wrong type. Also for a text that is not such a table. Then the driver is as it
-            was before the call.
+            wrong type. Also if ``timestamp`` has more or fewer times than there are rows, and
+            for a text that is not such a table. Then the driver is as it was before the call.
 
         See Also
         --------
@@ -415,7 +417,7 @@ class Driver(ExplainingDriver, HintedDriver):
     @contextmanager
     def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
         """Run the block's rows as one micro-batch. Yield an empty list that has its changes after
-        the block. If the block fails, nothing was fed.
+        the block. If the block or the micro-batch fails, nothing was fed, and the error goes on.
 
         ``beat_us``: the stream time to move to, None for none.
         """
@@ -701,9 +703,9 @@ class Driver(ExplainingDriver, HintedDriver):
         ------
         AssertionError
             If the changes differ. The message has ``-`` before lines that are missing, and
-            ``+`` before lines that came instead.
+            ``+`` before lines that came instead. The changes count as read, too.
         DataError
-            If ``text`` is not such a table.
+            If ``text`` is not such a table. The changes do not count as read then.
         PlanError
             If ``result`` is not a result of the driver, or is left out of a driver with
             several.
@@ -879,16 +881,17 @@ class Driver(ExplainingDriver, HintedDriver):
         Parameters
         ----------
         topology : Table, Stream or list of results
-            The result, or the list of all results, of the driver that made the snapshot. It
-            may be built anew from tables of the same names and columns. Its last
-            ``select=`` may be another.
+            The result, or the list of all results in order, of the driver that made the
+            snapshot. A list begins with a table or a stream, not with ``dt.dead_letters``. It
+            may be built anew from tables of the same names and columns. Its last ``select=``
+            may be another.
         snapshot : bytes
             The result of ``snapshot``.
         emit : {"change", "batch"}, default "change"
             The changes to emit: each one, or the last of each key in a micro-batch.
         key_hash : function, optional
-            The function from key columns to int64 that assigns keys to buckets, as in the
-            first driver.
+            The function from key columns to int64 that assigns keys to buckets. It must be
+            that of the first driver.
         spark : SparkSession, optional
             The session that evaluates the topology's Spark expressions, if it has any.
         idle : str or timedelta, optional
@@ -907,7 +910,8 @@ class Driver(ExplainingDriver, HintedDriver):
             If ``snapshot`` is not one of this version, or if the topology differs. The
             message names the differences.
         PlanError
-            If ``topology`` is an empty list, or as for ``Driver``.
+            If ``topology`` is an empty list, or as for ``Driver``. Also if two inputs have the
+            same name and columns.
 
         See Also
         --------
@@ -982,11 +986,15 @@ class Driver(ExplainingDriver, HintedDriver):
         return node
 
     def _replay(self, node: Node) -> Replay:
-        """Return a driver of one result, to which the same rows can be fed again."""
+        """Return a new driver of one result, to which the same rows can be fed again. ``node``: a
+        node of this driver's topology.
+        """
         return _View(Table(node), key_hash=self._root.hash, spark=self._spark)
 
     def _source(self, table: Topology) -> Source:
-        """Return the input of a table that is fed; raise ``PlanError`` for another one."""
+        """Return the input of a table that is fed. Raise ``PlanError`` for a table that is no input
+        of the topology.
+        """
         source = self._nodes.get(table.plan)
         if isinstance(source, Source):
             return source
@@ -998,7 +1006,7 @@ class Driver(ExplainingDriver, HintedDriver):
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
         """Run one micro-batch on the rows fed so far, and return its changes, one result's after
-        the other's. Without rows the list may be empty.
+        the other's. The list may be empty. The changes are kept for ``read``, too.
 
         ``beat_us``: the stream time to move to, None for none.
         """
@@ -1024,7 +1032,9 @@ class Driver(ExplainingDriver, HintedDriver):
         return _computed(self._results.values())
 
     def _refuse_inside(self, call: str) -> None:
-        """Raise ``PlanError`` inside a batch, and after the end of the input."""
+        """Raise ``PlanError`` inside a batch, and after the end of the input. ``call``: the call in
+        errors.
+        """
         if self._inside_batch:
             raise PlanError(call, "a batch is open", "Call it after the with block")
         if self._ended:
@@ -1050,6 +1060,8 @@ def _computed(nodes: Iterable[Node]) -> list[Node]:
 def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
     """Yield the rows of a result as changes, in order. A tombstone of a table has the values None;
     a stream's record always has values.
+
+    ``rows``: the node's columns, ``_deleted``, ``_event_time`` and ``_position``.
     """
     for row in rows.to_pylist():
         deleted = row[DELETED]

@@ -73,11 +73,13 @@ class ExplainingDriver:
 
         def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
             """Return the index and the node of a result; of the only one if ``result`` is None.
-            ``call``: the call in errors.
+            Raise ``PlanError`` for anything else. ``call``: the call in errors.
             """
 
         def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-            """Return the node of a table within the topology. ``call``: the call in errors."""
+            """Return the node of a table within the topology. Raise ``PlanError`` for another one.
+            ``call``: the call in errors.
+            """
 
         def _replay(self, node: Node) -> Replay:
             """Return a driver of one result, to which the same rows can be fed again."""
@@ -110,7 +112,8 @@ class ExplainingDriver:
         ------
         PlanError
             If ``table`` is not in the topology, or is left out of a driver with several results.
-            Also for a key of other columns or types.
+            Also for a key of other columns or types, or with a null that the table's keys cannot
+            have.
 
         See Also
         --------
@@ -269,7 +272,7 @@ def one_by_one(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source,
 
 
 def same(change: Change, other: Change) -> bool:
-    """Say whether two changes are alike, wherever they stand. NaN is like NaN."""
+    """Return True if two changes are alike in all but their positions. NaN is like NaN."""
     return _alike(change) == _alike(other)
 
 

@@ -17,10 +17,14 @@ class DriverRecords:
     """The records that a driver was fed in all micro-batches, in order."""
 
     fed: Sequence[tuple[Source, pa.Table]]
+    """The rows of inputs, with their event times, in the order in which they were fed."""
 
     def of(self, stream: Entry) -> pa.Table | None:
-        """Return the records of an input, or of a view of one without expressions, with their event
-        times; None for another stream, and if nothing was fed.
+        """Return the records of an input, or of a view of one without expressions, in the order in
+        which they were fed. None for a table, for another stream, and if nothing was fed.
+
+        The table has the stream's columns, then ``_event_time``, in microseconds, ``_deleted`` and
+        ``_sequence``. Records without a value are among them.
         """
         if not stream.stream:
             return None

@@ -70,9 +70,10 @@ def table(name: Text, *, key: ColumnNames, schema: Schema, versioned: Span | Non
     Raises
     ------
     PlanError
-        If ``schema`` has a type that Spark does not have, or if a column of ``key`` is not
-        in it. Also if values of a key column's type cannot be compared by their bytes, such
-        as maps. Also if ``versioned`` is not a span such as ``"7 days"``.
+        If ``schema`` has a type that Spark does not have. Also if a column of ``key`` is not
+        in it or occurs twice. Also if values of a key column's type cannot be compared by
+        their bytes, such as maps, or if a column has a reserved name. Also if ``key`` is
+        empty, or ``versioned`` is not a span such as ``"7 days"``.
 
     See Also
     --------
@@ -128,9 +129,10 @@ def stream(name: Text, *, key: ColumnNames, schema: Schema) -> Stream:
     Raises
     ------
     PlanError
-        If ``schema`` has a type that Spark does not have, or if a column of ``key`` is not
-        in it. Also if values of a key column's type cannot be compared by their bytes, such
-        as maps.
+        If ``schema`` has a type that Spark does not have. Also if a column of ``key`` is not
+        in it or occurs twice. Also if values of a key column's type cannot be compared by
+        their bytes, such as maps, or if a column has a reserved name. Also if ``key`` is
+        empty.
 
     See Also
     --------
@@ -161,7 +163,8 @@ def _source(
     versioned: Span | None = None,
 ) -> Source:
     """Return the source of a table or a stream without a frame. ``key``: names among the columns of
-    ``schema``. ``versioned``: the length of a table's history, None for none.
+    ``schema``. ``versioned``: the length of a table's history, None for none. Raises ``PlanError``
+    as ``table`` says.
     """
     operator = f"{'stream' if stream else 'table'} {name}"
     key_fields, values = keyed(operator, key, schema_of(operator, "schema=", schema))
@@ -176,7 +179,7 @@ def _source(
 
 def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
     """Return the node over sources without frames, whose rows come in the order in which they are
-    fed.
+    fed. A node over such sources alone is returned as it is.
 
     ``replacements``: the replacement of each node so far, which is extended.
     """
@@ -218,7 +221,9 @@ def arrow_rows(
     deleted: Sequence[bool],
     sequence: int,
 ) -> pa.Table:
-    """Return rows as a stage's inputs take them, in order. A column that a row lacks is null.
+    """Return rows as a stage's inputs take them, in order. A column that a row lacks is null. After
+    the columns of ``schema`` come ``_event_time`` (microseconds, null without a time), ``_deleted``
+    and ``_sequence``.
 
     ``schema``: the result of ``columns_of``; ``times``, ``deleted``: one element per row;
     ``sequence``: the position of the first row among all. Raise ``DataError`` for unknown columns,
@@ -234,7 +239,9 @@ def arrow_rows(
 
 
 def _check_columns(source: Source, rows: Sequence[Row]) -> None:
-    """Raise ``DataError`` for unknown columns, and for rows without a key column."""
+    """Raise ``DataError`` for unknown columns, and for rows without a key column. A null in a key
+    column is allowed.
+    """
     column_names = {*source.key.names, *source.values.names}
     for row in rows:
         unknown = sorted(row.keys() - column_names)
@@ -263,8 +270,8 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
 
 
 def hashable(part: Any) -> Hashable:
-    """Return a key's part in the form of a dictionary's key: arrays and structs as tuples,
-    one NaN.
+    """Return a value, such as a part of a key, in the form of a dictionary's key: arrays and
+    structs as tuples, one NaN. Other values stay as they are.
     """
     if isinstance(part, (list, dict)):
         return tuple(map(hashable, part.values() if isinstance(part, dict) else part))

@@ -60,21 +60,21 @@ def changelogs(
     keys : int, default 3
         The largest number of different keys. None of them has a null.
     span : str or timedelta, default "1 hour"
-        The span of event time from 1970 on, in which all changes are.
+        The span of event time from 1970 on, in which all changes are, its end included.
     out_of_order : bool, default False
         True if event times may go back.
 
     Returns
     -------
     SearchStrategy of list of Change
-        Each list can be given to ``Driver.pipe``. Values are of the types of their columns,
-        and null where the column may be. Floats are never NaN.
+        Each list can be given to ``Driver.pipe``, and may be empty. Values are of the types of
+        their columns, and null where the column may be. Floats are never NaN.
 
     Raises
     ------
     PlanError
         If ``table`` is not an input, or has a column of a type without a strategy. Also if
-        ``span`` is not a span.
+        ``span`` is not a span or is negative.
 
     See Also
     --------
@@ -139,8 +139,9 @@ def histories(*tables: ATopology, out_of_order: bool = False) -> SearchStrategy[
     Returns
     -------
     SearchStrategy of list
-        A history is a list of micro-batches. A micro-batch is a list of pairs of an input and
-        a list of its changes, in the order of arrival.
+        A history is a list of micro-batches, and may be empty. A micro-batch is a list of
+        pairs of an input and a list of its changes, in the order of arrival. The changes of
+        each input are those of ``changelogs`` with its defaults.
 
     Raises
     ------

@@ -59,7 +59,8 @@ def assert_table_equal(
         The columns by which rows are told apart. Rows of the same key are then compared
         column by column. It also names the key of what ``Driver.table`` returns.
     ordered : bool, default False
-        True if the order of the rows counts.
+        True if the order of the rows counts. Rows are then compared by their positions, not
+        by ``key``.
     rel_tol, abs_tol : float, default 0.0
         The relative and the absolute tolerance of floats, as in ``math.isclose``. A NaN
         equals a NaN.
@@ -69,11 +70,13 @@ def assert_table_equal(
     Raises
     ------
     AssertionError
-        If the tables differ. The message has ``-`` before rows that are missing, ``+`` before
-        rows that should not be there, and ``~`` before rows with other values.
+        If the tables differ, or have other columns. The message has ``-`` before rows that
+        are missing, ``+`` before rows that should not be there, and ``~`` before rows with
+        other values. An empty list of rows has the columns of the other table.
     PlanError
         If a column of ``key`` is not in the tables. Also if ``key`` has too many or too few
-        columns for a mapping's keys, or is left out for a mapping beside another form.
+        columns for a mapping's keys, or is left out for a mapping beside another form. Also
+        for a streaming frame.
 
     See Also
     --------
@@ -127,7 +130,7 @@ class LoadedTable:
     """A table in memory."""
 
     columns: list[str]
-    """The names of all columns."""
+    """The names of all columns; empty for a list or a mapping without rows."""
     rows: list[dict[str, Any]]
     """The rows, each with all columns."""
 
@@ -137,7 +140,9 @@ class TableDifference:
     """The rows in which two tables differ."""
 
     changed: list[tuple[str, Row, Row]]
-    """Words on where a row is, and its actual and its expected values where they differ."""
+    """For each row: words on where it is, then its actual and its expected values, in the columns
+    that differ alone.
+    """
     missing: list[Row]
     """Rows that are expected only."""
     surplus: list[Row]
@@ -176,14 +181,20 @@ class TableDifference:
 
 
 def _is_frame(table: Any) -> bool:
-    """Say whether a table is a frame. Spark's columns make up every attribute of their own."""
+    """Return True for a frame of Spark, pandas, Arrow, polars or any library with Arrow's stream
+    interface; False for anything else, and for a streaming frame of Spark.
+
+    The type of ``table`` is asked, since a Spark column has any attribute.
+    """
     if hasattr(type(table), "toArrow"):
         return not table.isStreaming
     return isinstance(table, pd.DataFrame) or hasattr(type(table), "__arrow_c_stream__")
 
 
 def _are_rows(table: Any) -> bool:
-    """Say whether a table is a list of rows, or a mapping of keys to rows."""
+    """Return True for a sequence of mappings, and for a mapping with mappings as its values, also
+    if they are empty. Return False for anything else.
+    """
     listed = isinstance(table, Sequence) and not isinstance(table, (str, bytes))
     rows = table.values() if isinstance(table, Mapping) else table if listed else [table]
     return all(isinstance(row, Mapping) for row in rows)
@@ -212,7 +223,8 @@ def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
 
 def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
     """Return the key of a mapping's row as columns by the names ``key``. ``part``: a tuple of
-    several values, or a value. Raise ``PlanError`` for another number of values.
+    several values, or a value. Under the one name ``"key"`` a tuple counts as a value. Raise
+    ``PlanError`` for another number of values.
     """
     parts = part if isinstance(part, tuple) and list(key) != [_KEY] else (part,)
     if len(parts) != len(key):
@@ -225,7 +237,9 @@ def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
 
 
 def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
-    """Raise ``AssertionError`` for other columns. An empty list of rows has any."""
+    """Raise ``AssertionError`` if the tables have different columns, in any order. A table without
+    columns, such as an empty list, fits any other.
+    """
     if not actual.columns or not expected.columns:
         return
     missing = [name for name in expected.columns if name not in actual.columns]
@@ -253,7 +267,9 @@ def _by_key(
     """Compare the rows of each key in any order. Without a key, no row is paired with another: it
     is equal to one, missing or surplus.
 
-    ``actual``, ``expected``: the two tables. ``near``: True if ``equal`` has a tolerance.
+    ``actual``, ``expected``: the two tables, whose rows have all columns of ``key``. ``near``: True
+    if ``equal`` has a tolerance. Of rows of one key, equal ones are paired first, and the others in
+    their order.
     """
     sides: dict[Hashable, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for side, rows in enumerate((actual, expected)):
@@ -279,7 +295,9 @@ def _by_key(
 
 
 def _differing(actual: Row, expected: Row, equal: Equal) -> tuple[Row, Row]:
-    """Return the columns of both rows in which they differ."""
+    """Return the columns of both rows in which they differ, empty if they are equal. Both rows must
+    have the same columns.
+    """
     names = [name for name, value in actual.items() if not equal(value, expected[name])]
     return {name: actual[name] for name in names}, {name: expected[name] for name in names}
 
@@ -301,8 +319,9 @@ def _unmatched(
 
 
 def _equality(rel_tol: float, abs_tol: float) -> Equal:
-    """Return the function that compares two values, or two rows. Two floats are equal within either
-    tolerance; a NaN equals a NaN, a null a null.
+    """Return the function that compares two values, or two rows. Two numbers of which one is a
+    float are equal within either tolerance; a NaN equals a NaN, a null a null. Nested values are
+    compared likewise.
     """
 
     def equal(actual: Any, expected: Any) -> bool:

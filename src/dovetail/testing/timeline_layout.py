@@ -14,7 +14,7 @@ class TimelineColumn:
     batch: int
     """The number of the micro-batch, from 1."""
     label: str
-    """The record's event time, or words on the clock."""
+    """The record's event time, or words on the clock; empty for the changes of several records."""
     source: Source | None = None
     """The input of the record, or None."""
     time_us: int | None = None
@@ -26,6 +26,7 @@ class Mark:
     """A record or a change, as a mark in a lane of a timeline."""
 
     column: int
+    """The index of its column."""
     label: str
     """The key and the values, cut to a few characters; without values for a tombstone."""
     title: str
@@ -39,8 +40,9 @@ class Lane:
 
     name: str
     result: bool
+    """True for a result, False for an input."""
     stacks: dict[int, list[Mark]]
-    """The marks by their column."""
+    """The marks by the index of their column; columns without marks are left out."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ LABEL_MAX = 40
 def shown_batches(batches: Sequence[MicroBatch], limit: int) -> int:
     """Return the number of the first micro-batch to show, from 0.
 
-    All from there on have at most ``limit`` steps. The last one is shown in any case.
+    All from there on have at most ``limit`` steps: each record is one, and each micro-batch without
+    records. The last micro-batch is shown in any case. The number is 0 without micro-batches.
     """
     first, steps = len(batches), 0
     while first and steps + (more := max(1, records_of(batches[first - 1]))) <= limit:
@@ -52,7 +53,9 @@ def steps_of(
     """Lay out the micro-batches from index ``first`` on, of each the last ``limit`` records. Return
     the columns and the lanes, those of ``sources`` before those of ``results``.
 
-    A micro-batch without records has a column of its own.
+    A micro-batch without records has a column of its own. One of several records has a further
+    column if it has changes. ``sources``, ``results``: all that the micro-batches have rows of.
+    ``limit``: at least 1.
     """
     columns: list[TimelineColumn] = []
     inputs = {source: Lane(source.name, False, {}) for source in sources}
@@ -145,5 +148,5 @@ def _cut(text: str) -> str:
 
 
 def _time(time_us: int | None) -> str:
-    """Return a time in words."""
+    """Return a time as ``instant`` does, as text; ``no time`` for None."""
     return "no time" if time_us is None else str(instant(time_us))

@@ -10,7 +10,8 @@ TIME = "time"
 
 
 def text_of(layout: TimelineLayout, width: int) -> str:
-    """Return a timeline in lines of at most ``width`` characters.
+    """Return a timeline in lines of at most ``width`` characters. Only notes, and a column that is
+    wider by itself, make longer lines. Without columns it has the notes alone.
 
     Columns that have no room come in a further block. A bar before a cell begins a micro-batch.
     """

@@ -29,8 +29,9 @@ def bars_of(
     in the order of their first record; an empty list if there are none.
 
     The clock determines fixed windows. Other windows are those of a result's changes, as far as
-    these have the two columns of a window in their key. ``first``: the index of the first
-    micro-batch shown.
+    these have the two columns of a window in their key. ``batches``: all micro-batches. ``first``:
+    the index of the first one that ``columns`` show. A window that was closed before its first
+    record in the columns is left out.
     """
     bars: list[WindowBar] = []
     for aggregation in _windowed(nodes):
@@ -61,7 +62,9 @@ def _windowed(nodes: Sequence[Node]) -> list[Aggregation]:
 
 
 def _latest_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> int | None:
-    """Return the stream time of some inputs after micro-batches, or None without any."""
+    """Return the stream time of ``sources`` after micro-batches: the largest time of their records,
+    or one to which stream time was moved. None without any.
+    """
     fed = (rows for batch in batches for source, rows in batch.fed if source in sources)
     times_us = [pc.max(rows[EVENT_TIME]).as_py() for rows in fed]
     times_us += [batch.beat_us for batch in batches]
@@ -84,7 +87,9 @@ def _clocks_us(
 
 
 def _fixed(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
-    """Return the start and the end of the windows that hold some of the times."""
+    """Return the start and the end, in microseconds, of the windows that hold some of the times.
+    ``windows``: fixed ones.
+    """
     if not times_us:
         return set()
     _, start_us = assign(np.array([*times_us]), windows.size_us, windows.advance_us)
@@ -92,7 +97,9 @@ def _fixed(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
 
 
 def _from_changes(changes: Iterable[Change]) -> set[tuple[int, int]]:
-    """Return the start and the end of the windows in the keys of changes, without deleted ones."""
+    """Return the start and the end, in microseconds, of the windows in the keys of changes. Windows
+    whose last change is a delete are left out.
+    """
     last = {str(c.key): c for c in changes if WINDOW_START in c.key and WINDOW_END in c.key}
     return {
         (microseconds_of(change.key[WINDOW_START]), microseconds_of(change.key[WINDOW_END]))

@@ -48,7 +48,7 @@ class DriverTimeline:
     layout: TimelineLayout
     """The columns, the lanes and the bars of windows."""
     width: int
-    """The largest number of characters in a line of ``text``."""
+    """The largest number of characters in a line of ``text``, unless one column is wider."""
 
     @property
     def text(self) -> str:
@@ -119,10 +119,11 @@ def timeline(driver: Driver, *, limit: Positive = 50, width: Positive = 100) -> 
     driver : Driver
         The driver. A restored one knows its micro-batches since then.
     limit : int, default 50
-        The largest number of records. Earlier micro-batches are left out, and a line says so.
+        The largest number of records, where a micro-batch without records counts as one. Earlier
+        micro-batches are left out, and a line says so.
     width : int, default 100
         The largest number of characters in a line of the text. A longer timeline goes on in a
-        further block.
+        further block. A single column may be wider.
 
     Returns
     -------
