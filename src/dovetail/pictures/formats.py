@@ -36,7 +36,8 @@ def explained(
     picture as text in another ``form``.
 
     Only ``"text"`` is printed, with reasons if asked for. ``sinks``: the targets of results. Raises
-    ``ConfigurationError`` if a picture needs grandalf and it is not installed.
+    ``PlanError`` for results that cannot be planned together. Raises ``ConfigurationError`` for
+    ``"svg"`` and ``"html"`` if grandalf is not installed.
     """
     if form == "text":
         text = explain(*nodes, reasons=reasons, sinks=sinks)
@@ -47,7 +48,7 @@ def explained(
 
 def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})) -> str:
     """Return the picture of a topology with these results as SVG; an empty text where it cannot be
-    drawn. ``sinks``: the targets of results.
+    drawn, whatever the error. ``sinks``: the targets of results.
     """
     with suppress(Exception):
         return svg(topology_graph(*nodes, sinks=sinks))
@@ -56,7 +57,10 @@ def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyT
 
 def notebook_forms(title: str, node: Node) -> dict[str, str]:
     """Return what a notebook shows of a node, by media type: its columns and the picture as HTML,
-    and the picture alone. The picture is left out where it cannot be drawn.
+    and the picture alone, as a mermaid text and as SVG.
+
+    ``title``: the text above the columns. Forms that cannot be made are left out: without grandalf
+    the SVG, for a topology that cannot be planned all pictures.
     """
     columns = [(field.name, field.dataType.simpleString()) for field in node.row]
     html_parts, pictures = [html_columns(title, columns, len(node.key))], dict[str, str]()

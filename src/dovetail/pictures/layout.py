@@ -53,7 +53,7 @@ class Box:
         return self.x + self.width / 2, self.y + self.height
 
     def overlaps(self, other: Box) -> bool:
-        """Say whether both boxes have a point in common."""
+        """Return True if both boxes have a point in common, be it on their borders."""
         beside = self.x > other.x + other.width or other.x > self.x + self.width
         return not (beside or self.y > other.exit[1] or other.y > self.exit[1])
 
@@ -64,9 +64,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of all parts of a picture."""
+    """The places of all parts of a picture, in pixels from its upper left corner."""
 
     size: Size
+    """The width and the height of everything, without a margin."""
     nodes: Mapping[str, Box]
     """The boxes of nodes, by id."""
     stages: Mapping[int, Box]
@@ -77,16 +78,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Arranged:
-    """Boxes and lines of one level: a stage, or all that is not within a stage."""
+    """Boxes and lines of one level: a stage, or all that is not within a stage. Points are relative
+    to its upper left corner.
+    """
 
     size: Size
+    """The width and the height of all boxes together."""
     boxes: Mapping[Hashable, Box]
     lines: Mapping[tuple[Hashable, Hashable], Sequence[Point]]
-    """The points between both ends of each line."""
+    """The points between both ends of each line; none if it passes no layer of boxes."""
 
 
 def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
-    """Return the places of all nodes, stages and edges. ``sizes``: width and height by node id.
+    """Return the places of all nodes, stages and edges. ``sizes``: width and height by node id, of
+    each node, in pixels.
 
     Raises ``ConfigurationError`` if grandalf is not installed.
     """

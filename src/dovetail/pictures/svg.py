@@ -105,19 +105,21 @@ def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
 
 
 def _lines(node: GraphNode) -> list[Line]:
-    """Return the lines of text in a node's box: the title, then the details, wrapped."""
+    """Return the lines of text in a node's box: the title, then the details, wrapped and cut."""
     named = [("dt-name", line) for line in _wrapped(node.title)]
     return named + [("dt-detail", line) for detail in node.details for line in _wrapped(detail)]
 
 
 def _wrapped(text: str) -> list[str]:
-    """Return a text in lines that fit into a box."""
+    """Return a text in lines that fit into a box, at most ``_LINES_MAX``. A longer text ends with
+    ``…``.
+    """
     return wrap(printable(text), _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
 
 
 def _width(lines: Sequence[Line]) -> float:
-    """Return the width of a box in pixels. Fonts differ, so the width of text is estimated from
-    above.
+    """Return the width of a box with these lines in pixels. Fonts differ, so the width of text is
+    estimated from above. ``lines``: at least one.
     """
     signs = (len(line) * (8.0 if name == "dt-name" else 6.5) for name, line in lines)
     return max(_WIDTH_MIN, *signs) + 2 * _INSET
@@ -131,7 +133,7 @@ def _cap(kind: GraphKind) -> float:
 
 
 def _heading(stage: GraphStage) -> Line:
-    """Return the title of a stage in one line."""
+    """Return the title of a stage in one line, cut to ``_HEADING_MAX`` characters."""
     return "dt-heading", shorten(printable(stage.title), _HEADING_MAX, placeholder=" …")
 
 
@@ -192,7 +194,9 @@ def _shape(kind: GraphKind, box: Box) -> str:
 
 
 def _edge(points: Sequence[Point]) -> str:
-    """Return a line through the points, upright at each of them, with an arrow at its end."""
+    """Return a line through the points, upright at each of them, with an arrow at its end.
+    ``points``: from top to bottom, at least two.
+    """
     end_x, end_y = points[-1]
     points = [*points[:-1], (end_x, end_y - _ARROW)]
     curve = f"M {points[0][0]:.1f} {points[0][1]:.1f}"
@@ -204,8 +208,8 @@ def _edge(points: Sequence[Point]) -> str:
 
 
 def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
-    """Yield a box for the text of each edge with a figure. It lies on the edge, free of other boxes
-    if there is such a place.
+    """Yield a box for the text of each edge with a figure, in the order of ``graph.flows``. It lies
+    on the edge, free of other boxes if there is such a place.
     """
     taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
     for edge in graph.flows:
@@ -222,7 +226,9 @@ def _heading_box(stage: GraphStage, box: Box) -> Box:
 
 
 def _points_along(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield points of a line, those in the middle of long parts first."""
+    """Yield points of a line, those in the middle of long parts first: three of each part.
+    ``points``: from top to bottom, at least two.
+    """
     parts = sorted(pairwise(points), key=lambda part: part[0][1] - part[1][1])
     for share in (0.5, 0.3, 0.7):
         for (x, y), (next_x, next_y) in parts:
