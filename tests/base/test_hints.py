@@ -95,6 +95,7 @@ def test_a_remedy_for_the_package_names_what_is_there(text: str) -> None:
         (lambda: dt.PlanError, "Write dt.errors.PlanError"),
         (lambda: dt.delta, "Write dt.delta_join"),
         (lambda: dt.rnu, "The nearest name is 'run'"),
+        (lambda: dt.STREAM, "The nearest name is 'Stream'"),
         (lambda: dt.avg, "dt.mean"),
     ],
 )

@@ -55,6 +55,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
             r"indexes=\[dt.lookups.index\('customer'\)\]"
         ),
     ),
+    "a filter for a table of a test": (
+        lambda: testing.table("orders", key="id", schema=ORDERS).with_lookup(
+            source("orders", "id", where={"id": 1})
+        ),
+        r"orders: its lookup source has where=, .* a table of dt.testing has none",
+    ),
     "an index with another column": (
         lambda: orders("all", dt.lookups.index("customer", "amount")).join(
             customers(), on="customer", delta_join=FORCED

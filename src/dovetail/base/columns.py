@@ -164,10 +164,10 @@ def value_name(leaf: int, index: int) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Say whether a name is reserved, so that a user's column may not have it. Case does not count.
-    But of names with a number, such as ``_k0``, only the lower-case form is reserved.
+    """Say whether a name is reserved, so that a user's column may not have it. Case does not
+    count.
     """
-    return name.lower() in _OWN or _NUMBERED.fullmatch(name) is not None
+    return name.lower() in _OWN or _NUMBERED.fullmatch(name.lower()) is not None
 
 
 def quoted(name: str) -> str:

@@ -307,17 +307,17 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
     """Return a remedy that names the nearest of the known names; all of them, sorted, if none is
     near.
 
-    A known name in lower case that differs only in case and underscores is the nearest.
+    A known name that differs only in case and underscores is the nearest.
     """
     names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=1)
-    lower = [
+    alike = [
         candidate
         for candidate in names
-        if candidate.replace("_", "") == name.lower().replace("_", "")
+        if candidate.lower().replace("_", "") == name.lower().replace("_", "")
     ]
-    if lower or close:
-        return f"The nearest name is {(lower or close)[0]!r}"
+    if alike or close:
+        return f"The nearest name is {(alike or close)[0]!r}"
     return f"Known are {', '.join(names)}"
 
 

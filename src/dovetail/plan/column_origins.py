@@ -18,6 +18,7 @@ from dovetail.plan.joins.stream_table_join import StreamTableJoin
 from dovetail.plan.nodes import JoinNode, Node, Source, right_key
 from dovetail.plan.select import SIDES
 from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.view_columns import FieldOf, Made, said
 from dovetail.plan.views import View, in_text
@@ -47,7 +48,7 @@ def column_origins(node: Node) -> dict[str, Origins]:
 
 def row_origins(node: Node) -> Origins:
     """Return the columns of inputs that decide which rows a node has: those that rows are joined,
-    filtered (``where``) and grouped by.
+    filtered (``where``, ``expect``) and grouped by.
     """
     below = (origin for input_ in node.inputs for origin in row_origins(input_))
     return frozenset((*below, *_deciding(node)))
@@ -166,6 +167,8 @@ def _deciding(node: Node) -> Iterator[Origin]:
     elif isinstance(node, View) and node.condition is not None:
         below = _columns(node.node)
         yield from _used(_of(node.condition, below), "filter")
+    elif isinstance(node, Expectation) and node.drops:
+        yield from _used(_of(node.expected, _columns(node.node)), "filter")
     elif isinstance(node, Aggregation):
         yield from _all(_columns(node.input), node.by, "group_by")
 

@@ -100,6 +100,12 @@ def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
         table.retire(snapshot="mark", at="v")
 
 
+def test_without_a_session_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(PlanError, match=r"retire of t: .* there is no Spark session"):
+        testing.table("t", key="id", schema=COLUMNS).retire(snapshot="mark", at="read")
+
+
 def test_static_frames(spark: SparkSession) -> None:
     events = [*snapshot([1, 2, 3], 10), *snapshot([1, 3], 30)]
     frame = spark.createDataFrame(events, "id long, v string, mark string, read long").coalesce(1)

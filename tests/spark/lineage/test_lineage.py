@@ -152,3 +152,12 @@ def test_columns_are_followed_through_aggregates_and_outer_joins() -> None:
         "rows": [],
     }
     assert ("right", "b", "group_by") in uses(row_origins(totals.plan))
+
+
+@pytest.mark.parametrize(("on_fail", "decides"), [("drop", True), ("warn", False)])
+def test_an_expectation_that_drops_rows_decides_which_there_are(
+    on_fail: Any, decides: bool
+) -> None:
+    clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "ok": pa.bool_()})
+    expected = clicks.expect("ok", on_fail=on_fail)
+    assert uses(row_origins(expected.plan)) == [("clicks", "ok", "filter")] * decides

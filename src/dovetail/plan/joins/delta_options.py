@@ -186,8 +186,8 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
     table. ``changes``: the changes it may have, None if not declared.
 
     Raises ``PlanError`` for a node that is no source, such as a join or a view. It also refuses a
-    key of other columns, unknown columns, and filters by columns outside the key, unless rows never
-    change. A table with filters must have a frame.
+    key of other columns and unknown columns. Filters are refused for a table without a frame, and
+    by columns outside the key, unless rows never change.
     """
     if not isinstance(table, Source):
         raise PlanError(
@@ -222,11 +222,19 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
 
 def _restricted(table: Source, lookup: LookupSource) -> Any:
     """Return the table's frame with the filters of its lookup source, one after the other. Without
-    filters it is the frame itself, perhaps None; with filters there must be one.
+    filters it is the frame itself, perhaps None. Raises ``PlanError`` for filters and no frame.
     """
     frame = table.frame
+    if not lookup.filters:
+        return frame
+    if frame is None:
+        raise PlanError(
+            table.name,
+            "its lookup source has where=, which also filters the frame of a table, and a table of "
+            "dt.testing has none",
+            "Leave where= out in a test",
+        )
     for column, constants in lookup.filters:
-        assert frame is not None
         parts = [F.col(quoted(column)).eqNullSafe(F.lit(value)) for value in constants]
         frame = frame.where(reduce(Column.__or__, parts))
     return frame

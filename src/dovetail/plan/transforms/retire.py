@@ -20,6 +20,7 @@ from dovetail.plan import views
 from dovetail.plan.joins.foreign_key_join import foreign_key_join
 from dovetail.plan.joins.join_call import Call
 from dovetail.plan.nodes import Node
+from dovetail.plan.select import session_for
 from dovetail.plan.transforms.aggregation import aggregation
 from dovetail.plan.types.aggregates import collect_set
 from dovetail.plan.types.checks import known_field
@@ -38,9 +39,10 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
     ``snapshot``: a text column that marks a snapshot's first and last rows. ``at``: a long column
     with the moment at which a row was read. Without a complete snapshot all rows are shown, as is a
     row whose moment is null. Raises ``PlanError`` for unknown columns, for columns of other types,
-    and for a table that corrects the past. There must be a Spark session.
+    for a table that corrects the past, and without a Spark session.
     """
     operator = f"retire of {node.name}"
+    session_for(operator, "it")
     for argument, name, wanted in (("snapshot", snapshot, StringType()), ("at", at, LongType())):
         data_type = known_field(operator, f"{argument}=", name, node.values).dataType
         if data_type != wanted:

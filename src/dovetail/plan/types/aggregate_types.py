@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 from dovetail.base.validation import Rule, Text
 from dovetail.errors import PlanError
 from dovetail.plan.types.arrow import arrow_schema
+from dovetail.platform.spark_errors import reason
 
 Type: TypeAlias = Annotated[
     Text | DataType | pa.DataType,
@@ -96,7 +97,7 @@ def spark_of(argument: str, type_: Type) -> DataType:
         if isinstance(type_, str):
             return DataType.fromDDL(type_)
     except PySparkException as error:
-        problem = f"{argument} {type_!r} is not read as a type: {str(error).splitlines()[0]}"
+        problem = f"{argument} {type_!r} is not read as a type: {reason(error)}"
         raise PlanError("aggregate", problem, f"{remedy}; a text needs a Spark session") from error
     raise PlanError("aggregate", f"{argument} is {type_!r}", remedy)
 
