@@ -2,8 +2,8 @@
 
 Each contender is a process of its own: one query that reads 2,000 rows a micro-batch, half of them
 in tables that are looked into. The first ``--warm`` micro-batches are left out: a JVM compiles for
-two minutes, so figures of later ones are lower. ``spark`` is Spark's aggregation in a session as
-Spark makes it, ``aggregation`` the same in one of ``dt.configure``.
+two minutes, so figures of earlier ones are higher. ``spark`` is Spark's aggregation in a session
+as Spark makes it, ``aggregation`` the same in one of ``dt.configure``.
 ``stages`` and ``state`` are the time of the operators and of their calls of the state store, added
 up over buckets, so they run beside each other.
 """
@@ -36,9 +36,9 @@ PHASES = ("offsets", "planning", "work", "log")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--warm", type=int, default=6, help="first micro-batches, left out (6)")
-    parser.add_argument("--batches", type=int, default=24, help="measured micro-batches (24)")
-    parser.add_argument("--rounds", type=int, default=2, help="processes of each contender (2)")
+    parser.add_argument("--warm", type=int, default=100, help="first micro-batches, left out (100)")
+    parser.add_argument("--batches", type=int, default=50, help="measured micro-batches (50)")
+    parser.add_argument("--rounds", type=int, default=1, help="processes of each contender (1)")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
