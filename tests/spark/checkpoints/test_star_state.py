@@ -5,6 +5,7 @@ Its tables, its result and its inner join are read from the checkpoint, by Spark
 
 from __future__ import annotations
 
+import os
 import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -50,6 +51,7 @@ def feed(folder: Path, number: int, choose: random.Random, tables: dict[str, Row
         schema = pa.schema({**columns, "at": pa.timestamp("us", "UTC"), "gone": pa.bool_()})
         path = folder / name / f"{number}.parquet"
         pq.write_table(pa.Table.from_pylist(changes, schema), path)
+        os.utime(path, (number + 1, number + 1))  # the oldest file is read first
 
 
 def joined(tables: dict[str, Rows], *, prices: bool) -> Rows:
