@@ -15,11 +15,11 @@ from dovetail.platform import progress_bar as bars
 from dovetail.platform.progress_bar import ASKED, progress_bar
 
 
-def drawn(spark: SparkSession, *, terminal: bool) -> str:
-    """What is drawn while Spark runs eight slow tasks, two at a time."""
+def drawn(spark: SparkSession, *, terminal: bool, task_s: float = 0) -> str:
+    """What is drawn while Spark runs eight tasks of so many seconds, two at a time."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100, color_system=None)
-    slow = F.udf(lambda n: time.sleep(0.3) or n)
+    slow = F.udf(lambda n: time.sleep(task_s) or n)
     with progress_bar(spark, "orders [8]", console):
         assert spark.range(8, numPartitions=8).select(slow("id")).collect()
     return file.getvalue()
@@ -29,7 +29,7 @@ def test_a_terminal_shows_the_tasks_of_the_work(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bars, "_draws_itself", lambda session: False)
-    text = drawn(spark, terminal=True)
+    text = drawn(spark, terminal=True, task_s=0.3)
     assert "dovetail: orders [8]" in text
     done = {int(number) for number in re.findall(r"(\d)/8 tasks", text)}
     assert done
