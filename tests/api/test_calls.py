@@ -334,6 +334,8 @@ RECORDS = {
     "max_ahead": MAYBE_SPAN,
 }
 TOPIC_TABLE = TOPIC | RECORDS
+TOPIC_STREAM = {n: one for n, one in TOPIC_TABLE.items() if n not in ("timestamp", "deleted")}
+"""The roles of a stream's columns are checked as those of a table's."""
 SELECT = line(
     "None",
     "empty list",
@@ -402,7 +404,7 @@ CALLS: dict[str, Call] = {
     ),
     "Topology.from_topic": of_topic(dt.Table.from_topic, TOPIC_TABLE, versioned=MAYBE_SPAN),
     "Topology.from_topic (stream)": of_topic(
-        dt.Stream.from_topic, TOPIC_TABLE, versioned=line("None")
+        dt.Stream.from_topic, TOPIC_STREAM, versioned=line("None")
     ),
     "Topology.from_records": call(
         lambda w: partial(dt.Table.from_records, frame=w.records, key="string", value="string"),
