@@ -57,7 +57,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
 
 
-@pytest.mark.parametrize(("first", "then"), slow_after(1, [(8, 200), (2, 4), (4, 2)]))
+@pytest.mark.parametrize(("first", "then"), slow_after(1, [(2, 4), (8, 200), (4, 2)]))
 def test_state_is_found_again_under_other_shuffle_partitions(
     session: SparkSession, tmp_path: Path, first: int, then: int
 ) -> None:
