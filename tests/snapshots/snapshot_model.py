@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -177,9 +178,9 @@ class Memory(VersionReader):
 
     def _frame(self, source: SnapshotSource, rows: list[Row], also: str = "") -> DataFrame:
         assert self.histories is not None
-        schema = StructType.fromDDL(self.histories.schema(source.table_id) + also)
-        values = [tuple(row[name] for name in schema.names) for row in rows]
-        return self.session.createDataFrame(values, schema).withColumn("world", F.col("world"))
+        names = StructType.fromDDL(self.histories.schema(source.table_id) + also).names
+        table = pa.Table.from_pylist(rows, pa.schema([(name, pa.int32()) for name in names]))
+        return self.session.createDataFrame(table).withColumn("world", F.col("world"))
 
 
 def applied(then: Iterable[Row], changes: DataFrame, key: Sequence[str]) -> list[Row]:
