@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
+from dovetail.spark.query.writer import SNAPSHOT_ON_LAG
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -40,6 +41,8 @@ def test_a_query_renames_over_files_of_a_local_checkpoint(
     """The query's own session has the settings, the user's is left without."""
     query = run(spark, tmp_path)
     assert own(query).conf().get(MANAGER) == BY_FILE_SYSTEM
+    assert own(query).conf().get(SNAPSHOT_ON_LAG) == "false"
+    assert spark.conf.get(SNAPSHOT_ON_LAG) == "true"
     assert spark.conf.get(MANAGER, None) is None
     assert spark.conf.get(FILE_SYSTEM, None) is None
     assert spark.read.parquet(str(tmp_path / "out")).count() == 3

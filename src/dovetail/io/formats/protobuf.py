@@ -175,7 +175,7 @@ def protobuf(
     set.
 
     A field is identified by its number, so a message of another version is read as Protobuf
-    reads it. A written framing names the latest version of the subject.
+    reads it. A written framing names the latest version of the subject that is not deleted.
 
     Examples
     --------

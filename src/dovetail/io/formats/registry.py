@@ -255,7 +255,8 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
     Notes
     -----
     The registry is asked while a query is built, never by its workers. It gives the
-    versions of the subjects that are read, deleted ones included. It also gives the id of a
+    versions of the subjects that are read. Deleted ones are among them, as records may be
+    written by them, but none of them is the latest. It also gives the id of a
     schema that is written, and registers a schema that it does not know. A file registers
     nothing: a schema that it lacks is a ``ConfigurationError``. So is, at a URL, a version
     with references to other schemas.

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PARTITIONS = "spark.sql.shuffle.partitions"
+SNAPSHOT_ON_LAG = "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag"
+"""The setting by which a micro-batch itself writes a snapshot of the whole state, if the last one
+is 50 micro-batches old. Spark's maintenance writes one a minute, and no micro-batch waits for it.
+"""
 
 TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 """Further settings of a query with timers that is to end by itself. Without them Spark would run
@@ -94,6 +98,7 @@ def settings(partitions: Positive) -> dict[str, str]:
     return {
         PROVIDER: ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        SNAPSHOT_ON_LAG: "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
