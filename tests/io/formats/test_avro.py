@@ -146,7 +146,7 @@ def test_a_deleted_version_is_read_and_is_not_the_latest(
         assert [known.version for known in registry.versions("orders-value")] == versions
         table = read(frame, dt.formats.avro(registry, subject="orders-value"))
         assert [row["id"] for row in rows(table)] == [1, 2]
-        assert table.schema.names == ["key", "id", "who"]
+        assert list(rows(table)[0]) == ["key", "id", "who"]
 
 
 UNKNOWN = (
