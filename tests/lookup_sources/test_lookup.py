@@ -411,6 +411,37 @@ def test_a_query_asks_the_store_in_each_micro_batch(
         )
 
 
+def test_a_query_looks_up_in_delta_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Its start asks the table for no key, to see that a worker can read it."""
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(
+        tmp_path / "users", pa.table({"id": [1, 2], "city": ["Oslo", "Rome"]})
+    )
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.json").write_text('{"click": 7, "who": 2, "at": "2024-05-01T10:00:00Z"}')
+    live = spark.readStream.schema("click long, who long, at timestamp").json(f"{tmp_path}/in")
+    stream = dt.Stream.from_changelog(live, key="click", timestamp="at", name="clicks")
+    located: list[Any] = []
+
+    def start(columns: str) -> None:
+        source = dt.lookups.delta_files(tmp_path / "users", key="id", retries=0)
+        found = stream.lookup(source, columns=columns, on="who", select=[columns.split()[2]])
+        found.write_stream(
+            dt.to_foreach_batch(lambda batch, _: located.extend(batch.collect())),
+            checkpoint=tmp_path / "checkpoint",
+            trigger={"availableNow": True},
+            buckets=1,
+            partitions=1,
+        ).awaitTermination()
+
+    with pytest.raises(ConfigurationError, match=r"delta table users: .* no column 'town'"):
+        start("id long, town string")
+    with pytest.raises(ConfigurationError, match="column 'city' is declared int64"):
+        start("id long, city long")
+    start("id long, city string")
+    assert [(row["click"], row["city"]) for row in located] == [(7, "Rome")]
+
+
 def test_over_static_frames_the_store_is_asked_too(spark: SparkSession, path: Path) -> None:
     """Of what a stage makes, too; times are the same moments in any zone."""
     change(path, "ALTER TABLE users ADD COLUMN since TEXT")

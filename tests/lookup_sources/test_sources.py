@@ -227,6 +227,7 @@ def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None
     )
     reader = source.open(SCHEMA)
     assert ids(reader, "ann", "eve") == [1, 3]
+    assert len(reader.rows(["id"], pa.table({"id": pa.array([], pa.int64())})).rows) == 0
     deltalake.DeltaTable(str(place)).delete("id = 1")
     more = pa.table({"id": [4], "customer": ["ann"], "amount": [8]})
     deltalake.write_deltalake(str(place), more, mode="append")

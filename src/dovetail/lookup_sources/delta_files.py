@@ -53,8 +53,9 @@ class DeltaFilesReader:
         scan skips files and row groups without keys.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: at least one, distinct, without nulls: whole numbers, texts
-        or booleans. The schema must have the columns ``by``.
+        columns cannot have. ``keys``: distinct, without nulls: whole numbers, texts or booleans.
+        Without keys the table's log is read, but no data file. The schema must have the columns
+        ``by``.
 
         Raises ``ConfigurationError`` if no attempt succeeds or without deltalake. Raises
         ``DataError`` for a missing column, a type or value that does not fit, or a null in the
@@ -75,10 +76,10 @@ class DeltaFilesReader:
         """Return the rows of the latest version that have one of the keys in the columns ``by``,
         possibly with other rows. They have the declared columns and types.
 
-        ``keys``: one column for each of ``by``, without nulls, with at least one key. Raises
-        ``OSError`` if another attempt may help, which is for any error of Delta. Raises
-        ``DataError`` for a missing column, another type, or a null in a primary key. Raises
-        ``ConfigurationError`` without deltalake.
+        ``keys``: one column for each of ``by``, without nulls. Raises ``OSError`` if another
+        attempt may help, which is for any error of Delta. Raises ``DataError`` for a missing
+        column, another type, or a null in a primary key. Raises ``ConfigurationError`` without
+        deltalake.
         """
         title = self._source.title
         deltalake = _deltalake(title)
@@ -92,7 +93,10 @@ class DeltaFilesReader:
             if missing:
                 raise changed(title, f"there is no column {missing[0]!r}")
             refuse_other_kinds(title, by, keys, stored)
-            rows = self._query(deltalake, by, keys)
+            if keys.num_rows:
+                rows = self._query(deltalake, by, keys)
+            else:
+                rows = stored.empty_table().select(self._schema.names)
         except deltalake.exceptions.DeltaError as error:
             self.close()
             raise OSError(str(error)) from error
