@@ -280,6 +280,21 @@ def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> 
     assert "catalog.db" not in repr(source) + source.title
 
 
+def test_a_list_without_constants_is_refused() -> None:
+    declare: list[Any] = [
+        lambda **given: dt.lookups.sqlite("s.db", "t", **given),
+        lambda **given: dt.lookups.dbapi("sqlite3", "t", connect={}, **given),
+        lambda **given: dt.lookups.delta_files("t", **given),
+        lambda **given: dt.lookups.iceberg("shop.t", **given),
+        lambda **given: dt.lookups.postgres("postgresql://db/shop", "t", **given),
+        lambda **given: dt.lookups.mongodb("mongodb://db", "shop.t", **given),
+    ]
+    for source in declare:
+        assert source(key="id", where={"v": None}).filters == (("v", (None,)),)
+        with pytest.raises(dt.errors.PlanError, match="where= has no constant for 'v', so"):
+            source(key="id", where={"u": 1, "v": []})
+
+
 def test_an_index_covers_a_lookup_that_includes_it() -> None:
     source = dt.lookups.sqlite(
         "s.db",

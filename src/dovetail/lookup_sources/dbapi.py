@@ -330,7 +330,8 @@ def dbapi(
     Raises
     ------
     PlanError
-        If ``connect`` does not pickle, or ``key`` names no column.
+        If ``connect`` does not pickle, ``key`` names no column, or a list in ``where`` is
+        empty.
     ConfigurationError
         If the driver cannot be imported, or is no driver by PEP 249. A query fails with it
         if the database does not answer after all attempts.

@@ -191,7 +191,7 @@ def delta_files(
     Raises
     ------
     PlanError
-        If ``key`` names no column.
+        If ``key`` names no column, or a list in ``where`` is empty.
     ConfigurationError
         If deltalake is missing. A query fails with it if the table cannot be read after all
         attempts.

@@ -178,7 +178,7 @@ def iceberg(
     Raises
     ------
     PlanError
-        If ``key`` names no column.
+        If ``key`` names no column, or a list in ``where`` is empty.
     ConfigurationError
         If pyiceberg is missing. A query fails with it if the table cannot be read after all
         attempts.

@@ -295,7 +295,7 @@ def postgres(
     ------
     PlanError
         If ``dsn`` is no connection string, ``table`` is no name, or ``key`` names no
-        column.
+        column. Also if a list in ``where`` is empty.
     ConfigurationError
         If psycopg is missing. A query fails with it if the server does not answer after all
         attempts.

@@ -366,15 +366,24 @@ def declared(
     ``wait_s``.
 
     ``operator``: the source's title in errors. ``where``: constants by column, which become
-    filters; None for none. Raises ``PlanError`` without a key column; nothing else is checked.
+    filters; None for none. Raises ``PlanError`` without a key column, and for an empty list of
+    constants; nothing else is checked.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
+    filters = tuple((column, _constants(value)) for column, value in (where or {}).items())
+    for column, constants in filters:
+        if not constants:
+            raise PlanError(
+                operator,
+                f"where= has no constant for {column!r}, so the table would have no rows",
+                "List at least one, or leave the column out",
+            )
     return {
         "key": keys,
         "indexes": tuple(indexes),
-        "filters": tuple((column, _constants(value)) for column, value in (where or {}).items()),
+        "filters": filters,
         "timeout_s": float(timeout_s),
         "retries": retries,
     }

@@ -240,7 +240,7 @@ def sqlite(
     Raises
     ------
     PlanError
-        If ``key`` names no column.
+        If ``key`` names no column, or a list in ``where`` is empty.
     ConfigurationError
         In a query, if the file cannot be read after all attempts.
     DataError

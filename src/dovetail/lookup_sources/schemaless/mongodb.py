@@ -328,7 +328,8 @@ def mongodb(
     ------
     PlanError
         If ``uri`` is no connection string, ``collection`` lacks the database, or ``key``
-        names no field. Also if a field has a dot or begins with ``$``.
+        names no field. Also if a list in ``where`` is empty, or a field has a dot or begins
+        with ``$``.
     ConfigurationError
         If pymongo is missing. A query fails with it if the server does not answer after all
         attempts.
