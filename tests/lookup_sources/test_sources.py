@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -243,6 +245,52 @@ def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None
         dt.errors.ConfigurationError, match="delta table none: no answer after 1 attempts"
     ):
         ids(dt.lookups.delta_files(tmp_path / "none", key="id", retries=0).open(SCHEMA), "ann")
+
+
+WRONG = [
+    ({"customer": 5}, "where= has [5] for column 'customer', which is"),
+    ({"amount": "five"}, "where= has ['five'] for column 'amount', which is int64 there"),
+    ({"amount": True}, "where= has [True] for column 'amount', which is int64 there"),
+    ({"amount": [None, 1.5]}, "where= has [None, 1.5] for column 'amount', which is int64 there"),
+    ({"region": "EU"}, "there is no column 'region'"),
+]
+
+
+def refused_constants(declare: Callable[[Any], Any], where: Any, problem: str) -> None:
+    """With and without keys, so at the start of a query, too."""
+    for names in (["ann"], []):
+        keys = pa.table({"customer": pa.array(names, pa.string())})
+        with pytest.raises(dt.errors.DataError, match=re.escape(problem)):
+            declare(where).open(SCHEMA).rows(["customer"], keys)
+    with pytest.raises(dt.errors.PlanError, match="where= has constants for 'amount' that no col"):
+        declare({"amount": [1, "Oslo"]})
+    with pytest.raises(dt.errors.PlanError, match="that no column has together"):
+        declare({"amount": 2**70})
+
+
+@pytest.mark.parametrize(("where", "problem"), WRONG)
+def test_delta_files_refuse_constants_of_another_type(
+    tmp_path: Path, where: Any, problem: str
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    rows = pa.table({"id": [1], "customer": ["ann"], "amount": [5]})
+    deltalake.write_deltalake(tmp_path, rows)
+
+    def declare(where: Any) -> Any:
+        return dt.lookups.delta_files(tmp_path, key="id", where=where, retries=0)
+
+    assert ids(declare({"amount": [5.0, None], "customer": "ann"}).open(SCHEMA), "ann") == [1]
+    refused_constants(declare, where, problem)
+
+
+def test_delta_files_that_are_gone_are_an_error(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(tmp_path, pa.table({"id": [1], "customer": ["ann"], "amount": [5]}))
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    source = dt.lookups.delta_files(tmp_path, key="id", retries=0)
+    with pytest.raises(dt.errors.ConfigurationError, match="no answer after 1 attempts"):
+        ids(source.open(SCHEMA), "ann")
 
 
 def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> None:

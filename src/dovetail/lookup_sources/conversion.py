@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.errors import DataError
+from dovetail.errors import DataError, PlanError
 from dovetail.lookup_sources.retry import first_line
+
+Filters: TypeAlias = Sequence[tuple[str, Sequence[Any]]]
+"""Pairs of a column and the constants that it may have, None for null."""
 
 
 def fitted(
@@ -86,6 +89,55 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
                 "Declare the columns that are never null as key=",
             )
     return table
+
+
+def refuse_mixed(title: str, filters: Filters) -> None:
+    """Raise ``PlanError`` for a filter whose constants are not of one type, or beyond 64 bits. No
+    column of a store with types has all of them.
+    """
+    for name, constants in filters:
+        if not _of_one_column(constants):
+            raise PlanError(
+                title,
+                f"where= has constants for {name!r} that no column has together: {list(constants)}",
+                "Give constants of the column's type",
+            )
+
+
+def _of_one_column(constants: Sequence[Any]) -> bool:
+    """Return True if Arrow has a type for all of some constants, None left aside."""
+    try:
+        pa.array(constants)
+    except (pa.ArrowException, OverflowError):
+        return False
+    return True
+
+
+def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str, pa.Array]:
+    """Return the constants of each filter in the type of its column, null for None.
+
+    ``stored``: the columns of the store. Texts may be read as numbers or times, but only texts are
+    constants of a text column, and only booleans of a boolean one. Raises ``DataError`` for a
+    column that the store lacks, and for constants that are not of its type.
+    """
+    arrays = {}
+    for name, constants in filters:
+        if name not in stored.names:
+            raise changed(title, f"there is no column {name!r}")
+        type_ = stored.field(name).type
+        try:
+            array = pa.array(constants)
+            exact = is_text(type_) or pa.types.is_boolean(type_) or pa.types.is_boolean(array.type)
+            if exact and not _becomes(array.type, type_, narrows=False):
+                raise pa.ArrowInvalid(f"the constants are {array.type}")
+            arrays[name] = array.cast(type_)
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError(
+                title,
+                f"where= has {list(constants)} for column {name!r}, which is {type_} there",
+                "Give constants of the column's type",
+            ) from error
+    return arrays
 
 
 def changed(title: str, problem: object) -> DataError:

@@ -14,10 +14,17 @@ import pyarrow as pa
 
 from dovetail.base.packages import package
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
+from dovetail.errors import DovetailError
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
+from dovetail.lookup_sources.conversion import (
+    cast,
+    changed,
+    refuse_mixed,
+    typed_constants,
+    without_null_keys,
+)
 from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
-from dovetail.lookup_sources.retry import persistently
+from dovetail.lookup_sources.retry import first_line, persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
 
 
@@ -58,8 +65,8 @@ class DeltaFilesReader:
         ``by``.
 
         Raises ``ConfigurationError`` if no attempt succeeds or without deltalake. Raises
-        ``DataError`` for a missing column, a type or value that does not fit, or a null in the
-        primary key.
+        ``DataError`` for a missing column, a type, value or constant that does not fit, or a null
+        in the primary key.
         """
         rows = persistently(self._source, lambda: self._scan(by, keys))
         key = numbered(keys, rows.select(list(by)))
@@ -78,8 +85,8 @@ class DeltaFilesReader:
 
         ``keys``: one column for each of ``by``, without nulls. Raises ``OSError`` if another
         attempt may help, which is for any error of Delta. Raises ``DataError`` for a missing
-        column, another type, or a null in a primary key. Raises ``ConfigurationError`` without
-        deltalake.
+        column, another type, a constant of another type, or a null in a primary key. Raises
+        ``ConfigurationError`` without deltalake.
         """
         title = self._source.title
         deltalake = _deltalake(title)
@@ -93,13 +100,16 @@ class DeltaFilesReader:
             if missing:
                 raise changed(title, f"there is no column {missing[0]!r}")
             refuse_other_kinds(title, by, keys, stored)
+            typed_constants(title, self._source.filters, stored)
             if keys.num_rows:
                 rows = self._query(deltalake, by, keys)
             else:
                 rows = stored.empty_table().select(self._schema.names)
-        except deltalake.exceptions.DeltaError as error:
+        except DovetailError:
+            raise
+        except Exception as error:  # data files that cannot be read raise no error of the package
             self.close()
-            raise OSError(str(error)) from error
+            raise OSError(first_line(error)) from error
         return without_null_keys(title, cast(title, rows, self._schema), self._source.key)
 
     def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
@@ -107,7 +117,7 @@ class DeltaFilesReader:
         pass the source's filters. There must be a key, and a constant in each filter.
 
         With several columns these may be more rows than asked for. They have the schema's columns
-        in order, with the types of the store. Raises deltalake's errors.
+        in order, with the types of the store. Raises deltalake's errors, and others for data files.
         """
         wanted = [
             self._one_of(name, column.to_pylist())
@@ -191,13 +201,14 @@ def delta_files(
     Raises
     ------
     PlanError
-        If ``key`` names no column, or a list in ``where`` is empty.
+        If ``key`` names no column, or a list in ``where`` is empty or of several types.
     ConfigurationError
         If deltalake is missing. A query fails with it if the table cannot be read after all
         attempts.
     DataError
         In a query, for a row that does not fit the declared types, a null in the key, or a
-        column that is missing.
+        column that is missing. Also for constants in ``where`` of another type than their
+        column.
 
     See Also
     --------
@@ -233,4 +244,5 @@ def delta_files(
     title = f"delta table {pathlib.Path(path).name}"
     _deltalake(title)
     options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    refuse_mixed(title, options["filters"])
     return DeltaFilesLookup(path=str(path), **options)
