@@ -328,6 +328,21 @@ def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> 
     assert "catalog.db" not in repr(source) + source.title
 
 
+@pytest.mark.parametrize(("where", "problem"), WRONG)
+def test_iceberg_tables_refuse_constants_of_another_type(
+    tmp_path: Path, where: Any, problem: str
+) -> None:
+    catalog = iceberg_tables.properties(tmp_path)
+    rows = pa.table({"id": [1], "customer": ["ann"], "amount": [5]})
+    iceberg_tables.opened(catalog).create_table("shop.orders", rows.schema).append(rows)
+
+    def declare(where: Any) -> Any:
+        return dt.lookups.iceberg("shop.orders", catalog=catalog, key="id", where=where, retries=0)
+
+    assert ids(declare({"amount": [5.0, None], "customer": "ann"}).open(SCHEMA), "ann") == [1]
+    refused_constants(declare, where, problem)
+
+
 def test_a_list_without_constants_is_refused() -> None:
     declare: list[Any] = [
         lambda **given: dt.lookups.sqlite("s.db", "t", **given),

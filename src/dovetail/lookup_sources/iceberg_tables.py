@@ -5,7 +5,7 @@ A worker skips the files that statistics and partitions exclude.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,13 @@ from dovetail.base.validation import ColumnNames, Natural, Text, validated
 from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress, refuse_without_pyiceberg
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import cast, changed, without_null_keys
+from dovetail.lookup_sources.conversion import (
+    cast,
+    changed,
+    refuse_mixed,
+    typed_constants,
+    without_null_keys,
+)
 from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
 from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
@@ -63,7 +69,7 @@ class IcebergReader:
         ``by``.
 
         Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a missing
-        column, a type or value that does not fit, or a null in the primary key. Raises
+        column, a type, value or constant that does not fit, or a null in the primary key. Raises
         ``PlanError`` for a column of a type that Spark lacks.
         """
         rows, unfit = persistently(self._source, lambda: self._scan(by, keys))
@@ -83,19 +89,23 @@ class IcebergReader:
         ``keys``: one column for each of ``by``, without nulls.
 
         Raises ``OSError`` if another attempt may help. Raises ``DataError`` for a missing column,
-        another type, or a null in a primary key, ``PlanError`` for a type that Spark lacks.
+        another type, a constant of another type, or a null in a primary key. Raises ``PlanError``
+        for a type that Spark lacks.
         """
         from dovetail.iceberg.columns import arrow_schema
         from dovetail.iceberg.replacement import rows_of_keys
 
         title, names = self._source.title, self._schema.names
         table = self._open()
-        fields = {f.name: f for f in table.schema().fields if f.name in {*names, *by}}
+        filters = self._source.filters
+        wanted = {*names, *by, *(name for name, _ in filters)}
+        fields = {f.name: f for f in table.schema().fields if f.name in wanted}
         missing = [name for name in names if name not in fields]
         if missing:
             raise changed(title, f"there is no column {missing[0]!r}")
         stored = arrow_schema(title, fields.values())
         refuse_other_kinds(title, by, keys, stored)
+        constants = typed_constants(title, filters, stored)
         unfit = too_large(by, keys, stored)
         fit = keys.filter(pa.array(~unfit)).cast(pa.schema([stored.field(name) for name in by]))
         try:
@@ -104,7 +114,7 @@ class IcebergReader:
             raise
         except Exception as error:  # each file system has errors of its own
             raise OSError(line_of(error)) from error
-        parts = [self._kept(part.rows.filter(pa.array(part.has_key))) for part in files]
+        parts = [self._kept(part.rows.filter(pa.array(part.has_key)), constants) for part in files]
         rows = pa.concat_tables([self._schema.empty_table(), *parts])
         return without_null_keys(title, rows, self._source.key), unfit
 
@@ -119,18 +129,15 @@ class IcebergReader:
             raise OSError(error.problem) from error
         return self._table
 
-    def _kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows whose columns have one of the constants of the source's filters, in the
-        declared columns and types. A null in a column equals None among its constants.
+    def _kept(self, rows: pa.Table, constants: Mapping[str, pa.Array]) -> pa.Table:
+        """Return the rows whose columns have one of their ``constants``, in the declared columns
+        and types. A null in a column equals a null among its constants.
 
-        ``rows``: all columns of the table. Raises ``DataError`` for a type or value that does not
-        fit. A filter's column must be there (``KeyError``), and its constants must be of the
-        column's type (Arrow's error).
+        ``rows``: all columns of the table. ``constants``: those of the source's filters, in the
+        types of their columns. Raises ``DataError`` for a type or value that does not fit.
         """
-        for name, values in self._source.filters:
-            column = rows[name]
-            wanted = pa.array(values).cast(column.type)
-            rows = rows.filter(pc.is_in(column, wanted))
+        for name, values in constants.items():
+            rows = rows.filter(pc.is_in(rows[name].cast(values.type), values))
         return cast(self._source.title, rows.select(self._schema.names), self._schema)
 
 
@@ -178,13 +185,14 @@ def iceberg(
     Raises
     ------
     PlanError
-        If ``key`` names no column, or a list in ``where`` is empty.
+        If ``key`` names no column, or a list in ``where`` is empty or of several types.
     ConfigurationError
         If pyiceberg is missing. A query fails with it if the table cannot be read after all
         attempts.
     DataError
         In a query, for a row that does not fit the declared types, a null in the key, or a
-        column that is missing.
+        column that is missing. Also for constants in ``where`` of another type than their
+        column.
 
     See Also
     --------
@@ -227,4 +235,5 @@ def iceberg(
     title = f"iceberg table {address.table}"
     refuse_without_pyiceberg(title)
     options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    refuse_mixed(title, options["filters"])
     return IcebergLookup(address=address, **options)
