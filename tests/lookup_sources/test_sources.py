@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 import dovetail as dt
+from dovetail.iceberg.changed_rows import RowReader
 from dovetail.lookup_sources import sqlite as lookup_sqlite
 from dovetail.lookup_sources.conversion import fitted
 from dovetail.lookup_sources.retry import persistently
@@ -326,6 +327,28 @@ def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> 
     ):
         ids(dt.lookups.iceberg("shop.none", **given).open(SCHEMA), "ann")
     assert "catalog.db" not in repr(source) + source.title
+
+
+def test_iceberg_tables_are_not_read_without_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = iceberg_tables.properties(tmp_path)
+    rows = pa.table({"id": [1], "customer": ["ann"], "amount": [5]})
+    iceberg_tables.opened(catalog).create_table("shop.orders", rows.schema).append(rows)
+    read: list[str] = []
+    whole = RowReader.rows
+
+    def reading(reader: RowReader, file: Any, schema: Any) -> Any:
+        read.append(file.file_path)
+        return whole(reader, file, schema)
+
+    monkeypatch.setattr(RowReader, "rows", reading)
+    reader = dt.lookups.iceberg("shop.orders", catalog=catalog, key="id").open(SCHEMA)
+    found = reader.rows(["id"], pa.table({"id": pa.array([], pa.int64())}))
+    assert found.rows.schema == SCHEMA
+    assert len(found.rows) == len(found.unfit) == len(read) == 0
+    assert ids(reader, "ann") == [1]
+    assert len(read) == 2  # its keys, then its rows
 
 
 @pytest.mark.parametrize(("where", "problem"), WRONG)

@@ -59,10 +59,11 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
     comes with all its live rows, in all columns, and a mask of those with a key.
 
     ``keys``: at least one column of the table, with their names and types. A null equals a null,
-    and -0.0 equals 0.0. Without keys or a table without snapshots nothing is yielded, but without
-    keys the columns of all files are read. Raises ``DataError`` for delete files that cannot be
-    read.
+    and -0.0 equals 0.0. Without keys, and for a table without snapshots, nothing is read or
+    yielded. Raises ``DataError`` for delete files that cannot be read.
     """
+    if not keys.num_rows:
+        return
     key = [canonical(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
     files = manifests.live_files_near(table.current_snapshot(), _near(keys))
@@ -148,14 +149,14 @@ def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 
 def _near(keys: pa.Table) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped. It
-    restricts key columns of integers or texts without nulls. If there are none, or no keys, it is
-    always true.
+    restricts key columns of integers or texts without nulls. If there are none, it is always true.
+    ``keys``: at least one.
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):
         type_ = column.type
         has_range = pa.types.is_integer(type_) or pa.types.is_string(type_)
-        if not has_range or column.null_count or not keys.num_rows:
+        if not has_range or column.null_count:
             continue
         values: list[Any] = column.unique().to_pylist()
         if len(values) <= _LISTED_MAX:

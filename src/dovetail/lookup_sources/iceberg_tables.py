@@ -65,7 +65,7 @@ class IcebergReader:
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
         columns cannot have. ``keys``: distinct, without nulls: whole numbers, texts or booleans.
-        Without keys the columns ``by`` of all files are read. The schema must have the columns
+        Without keys the table's metadata is read, but no file. The schema must have the columns
         ``by``.
 
         Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a missing

@@ -173,8 +173,8 @@ def _files(
     table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> list[FileRows]:
     """Return the files of the table that have rows with the keys of ``rows``; an empty list if none
-    has, and for None. Without rows the key columns of all files are read. Raises ``DataError`` for
-    delete files that cannot be read.
+    has, and for None. Without rows no file is read. Raises ``DataError`` for delete files that
+    cannot be read.
     """
     from dovetail.iceberg.replacement import rows_of_keys
 
