@@ -22,7 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import ConfigurationError, DataError, PlanError
-from dovetail.lookup_sources.sqlite import SqliteReader
+from dovetail.lookup_sources.sqlite import SqliteLookup, SqliteReader
 from dovetail.operators.joins.lookup import Answering, Caches
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.plan.fingerprint import fingerprint
@@ -408,6 +408,18 @@ def test_a_query_asks_the_store_in_each_micro_batch(
     with pytest.raises(ConfigurationError, match="sqlite users: no answer after 1 attempts"):
         gone.write_stream(
             dt.to_memory("gone"), checkpoint=tmp_path / "gone", trigger={"availableNow": True}
+        )
+
+    class Lacking(SqliteLookup):
+        def open(self, schema: pa.Schema) -> Any:
+            raise ConfigurationError(
+                self.title, f"its driver is missing in {schema.names}", "Add it"
+            )
+
+    lacking = found(Lacking(path="", table="u", key=("id",), indexes=users(path).indexes))
+    with pytest.raises(ConfigurationError, match=r"sqlite u: its driver is missing in .*code"):
+        lacking.write_stream(
+            dt.to_memory("lacking"), checkpoint=tmp_path / "gone", trigger={"availableNow": True}
         )
 
 

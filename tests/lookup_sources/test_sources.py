@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -327,6 +328,15 @@ def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> 
     ):
         ids(dt.lookups.iceberg("shop.none", **given).open(SCHEMA), "ann")
     assert "catalog.db" not in repr(source) + source.title
+
+
+def test_an_iceberg_table_needs_pyiceberg_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = dt.lookups.iceberg("shop.orders", catalog={"type": "sql"}, key="id")
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(dt.errors.ConfigurationError, match="pyiceberg is not installed where it"):
+        source.open(SCHEMA)
 
 
 def test_iceberg_tables_are_not_read_without_keys(

@@ -46,8 +46,9 @@ class IcebergLookup(Declared):
 
     def open(self, schema: pa.Schema) -> IcebergReader:
         """Return a reader whose rows have the columns of ``schema``. It opens the catalog at its
-        first lookup, which raises ``ImportError`` on a worker without pyiceberg.
+        first lookup. Raises ``ConfigurationError`` on a worker without pyiceberg.
         """
+        refuse_without_pyiceberg(self.title)
         return IcebergReader(self, schema)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -45,7 +46,7 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 
 
 def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
-    """Raise ``ConfigurationError`` if a worker cannot reach a lookup store of the query.
+    """Raise ``ConfigurationError`` if a worker cannot open or reach a lookup store of the query.
 
     Each store is asked once, for no key. The first error of the library ends that, and its parts
     are those of the error here. Without such stores, no worker is asked.
@@ -60,14 +61,12 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     asked += [(law.lookup, law.by, law.schema) for law in laws]
 
     def question() -> str:
-        for lookup, by, schema in asked:
-            reader = lookup.open(schema)
-            try:
-                reader.rows(by, pa.schema([schema.field(name) for name in by]).empty_table())
-            except DovetailError as error:
-                return json.dumps([error.operator, error.problem, error.remedy])
-            finally:
-                reader.close()
+        try:
+            for lookup, by, schema in asked:
+                with closing(lookup.open(schema)) as reader:
+                    reader.rows(by, pa.schema([schema.field(name) for name in by]).empty_table())
+        except DovetailError as error:
+            return json.dumps([error.operator, error.problem, error.remedy])
         return ""
 
     answer = answer_of_worker(session, question) if asked else ""
