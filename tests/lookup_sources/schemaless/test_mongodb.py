@@ -244,6 +244,13 @@ def test_a_key_that_is_missing_and_a_collection_that_does_not_exist(mongodb_data
         rows(source(mongodb_database.t, key="customer"), pa.table({"k": [1]}), schema)
     with pytest.raises(DataError, match="there is no collection 'gone'"):
         ids(source(mongodb_database.gone), "ann")
+    with closing(source(mongodb_database.gone).open(SCHEMA)) as reader:
+        for names in ([], ["ann"], ["ann"]):
+            keys = pa.table({"customer": pa.array(names, pa.string())})
+            with pytest.raises(DataError, match="there is no collection 'gone'"):
+                reader.rows(["customer"], keys)
+        mongodb_database.gone.insert_one({"_id": 1, "customer": "ann"})
+        assert len(reader.rows(["customer"], keys).rows) == 1
 
 
 def test_each_lookup_sees_what_was_written_last(orders: Any) -> None:

@@ -155,7 +155,7 @@ class MongodbReader:
 
     def _open(self) -> Any:
         """Return the collection, connecting if need be. Raises ``DataError`` if there is none as it
-        connects; later it is not checked.
+        connects; once it has connected, it is not checked.
         """
         database, _, name = self._source.collection.partition(".")
         if self._client is None:
@@ -165,6 +165,7 @@ class MongodbReader:
             )
             there = self._client[database].list_collection_names(filter={"name": name})
             if name not in there:
+                self.close()  # so that the next lookup checks it again
                 raise changed(self._source.title, f"there is no collection {name!r}")
         return self._client[database].get_collection(name, codec_options=_codec_options())
 
