@@ -160,6 +160,26 @@ def test_a_sqlite_file_that_is_missing_is_an_error_and_not_made(tmp_path: Path) 
     assert not (tmp_path / "no.db").exists()
 
 
+@pytest.mark.parametrize("names", [["ann"], []])
+def test_a_file_that_is_no_sqlite_database_is_an_error(tmp_path: Path, names: list[str]) -> None:
+    """Also without keys, as a query asks when it starts."""
+    keys = pa.table({"customer": pa.array(names, pa.string())})
+    (tmp_path / "text.db").write_text("no database " * 100)
+    with pytest.raises(
+        dt.errors.ConfigurationError, match="sqlite orders: no answer after 2 attempts: file is not"
+    ):
+        orders(tmp_path / "text.db").open(SCHEMA).rows(["customer"], keys)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(dt.errors.DataError, match=r"sqlite orders: .* no such table: orders"):
+        orders(tmp_path / "empty.db").open(SCHEMA).rows(["customer"], keys)
+
+
+def test_sqlite_finds_nothing_without_keys(path: Path) -> None:
+    reader = orders(path, where={"amount": 5}).open(SCHEMA)
+    keys = pa.table({"customer": pa.array([], pa.string()), "id": pa.array([], pa.int64())})
+    assert len(reader.rows(["customer", "id"], keys).rows) == 0
+
+
 @pytest.mark.parametrize(
     "change",
     ["ALTER TABLE orders DROP COLUMN amount", "ALTER TABLE orders RENAME TO sold"],

@@ -62,18 +62,18 @@ class SqliteReader:
         one's key, in one transaction. A NaN is an unfit key.
 
         Each query has as many keys as SQLite takes parameters. ``keys``: distinct, without nulls;
-        without keys no query is sent, but the file is opened.
+        without keys a query checks that the file has the table with its columns.
 
         Raises ``DataError`` for keys that are no whole numbers, texts, floats or bytes. Also for
         rows that do not fit the schema, nulls in the primary key, and a missing table or column.
-        Raises ``ConfigurationError`` if no attempt succeeds. SQLite's other errors pass, such as
-        that of a file that is no database.
+        Raises ``ConfigurationError`` if no attempt succeeds, as for a file that is no database.
+        SQLite's other errors pass.
         """
         title = self._source.title
         kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
         refuse_types(title, by, keys, kinds, "Join by whole numbers, texts or bytes")
         rows = persistently(
-            self._source, lambda: self._query(by, keys), (sqlite3.OperationalError,)
+            self._source, lambda: self._query(by, keys), (sqlite3.OperationalError, OSError)
         )
         table = fitted(
             title, [row[1:] for row in rows], self._schema, self._source.key, typeless=True
@@ -91,22 +91,25 @@ class SqliteReader:
         """Return all rows found for ``keys`` in the columns ``by``, in one transaction. Each has
         the number of its key, from 0, in front, then the schema's columns.
 
-        Raises ``sqlite3.OperationalError`` if another attempt may help, and ``DataError`` for a
-        missing table or column. Other errors of SQLite pass. An error of a query closes the
-        connection.
+        Raises ``sqlite3.OperationalError`` if another attempt may help, and ``OSError`` for a file
+        that is no database or a damaged one. Raises ``DataError`` for a missing table or column.
+        Other errors of SQLite pass. An error of a query closes the connection.
         """
         connection = self._connect()
         step = max(1, _PARAMETERS_MAX // keys.num_columns)
         rows: list[tuple[Any, ...]] = []
         try:
             connection.execute("BEGIN")
-            for start in range(0, keys.num_rows, step):
+            # Query even without keys, to check the file, the table and its columns.
+            for start in range(0, max(keys.num_rows, 1), step):
                 rows += self._chunk(connection, by, keys.slice(start, step), start)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self.close()
             if str(error).startswith(("no such column", "no such table")):
                 raise changed(self._source.title, error) from error
+            if type(error) is sqlite3.DatabaseError:  # its subclasses are errors of other kinds
+                raise OSError(str(error)) from error
             raise
         return rows
 
@@ -117,8 +120,8 @@ class SqliteReader:
         particular order. The first key has the number ``start``.
 
         A key without rows is not in the result; one with several rows is there several times.
-        ``keys``: one or more, without nulls, at most as many as SQLite takes parameters. SQLite
-        raises ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
+        ``keys``: without nulls, at most as many as SQLite takes parameters. SQLite raises
+        ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
@@ -148,13 +151,14 @@ class SqliteReader:
         return self._connection
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
-        """Return a query for the rows of ``count`` keys, at least one, which are numbered from
-        ``start``. Its rows have the key's number, then the schema's columns. Parameters are the
-        keys, row by row, then the filters' constants that are not None.
+        """Return a query for the rows of ``count`` keys, which are numbered from ``start``. Its
+        rows have the key's number, then the schema's columns. Parameters are the keys, row by row,
+        then the filters' constants that are not None. Without keys it finds no rows.
         """
         names = [f"k{position}" for position in range(len(by))]
         marks = ", ".join("?" * len(by))
         rows = ", ".join(f"({start + position}, {marks})" for position in range(count))
+        rows = rows or f"(0, {', '.join(['NULL'] * len(by))})"  # which equals nothing
         # SQLite reads an unknown quoted name as a text, so columns are qualified.
         selected = ", ".join(f"t.{_quoted(name)}" for name in self._schema.names)
         # The column's own collation uses the index, but may find too many rows.
