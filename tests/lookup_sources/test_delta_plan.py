@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.errors import ConfigurationError
 from dovetail.lookup_sources.result_lookup import ChainLookup, ChainReader
 from dovetail.physical.explain import explain
 from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, lookup_of
@@ -326,6 +330,34 @@ def test_a_chain_asks_first_the_table_whose_index_serves() -> None:
     assert isinstance(reader, ChainReader)
     assert reader._first(["p", "q"]) == (1, ["q"])
     assert reader._first(["x", "q"]) == (0, ["x"])
+
+
+@pytest.mark.parametrize("missing", [None, "orders", "customers"])
+def test_a_chain_without_keys_asks_both_tables(tmp_path: Path, missing: str | None) -> None:
+    """So the start of a query finds a store that cannot be reached, whichever it is."""
+
+    def stored(name: str, key: str, /, *indexes: dt.lookups.Index, **columns: Any) -> dt.Table:
+        path = tmp_path / f"{name}.db"
+        if name != missing:
+            with closing(sqlite3.connect(path)) as store:
+                store.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+        store = dt.lookups.sqlite(path, name, key=key, indexes=indexes, retries=0)
+        table = testing.table(name, key=key, schema=columns)
+        return table.with_lookup(store, changes="insert")
+
+    sold = stored("orders", "id", BY_CUSTOMER, id=pa.int64(), customer=pa.string())
+    known = stored("customers", "name", name=pa.string(), city=pa.string())
+    joined = sold.join(known, on={"customer": "name"}, delta_join=FORCED)
+    assert isinstance(joined.plan, DeltaJoin)
+    looked_up = lookup_of(Derived(joined.plan))
+    assert looked_up is not None
+    reader = looked_up.open(pa.schema([("id", pa.int64()), ("city", pa.string())]))
+    keys = pa.table({"id": pa.array([], pa.int64())})
+    if missing is None:
+        assert len(reader.rows(["id"], keys).rows) == 0
+        return
+    with pytest.raises(ConfigurationError, match=f"sqlite {missing}: no answer after 1 attempts"):
+        reader.rows(["id"], keys)
 
 
 def test_the_driver_refuses_a_delta_join() -> None:

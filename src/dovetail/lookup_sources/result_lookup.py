@@ -75,15 +75,17 @@ class ChainReader:
         position of each one's key. The sides are read one after the other, not at one moment.
 
         A key is unfit if the side that is read first cannot have it. ``keys``: distinct, without
-        nulls; without keys neither side is asked. An index of one side must cover its columns among
-        ``by``, and the schema must have all of ``by``. Raises what the sides' readers raise.
+        nulls; without keys each side is asked for no key, so it must be reachable. An index of one
+        side must cover its columns among ``by``, and the schema must have all of ``by``. Raises
+        what the sides' readers raise.
         """
-        source = self._source
+        source, checks = self._source, keys.num_rows == 0
         side, asked = self._first(by)
         distinct_index, distinct = _distinct(keys.select(asked))
-        first = self._ask(side, [self._held[name][1] for name in asked], distinct)
+        names = [self._held[name][1] for name in asked]
+        first = self._ask(side, names, distinct, checks=checks)
         _, join_keys = _distinct(first.rows.select(list(source.on[side])))
-        second = self._ask(1 - side, source.on[1 - side], join_keys)
+        second = self._ask(1 - side, source.on[1 - side], join_keys, checks=checks)
         sides = (first, second) if side == 0 else (second, first)
         rows = self._joined((sides[0].rows, sides[1].rows))
         key = numbered(keys, rows.select(list(by)))
@@ -107,12 +109,13 @@ class ChainReader:
                 return side, names
         raise AssertionError("no index covers the lookup")
 
-    def _ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
+    def _ask(self, side: int, by: Sequence[str], keys: pa.Table, *, checks: bool) -> Found:
         """Return the rows of a side whose columns ``by`` have one of ``keys``, with the columns
         that the join and the result need.
 
         ``side``: 0 left, 1 right. ``by``: names of the side. ``keys``: distinct, in the order of
-        ``by``. Without keys the store is not asked. Raises what the side's reader raises.
+        ``by``. Without keys the store is only asked if ``checks``, to see that it can be read.
+        Raises what the side's reader raises.
         """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
@@ -120,7 +123,7 @@ class ChainReader:
         wanted = [column for s, column in origins if s == side]
         names = dict.fromkeys([*source.on[side], *source.keys[side], *by, *wanted])
         schema = pa.schema([pa.field(name, types[name]) for name in names])
-        if keys.num_rows == 0:
+        if keys.num_rows == 0 and not checks:
             return Found(schema.empty_table(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
         return opened(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
 
