@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -29,6 +30,7 @@ from fuzz.counted import (
 )
 
 import dovetail as dt
+from dovetail.operators.groups import sliding
 from dovetail.plan.metrics import Kind
 from dovetail.testing import Driver
 
@@ -304,3 +306,9 @@ def test_names_of_counters_are_made_in_one_place() -> None:
             made = 'f"' in line and any(kind in line for kind in kinds)
             assert not made or path.name == "metrics.py", f"{path.name}: {line.strip()}"
             assert ".observe(f" not in line, f"{path.name}: {line.strip()}"
+
+
+def test_sliding_windows_number_rows_on_after_a_batch_without_any() -> None:
+    job: Any = SimpleNamespace(any_rows=False, stores={}, manifest=SimpleNamespace(rows=7))
+    law: Any = None
+    assert sliding.run(job, law).rows == 7
