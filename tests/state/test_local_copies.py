@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -209,4 +210,20 @@ def test_a_directory_of_another_user_is_not_written(directory: Path) -> None:
     directory.mkdir(parents=True, mode=0o700)
     os.chown(directory, 65534, 65534)
     assert not local_files.write(directory / "copy", lambda file: file.write(b"secret"))
+    assert not list(directory.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt])
+def test_an_error_while_a_file_is_written_leaves_nothing(
+    directory: Path, error: type[BaseException]
+) -> None:
+    def fill(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise error
+
+    if error is OSError:
+        assert not local_files.write(directory / "copy", fill)
+    else:
+        with pytest.raises(error):
+            local_files.write(directory / "copy", fill)
     assert not list(directory.iterdir())

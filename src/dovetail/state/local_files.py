@@ -18,10 +18,9 @@ _OWNER_ONLY = 0o700
 
 def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
     """Write a file at ``path`` by ``fill``, which gets the open file. Return True if it exists now,
-    False on any ``OSError``. Other errors of ``fill`` pass, and leave a temporary file. Its
-    directory is created if missing.
+    False on any ``OSError``. Other errors of ``fill`` pass. Its directory is created if missing.
 
-    The file appears under its name only once it is complete.
+    The file appears under its name only once it is complete. After an error, nothing is left of it.
     """
     partial = None
     try:
@@ -31,9 +30,11 @@ def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
         with os.fdopen(handle, "wb") as file:
             fill(file)
         partial.replace(path)
-    except OSError:
+    except BaseException as error:
         if partial is not None:
             remove(partial)
+        if not isinstance(error, OSError):
+            raise
         return False
     return True
 
