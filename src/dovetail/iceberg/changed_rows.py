@@ -164,15 +164,16 @@ class RowReader:
         return _LiveRows(live, deleted_values)
 
     def _values(self, delete: DataFile) -> pa.Table:
-        """Return the rows of ``delete``, a file of deleted values with at least one row, in columns
-        named by their numbers. Raises ``DataError`` for a field within a struct.
+        """Return the rows of ``delete``, a file of deleted values, in columns named by their
+        numbers. Without rows their types are null. Raises ``DataError`` for a field within a
+        struct.
         """
         schema = columns_of(self.metadata, delete.equality_ids or [])
         batches = list(self.rows(delete, schema))
         names = [str(field.field_id) for field in schema.fields]
         return pa.table(
             [
-                pa.concat_arrays([batch.column(index) for batch in batches])
+                pa.concat_arrays([batch.column(index) for batch in batches] or [pa.nulls(0)])
                 for index in range(len(names))
             ],
             names=names,

@@ -53,3 +53,16 @@ def test_rows_of_large_files_are_found_by_their_positions(tmp_path: Path) -> Non
     assert [(row["_change_type"], row["id"], row["v"]) for row in found] == [
         ("delete", i, i) for i in gone
     ]
+
+
+def test_a_delete_file_without_rows_deletes_nothing(tmp_path: Path) -> None:
+    catalog = iceberg.properties(tmp_path)
+    rows = pa.table({"id": [1, 2], "v": ["a", None]})
+    table = iceberg.opened(catalog).create_table("shop.t", rows.schema)
+    table.append(rows)
+    (file,) = iceberg.data_files(table)
+    first = table.metadata.snapshots[0].snapshot_id
+    iceberg.row_delta(table, [iceberg.values(table, ["id", "v"], rows.slice(0, 0), file)])
+    assert iceberg.feed(catalog, {"snapshot": first, "content": False}) == []
+    content = iceberg.feed(catalog, iceberg.CONTENT)
+    assert [(row["id"], row["v"]) for row in content] == [(1, "a"), (2, None)]
