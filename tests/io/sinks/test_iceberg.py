@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -204,6 +205,26 @@ def test_what_becomes_of_a_table_that_is_there(query: Query) -> None:
     iceberg.opened(query.catalog).drop_table(NAME)
     with pytest.raises(dt.errors.TargetError, match="is gone"):
         query.run(wider, checkpoint="third")
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_an_older_copy_of_the_checkpoint_is_refused(query: Query, *, appends: bool) -> None:
+    def run(checkpoint: str = "c") -> None:
+        query.run(query.changes().to_stream() if appends else None, checkpoint=checkpoint)
+
+    query.add()
+    run()
+    shutil.copytree(query.folder / "c", query.folder / "older")
+    for _ in range(2):
+        query.add()
+        run()
+    problem = "has this query's micro-batches up to 2, and the next one is 1: the checkpoint is an"
+    with pytest.raises(StreamingQueryException, match=problem):
+        run("older")
+    assert len(query.table.metadata.snapshots) == 3
+    query.add()
+    run()
+    assert len(query.table.metadata.snapshots) == 4
 
 
 def test_a_conflict_is_tried_once_more(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,11 @@ class IcebergAppender:
     owner: Owner
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append the rows of micro-batch ``batch_id``, unless the table has them or those of a
-        later one. Rows go through the driver.
+        """Append the rows of micro-batch ``batch_id``, unless the table has them. Rows go through
+        the driver.
 
         Raises ``TargetError`` if another writer conflicts with it twice, or if the table has other
-        columns. Raises ``ConfigurationError`` if the table cannot be read.
+        columns or a later micro-batch. Raises ``ConfigurationError`` if the table cannot be read.
         """
         query = self.owner.query(batch.sparkSession)
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
@@ -80,12 +80,12 @@ class IcebergMerger:
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge micro-batch ``batch_id``, unless the table has it or a later one. The first one of
-        a start may take over or replace a table that was there.
+        """Merge micro-batch ``batch_id``, unless the table has it. The first one of a start may
+        take over or replace a table that was there.
 
         Raises ``TargetError`` if another writer conflicts with it twice, if the table is another
-        query's, or if it has other columns. Raises ``ConfigurationError`` if the table cannot be
-        read, and ``DataError`` for delete files that cannot be.
+        query's, or if it has other columns or a later micro-batch. Raises ``ConfigurationError``
+        if the table cannot be read, and ``DataError`` for delete files that cannot be.
         """
         query = self.owner.query(batch.sparkSession)
         with kept(batch) as changes:
@@ -200,8 +200,8 @@ def _once(
     write: Callable[[Table, Mapping[str, str]], None],
 ) -> None:
     """Call ``write`` with the table and the summary of its snapshot, unless the table has the
-    micro-batch ``batch_id`` of this query or a later one. If another writer is faster, call it once
-    more. Raises ``TargetError`` if that fails as well.
+    micro-batch ``batch_id`` of this query. If another writer is faster, call it once more. Raises
+    ``TargetError`` if that fails as well, and if the table has a later micro-batch.
 
     ``write`` must make one commit with this summary, or raise one of ``CONFLICTS``; its other
     errors pass. Raises ``ConfigurationError`` if the table cannot be read.
@@ -210,8 +210,17 @@ def _once(
 
     for is_last in (False, True):
         table = target.open()
-        if last_batch(table.metadata, query) >= batch_id:
+        last = last_batch(table.metadata, query)
+        if last == batch_id:
             return
+        if last > batch_id:
+            raise TargetError(
+                target.title,
+                f"the table has this query's micro-batches up to {last}, and the next one is "
+                f"{batch_id}: the checkpoint is an older copy",
+                "Bring back the checkpoint and the table of one time, or start with a new "
+                "checkpoint",
+            )
         try:
             write(table, {QUERY: query, BATCH: str(batch_id)})
             return

@@ -158,7 +158,7 @@ def to_iceberg(
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit,
-        or another query has taken the table.
+        another query has taken the table, or the checkpoint is an older copy.
     ConfigurationError
         At the start of a query, if pyiceberg is not installed, or if the catalog or the
         table cannot be read.
