@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.io.sinks.postgres import batch as sink_module
+from dovetail.io.sinks.postgres.sink import PostgresSink
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -735,6 +736,39 @@ def test_several_sinks_of_one_query(place: Place, way: str) -> None:
             {table: [dt.to_postgres(place.dsn, "t"), dt.to_postgres(place.dsn, "t", retries=1)]},
             checkpoint=place.directory / "other",
         )
+
+
+def test_foreign_keys_between_users_are_looked_for_after_an_outage(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [OSError("the connection is lost")]
+    look = sink_module.PostgresTable.refuse_reference
+
+    def once(*arguments: Any) -> None:
+        if failing:
+            raise failing.pop()
+        look(*arguments)
+
+    monkeypatch.setattr(sink_module.PostgresTable, "refuse_reference", once)
+    place.sql("CREATE ROLE second LOGIN SUPERUSER")
+    second = place.dsn.replace("user=dovetail", "user=second")
+    node, checkpoint = place.table().plan, str(place.directory / "checkpoint")
+
+    def joint() -> None:
+        sinks = [dt.to_postgres(place.dsn, "t", retries=1), dt.to_postgres(second, "u", retries=1)]
+        PostgresSink.joint(place.spark, [(sink, node) for sink in sinks], checkpoint)
+
+    try:
+        joint()
+        assert not failing
+        place.sql("ALTER TABLE u ADD FOREIGN KEY (id) REFERENCES t")
+        with pytest.raises(dt.errors.TargetError, match=r"foreign key .* two users write the two"):
+            joint()
+        failing += [OSError("and again"), OSError("it is lost")]
+        with pytest.raises(dt.errors.ConfigurationError, match="no answer after 2 attempts: and"):
+            joint()
+    finally:
+        place.sql("DROP OWNED BY second; DROP ROLE second")
 
 
 if __name__ == "__main__":

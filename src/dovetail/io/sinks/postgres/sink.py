@@ -109,8 +109,7 @@ class PostgresSink:
 
         The tables of one user are written in one transaction. Raises ``PlanError`` for a table that
         is given twice. Raises ``TargetError`` for a foreign key between tables of two users. Raises
-        what ``prepared`` raises. Looking for foreign keys is not retried, so it may raise
-        ``OSError``.
+        what ``prepared`` raises.
         """
         members = [sink.prepared(session, node, checkpoint) for sink, node in sinks]
         places = [member.target.place for member in members]
@@ -122,8 +121,7 @@ class PostgresSink:
         users = [sink.keeper.persistently(partial(sink.asked, _USER)) for sink, _ in sinks]
         for (table, user), (other, its) in combinations(zip(members, users, strict=True), 2):
             if user != its:
-                with table.keeper.line.transaction() as cursor:
-                    table.refuse_reference(cursor, other)
+                table.keeper.persistently(partial(_refuse_reference, table, other))
         groups = {
             user: PostgresTables(
                 [m for m, its in zip(members, users, strict=True) if its == user], Owner(checkpoint)
@@ -194,6 +192,14 @@ class PostgresSink:
             if layout.keys:
                 self.keeper.replaces(cursor, target, query, begun=begun)
         return target
+
+
+def _refuse_reference(table: PostgresTable, other: PostgresTable) -> None:
+    """Raise ``TargetError`` if a foreign key connects two tables, which two users write. Raises
+    ``OSError`` if another attempt may help.
+    """
+    with table.keeper.line.transaction() as cursor:
+        table.refuse_reference(cursor, other)
 
 
 @validated
