@@ -221,6 +221,19 @@ def test_a_snapshot_of_another_topology_is_refused(orders: Table, payments: Tabl
         Driver.restore(orders.join(payments), b"")
 
 
+def test_dead_letters_have_any_place_among_restored_results(orders: Table) -> None:
+    letters = dovetail.dead_letters
+    snapshot = Driver(orders, letters).snapshot()
+    for results in ([orders, letters], [letters, orders]):
+        driver = Driver.restore(results, snapshot)
+        changes = driver.pipe(orders, {"id": 1}, timestamp=1)
+        assert driver.read(orders) == changes != []
+        assert driver.read(letters) == []
+    for nothing in ([], [letters]):
+        with pytest.raises(PlanError, match="restore: topology= has no table and no stream"):
+            Driver.restore(nothing, snapshot)
+
+
 def test_which_tables_are_one_table_is_part_of_the_topology(orders: Table) -> None:
     """State of ``A join A`` is not that of ``A join B``, though all types agree."""
     other = table("other", key="id", schema=ORDER)

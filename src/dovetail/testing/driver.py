@@ -882,9 +882,9 @@ class Driver(ExplainingDriver, HintedDriver):
         ----------
         topology : Table, Stream or list of results
             The result, or the list of all results in order, of the driver that made the
-            snapshot. A list begins with a table or a stream, not with ``dt.dead_letters``. It
-            may be built anew from tables of the same names and columns. Its last ``select=``
-            may be another.
+            snapshot. ``dt.dead_letters`` may have any place in the list. The topology may be
+            built anew from tables of the same names and columns. Its last ``select=`` may be
+            another.
         snapshot : bytes
             The result of ``snapshot``.
         emit : {"change", "batch"}, default "change"
@@ -910,8 +910,8 @@ class Driver(ExplainingDriver, HintedDriver):
             If ``snapshot`` is not one of this version, or if the topology differs. The
             message names the differences.
         PlanError
-            If ``topology`` is an empty list, or as for ``Driver``. Also if two inputs have the
-            same name and columns.
+            If ``topology`` has no table and no stream, or as for ``Driver``. Also if two inputs
+            have the same name and columns.
 
         See Also
         --------
@@ -943,11 +943,14 @@ class Driver(ExplainingDriver, HintedDriver):
                 "Give restore() what snapshot() returned",
             ) from error
         header = json.loads(stored.schema.metadata[b"driver"])
-        results = [topology] if isinstance(topology, Topology) else topology
-        if not results:
-            raise PlanError("restore", "topology= is an empty list", "Give the results, as before")
+        given = [topology] if isinstance(topology, Topology) else topology
+        # Dead letters are read last.
+        results = sorted(given, key=lambda result: not isinstance(result, Topology))
         replacements: dict[Node, Node] = {}
         nodes = _computed(by_hand(result.plan, replacements) for result in results)
+        if not nodes:
+            problem = "topology= has no table and no stream"
+            raise PlanError("restore", problem, "Give the results, as before")
         refuse_alike(*nodes)
         title = " and ".join(node.name for node in nodes)
         refuse_other(nodes, title, header["topology"], header["plan"])
