@@ -278,6 +278,24 @@ def test_records_of_a_window_are_known_after_it_has_closed() -> None:
     )
 
 
+def test_dropped_records_are_in_no_group() -> None:
+    views = testing.stream("views", key="id", schema={"id": INT, "page": TEXT})
+    by_page = views.group_by("page")
+    windowed = by_page.window(dt.windows.tumbling("10 us")).agg(n=dt.count()).to_table()
+    window = {"window_start": moment(0), "window_end": moment(10)}
+    for counts, key in ((by_page.agg(n=dt.count()), {}), (windowed, window)):
+        driver = testing.Driver(counts)
+        driver.pipe(views, {"id": 1, "page": "home"}, timestamp=1)
+        # Neither of these advances stream time, so the window stays open.
+        driver.pipe(views, {"id": 2, "page": "home"}, timestamp=50, deleted=True)
+        driver.pipe(views, [{"id": 3}, {"id": None}], timestamp=[50, None])
+        driver.pipe(views, {"id": 5, "page": "home"}, timestamp=2)
+        assert driver.dropped == 3
+        explanation = driver.explain_row({"page": "home", **key})
+        assert (explanation.values, explanation.reason) == ({"n": 2}, "")
+        assert [row.key for row in explanation.input_rows] == [{"id": 1}, {"id": 5}]
+
+
 def test_a_session_has_its_records_and_a_former_one_is_gone() -> None:
     views = testing.stream("views", key="user", schema={"user": TEXT})
     sessions = views.group_by("user").window(dt.windows.session("10 us", grace="1 hour"))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.base.columns import EVENT_TIME, WINDOW_END, WINDOW_START
@@ -24,8 +25,8 @@ class Records(Protocol):
     """All records of a topology's streams."""
 
     def of(self, stream: Entry) -> pa.Table | None:
-        """Return the records of a stream in order of arrival: its columns and ``_event_time``, in
-        microseconds, perhaps with more. None if they are not known.
+        """Return the records of a stream that have a value, in order of arrival: its columns and
+        ``_event_time``, in microseconds, perhaps with more. None if they are not known.
         """
 
 
@@ -59,11 +60,14 @@ def group_records(
     or a record may have come too late for a session.
 
     ``node``: an aggregation of a stream. ``key``: the columns of the group and, if there are
-    windows, the start and end of the window.
+    windows, the start and end of the window. Records with a null in a group column have no group
+    and do not advance stream time.
     """
     rows = records.of(node.input)
     if rows is None or (node.windows is not None and node.windows.kind == "sliding"):
         return None
+    for name in node.by:
+        rows = rows.filter(pc.is_valid(rows.column(name)))
     rows = rows.append_column(_LATE, pa.array(np.full(len(rows), -1)))
     if node.windows is not None:
         time_us = rows.column(EVENT_TIME).to_numpy().astype(np.int64)

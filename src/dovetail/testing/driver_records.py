@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dovetail.base.columns import DELETED
 from dovetail.engine.view_rows import plain
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import View
@@ -24,13 +26,16 @@ class DriverRecords:
         which they were fed. None for a table, for another stream, and if nothing was fed.
 
         The table has the stream's columns, then ``_event_time``, in microseconds, ``_deleted`` and
-        ``_sequence``. Records without a value are among them.
+        ``_sequence``. Records without a value are left out, as aggregates drop them.
         """
         if not stream.stream:
             return None
         if isinstance(stream, Source):
             tables = [rows for source, rows in self.fed if source is stream]
-            return pa.concat_tables(tables) if tables else None
+            if not tables:
+                return None
+            rows = pa.concat_tables(tables)
+            return rows.filter(pc.invert(rows.column(DELETED)))
         if not isinstance(stream, View) or stream.computed or not stream.row_by_row:
             return None
         below = self.of(stream.node)
