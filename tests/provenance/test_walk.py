@@ -296,6 +296,19 @@ def test_dropped_records_are_in_no_group() -> None:
         assert [row.key for row in explanation.input_rows] == [{"id": 1}, {"id": 5}]
 
 
+@pytest.mark.parametrize("condition", [None, "home"])
+def test_a_stream_that_was_fed_nothing_had_no_record(condition: str | None) -> None:
+    views = testing.stream("views", key="user", schema={"user": TEXT, "home": pa.bool_()})
+    shown_views = views if condition is None else views.where(condition)
+    counts = shown_views.group_by("user").window(dt.windows.tumbling("10 us")).agg(n=dt.count())
+    driver = testing.Driver(counts.to_table())
+    driver.advance_stream_time(30)
+    key = {"user": "ann", "window_start": moment(0), "window_end": moment(10)}
+    explanation = driver.explain_row(key)
+    assert explanation.presence == "none"
+    assert "had no record with user 'ann', window_start 0, window_end 10" in explanation.reason
+
+
 def test_a_session_has_its_records_and_a_former_one_is_gone() -> None:
     views = testing.stream("views", key="user", schema={"user": TEXT})
     sessions = views.group_by("user").window(dt.windows.session("10 us", grace="1 hour"))

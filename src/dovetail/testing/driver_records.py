@@ -12,6 +12,7 @@ from dovetail.base.columns import DELETED
 from dovetail.engine.view_rows import plain
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import View
+from dovetail.testing.inputs import arrow_rows, columns_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class DriverRecords:
 
     def of(self, stream: Entry) -> pa.Table | None:
         """Return the records of an input, or of a view of one without expressions, in the order in
-        which they were fed. None for a table, for another stream, and if nothing was fed.
+        which they were fed. None for a table and for another stream.
 
         The table has the stream's columns, then ``_event_time``, in microseconds, ``_deleted`` and
         ``_sequence``. Records without a value are left out, as aggregates drop them.
@@ -31,10 +32,8 @@ class DriverRecords:
         if not stream.stream:
             return None
         if isinstance(stream, Source):
-            tables = [rows for source, rows in self.fed if source is stream]
-            if not tables:
-                return None
-            rows = pa.concat_tables(tables)
+            empty = arrow_rows(stream, columns_of(stream), [], [], [], 0)
+            rows = pa.concat_tables([empty, *(rows for s, rows in self.fed if s is stream)])
             return rows.filter(pc.invert(rows.column(DELETED)))
         if not isinstance(stream, View) or stream.computed or not stream.row_by_row:
             return None
