@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -254,8 +255,16 @@ class SourceSpec:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Return the names in order, with ``#2``, ``#3`` and so on after repeated ones. The first of
-    equal names stays as it is.
+    """Return the names in order, with a number after each repeated one, so that all differ.
+
+    The first of equal names stays as it is. The others get ``#2``, ``#3`` and so on, without the
+    numbers that would make one of ``names``: ``a, a, a#2`` become ``a, a#3, a#2``.
     """
-    repeats = [names[:index].count(name) for index, name in enumerate(names)]
-    return [f"{name}#{n + 1}" if n else name for name, n in zip(names, repeats, strict=True)]
+    taken = {*names}
+    numbered = []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            name = next(n for i in count(2) if (n := f"{name}#{i}") not in taken)
+            taken.add(name)
+        numbered.append(name)
+    return numbered

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import Result
+from dovetail.physical.source import unique
 from dovetail.physical.specs.lookup import lookups, store_lookup
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.fingerprint import in_one_order
@@ -91,16 +92,6 @@ class TopologyGraph:
     stages: tuple[GraphStage, ...]
     flows: Mapping[tuple[str, str], EdgeFigure] = field(default_factory=dict)
     """The figures of edges; an edge whose rows no figure counts is left out."""
-
-
-def distinct_names(names: Sequence[str]) -> list[str]:
-    """Return the names of a stage's inputs in order. A name that occurs several times gets its
-    place among all, from 1, each time: ``a#1``, ``b``, ``a#3``.
-    """
-    return [
-        name if names.count(name) == 1 else f"{name}#{index + 1}"
-        for index, name in enumerate(names)
-    ]
 
 
 def topology_graph(
@@ -230,7 +221,7 @@ class _GraphBuilder:
         self.planned[stage.node] += 1
         top = stage.node.inputs[0] if stage.node in self.hidden else stage.node
         top = top.node if isinstance(top, Derived) else top
-        names = distinct_names([source.name for source in stage.fragment.sources])
+        names = unique([source.name for source in stage.fragment.sources])
         self.arriving = dict(zip(stage.ports, names, strict=False))
         before = [
             self._arrived(number, port, self.last[port.origin])
