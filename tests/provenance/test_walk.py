@@ -341,6 +341,37 @@ def test_a_window_closes_by_the_time_of_its_own_input() -> None:
     assert [row.values for row in last.input_rows] == [{"name": "Ann"}]
 
 
+@pytest.mark.parametrize(
+    ("how", "options", "presences"),
+    [
+        ("inner", {}, ["unknown", "unknown", "row"]),
+        ("left", {"unmatched": "on_close"}, ["unknown", "row", "row"]),
+        ("left", {"unmatched": "eager"}, ["row", "row", "row"]),
+        ("outer", {"unmatched": "retract"}, ["row", "row", "row"]),
+    ],
+)
+def test_a_join_of_streams_has_a_row_once_a_record_has_come_out(
+    how: Any, options: Any, presences: list[str]
+) -> None:
+    clicks = testing.stream("clicks", key="user", schema={"user": TEXT, "page": TEXT})
+    buys = testing.stream("buys", key="user", schema={"user": TEXT, "amount": INT})
+    within = dt.within(before="5 us", after="5 us")
+    driver = testing.Driver(clicks.join(buys, within=within, how=how, **options))
+    driver.pipe(clicks, {"user": "ann", "page": "home"}, timestamp=1)
+    explanations = [driver.explain_row("ann")]
+    driver.pipe(buys, {"user": "bob", "amount": 5}, timestamp=8)
+    explanations.append(driver.explain_row("ann"))
+    driver.pipe(clicks, {"user": "ann", "page": "help"}, timestamp=9)
+    driver.pipe(buys, {"user": "ann", "amount": 5}, timestamp=10)
+    explanations.append(driver.explain_row("ann"))
+    assert [explanation.presence for explanation in explanations] == presences
+    assert {(explanation.presence, explanation.reason) for explanation in explanations} <= {
+        ("unknown", "none of the records that are kept has come out"),
+        ("row", "of the records that are kept"),
+    }
+    assert [row.name for row in explanations[0].inputs] == ["clicks"]
+
+
 def test_a_part_of_the_topology(orders: dt.Table, payments: dt.Table, customers: dt.Table) -> None:
     paid = orders.join(payments)
     driver = testing.Driver(paid.join(customers, on="customer"))

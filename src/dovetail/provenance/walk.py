@@ -43,14 +43,14 @@ from dovetail.plan.views import View
 from dovetail.provenance.entries import Key, explanation_of, store_of, stores_of, unknown_row
 from dovetail.provenance.explanation import RowExplanation, columns_in_words, in_words
 from dovetail.provenance.group_records import GroupRecords, group_records
-from dovetail.provenance.joined_rows import JoinedRows
 from dovetail.provenance.stored_rows import StoredRow, in_order_of, moment
+from dovetail.provenance.stream_results import StreamResults
 from dovetail.provenance.view_keys import excluded
 from dovetail.provenance.window_keys import renamed, right_of_window
 
 
 @dataclass(frozen=True)
-class Walk(JoinedRows):
+class Walk(StreamResults):
     """The explanations of rows of one topology, from one state."""
 
     def row(self, node: Node, key: Key, stages: Sequence[Stage] = ()) -> RowExplanation:
@@ -301,7 +301,7 @@ class Walk(JoinedRows):
         if not taken:
             none = f"{node.input.name} had no record with {columns_in_words(key)}"
             return explanation_of(node, key, "none", reason=records.late or none)
-        members = tuple(self._stored_record(node.input, row) for row in taken[: self.members])
+        members = tuple(self.stored_record(node.input, row) for row in taken[: self.members])
         more = len(taken) - len(members)
         values = {name: rows[0].values[name] for name in node.values.names} if rows else {}
         reasons = [f"{more:,} more records are not named"] if more else []
@@ -493,55 +493,8 @@ class Walk(JoinedRows):
 
     @_of.register
     def _(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain results of a join of two streams: by the records with this key that are still
-        kept, at most ``members`` of each side. Others are not known.
-
-        It counts as a row if a record of either side is kept, whether records match or not.
-        """
-        records = []
-        for side, entry in zip(("left", "right"), node.entries, strict=True):
-            match = dict(zip(entry.key.names, [key[n] for n in node.key.names], strict=True))
-            found = self._kept_records(stages, entry, match)
-            if self.emitted is not None:
-                refs = {
-                    s.name: s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == side
-                }
-                found = [
-                    row
-                    for row in found
-                    if all(row.values.get(c) == self.emitted.get(name) for name, c in refs.items())
-                ]
-            records += [self._stored_record(entry, row) for row in found[: self.members]]
-        if not records:
-            reason = f"no records with {columns_in_words(key)} are kept"
-            return unknown_row(node, {n: key[n] for n in node.key.names}, reason)
-        shown = {n: key[n] for n in node.key.names}
-        return explanation_of(
-            node, shown, "row", reason="of the records that are kept", inputs=tuple(records)
-        )
-
-    def _kept_records(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow]:
-        """Return the records of the stream ``entry`` with the columns ``match`` that its window
-        still needs, in the order of time. Return an empty list if there are none, or if no stage
-        keeps any.
-        """
-        for stage in stages:
-            for port in stage.ports:
-                if port.input is not None and port.input.source == entry:
-                    name = store_of(stage, port.source.name, ("records",), match)
-                    if name is not None:
-                        return sorted(
-                            self.rows(stage, name, match), key=lambda row: row.time_us or 0
-                        )
-        return []
-
-    def _stored_record(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain a stored record of the stream ``entry`` at its own time, as one that met the
-        conditions of all views.
-        """
-        # What is stored has met the conditions of views.
-        walk = replace(self, at_us=row.time_us, emitted=self.emitted or {})
-        return walk.record(entry, row.values)
+        """Explain results of a join of two streams (``StreamResults``)."""
+        return self.stream_results(node, key, stages)
 
 
 def _before(stage: Stage) -> Stage:

@@ -1,0 +1,103 @@
+"""Results of joins of two streams, of the records that the joins keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from dovetail.laws.joins.stream_join import Window
+from dovetail.laws.joins.table_join import preserved
+from dovetail.physical.specs.by_key import waiting
+from dovetail.physical.stage import Stage
+from dovetail.plan.joins.stream_join import StreamJoin
+from dovetail.plan.nodes import Entry
+from dovetail.provenance.entries import Key, explanation_of, store_of, unknown_row
+from dovetail.provenance.explanation import RowExplanation, columns_in_words
+from dovetail.provenance.joined_rows import JoinedRows
+from dovetail.provenance.stored_rows import StoredRow
+
+
+@dataclass(frozen=True)
+class StreamResults(JoinedRows):
+    """The explanations of results of joins of two streams."""
+
+    def stream_results(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain results of a join of two streams: by the records with this key that are still
+        kept, at most ``members`` of each side. Others are not known.
+
+        It is a row if one of these records has come out, in a pair or alone. Otherwise it is
+        unknown, since former records of the key may have come out. ``key``: at least a value for
+        each of the node's key columns, by name. ``stages``: those that compute the node.
+        """
+        kept: list[list[StoredRow]] = []
+        waits: list[int] = []
+        records = []
+        for index, (side, entry) in enumerate(zip(("left", "right"), node.entries, strict=True)):
+            match = dict(zip(entry.key.names, [key[n] for n in node.key.names], strict=True))
+            found = self._kept_records(stages, entry, match)
+            if self.emitted is not None:
+                refs = {
+                    s.name: s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == side
+                }
+                found = [
+                    row
+                    for row in found
+                    if all(row.values.get(c) == self.emitted.get(name) for name, c in refs.items())
+                ]
+            kept.append(found)
+            queues = [stage for stage in stages if waiting(index) in stage.fragment.stores]
+            waits.append(sum(len(self.rows(stage, waiting(index), match)) for stage in queues))
+            records += [self.stored_record(entry, row) for row in found[: self.members]]
+        if not records:
+            reason = f"no records with {columns_in_words(key)} are kept"
+            return unknown_row(node, {n: key[n] for n in node.key.names}, reason)
+        shown = {n: key[n] for n in node.key.names}
+        if self.emitted is None and not _have_come_out(node, kept, waits):
+            unknown = unknown_row(node, shown, "none of the records that are kept has come out")
+            return replace(unknown, inputs=tuple(records))
+        return explanation_of(
+            node, shown, "row", reason="of the records that are kept", inputs=tuple(records)
+        )
+
+    def _kept_records(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow]:
+        """Return the records of the stream ``entry`` with the columns ``match`` that its window
+        still needs, in the order of time. Return an empty list if there are none, or if no stage
+        keeps any.
+        """
+        for stage in stages:
+            for port in stage.ports:
+                if port.input is not None and port.input.source == entry:
+                    name = store_of(stage, port.source.name, ("records",), match)
+                    if name is not None:
+                        return sorted(
+                            self.rows(stage, name, match), key=lambda row: row.time_us or 0
+                        )
+        return []
+
+    def stored_record(self, entry: Entry, row: StoredRow) -> RowExplanation:
+        """Explain a stored record of the stream ``entry`` at its own time, as one that met the
+        conditions of all views.
+        """
+        # What is stored has met the conditions of views.
+        walk = replace(self, at_us=row.time_us, emitted=self.emitted or {})
+        return walk.record(entry, row.values)
+
+
+def _have_come_out(
+    node: StreamJoin, kept: Sequence[Sequence[StoredRow]], waits: Sequence[int]
+) -> bool:
+    """Return True if one of the kept records of a key has come out, in a pair or alone.
+
+    ``kept``: the records of the left side and of the right side, each in the order of time.
+    ``waits``: how many of each side wait for their window to close; 0 unless they come out alone
+    on close.
+    """
+    left_us, right_us = (np.array([row.time_us for row in rows], np.int64) for rows in kept)
+    least_us, greatest_us = Window(**asdict(node.within)).of_other(0, left_us)
+    first = np.searchsorted(right_us, least_us, "left")
+    if (first < np.searchsorted(right_us, greatest_us, "right")).any():
+        return True
+    sides = zip(kept, waits, preserved(node.how), strict=True)
+    return any(comes_alone and len(rows) > n for rows, n, comes_alone in sides)
