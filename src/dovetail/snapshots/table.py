@@ -462,8 +462,9 @@ class SnapshotTable:
         DataError
             If a key occurs twice in a source, or if all of its columns are null.
         TargetError
-            If the target is of another join, or others have changed it. Also if a source
-            was replaced, lacks a column, has other types, or has lost its changes.
+            If the target is of another join, or others have changed it. Also if another process
+            refreshes it at the same time. Also if a source was replaced, lacks a column, has
+            other types, or has lost its changes.
         PlanError
             If not exactly one of ``target`` and ``table`` is given, or if ``target`` is given
             with ``catalog``. Also if Iceberg does not store the type of a column.

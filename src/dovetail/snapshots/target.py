@@ -21,7 +21,6 @@ from dovetail.snapshots.commit_records import (
     Standing,
     commit_of,
     covered_by_id,
-    covered_by_name,
     record_of,
     step_of,
 )
@@ -110,13 +109,12 @@ class SnapshotTarget:
 
         ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
         target version to continue from; None for the present one. ``step``: recorded with the
-        commit. Raises ``TargetError``, or Delta's own error, if another writer was faster. If that
-        has continued the same base, its commit is returned (``_committed``).
+        commit. Raises ``TargetError``, or Delta's own error, if another writer was faster.
         """
         base = self._version() if base is None else base
         with self._committing(versions, base, step):
             delta_tables.overwrite(rows, self._table)
-        return self._committed(None, base)
+        return self._committed(None, versions, base, step)
 
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
@@ -126,7 +124,7 @@ class SnapshotTarget:
         ``changes``: at least one changed row. ``versions``: the version of each source, by table
         id, that the commit covers. ``base``: the target version to continue from. ``step``:
         recorded with the commit. Raises ``TargetError``, or Delta's own error, if another writer
-        was faster. If that has continued the same base, its commit is returned (``_committed``).
+        was faster.
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
@@ -151,7 +149,7 @@ class SnapshotTarget:
                     gone=F.col(AFTER).isNull(),
                     where=delta_tables.near(changes.frame, {name: name for name in names}),
                 )
-        return self._committed(changes.rows, base)
+        return self._committed(changes.rows, versions, base, step)
 
     def advance(self, versions: Versions, base: int) -> Commit:
         """Record that the target covers new versions without a change of rows, and return that
@@ -159,15 +157,14 @@ class SnapshotTarget:
 
         The commit sets a table property. ``versions``: the version of each source, by table id.
         ``base``: the target version before. Raises ``TargetError``, or Delta's own error, if
-        another writer was faster. If that has continued the same base, its commit is returned
-        (``_committed``).
+        another writer was faster.
         """
         recorded = json.dumps(self._records.named(versions), sort_keys=True)
         with self._committing(versions, base, None):
             delta_tables.set_property(
                 self._session, self._table, "dovetail.unchanged_until", recorded
             )
-        return self._committed(0, base)
+        return self._committed(0, versions, base, None)
 
     def commits(self) -> Iterator[Commit]:
         """Yield the commits of joins over snapshots in the table's history, the latest first: of
@@ -299,17 +296,20 @@ class SnapshotTarget:
             },
         )
 
-    def _committed(self, count: int | None, base: int) -> Commit:
-        """Return the latest commit after version ``base`` whose record says that it continues
-        ``base``. ``count``: the number of changed rows to put into it, None if all were written.
+    def _committed(
+        self, count: int | None, versions: Versions, base: int, step: RefreshStep | None
+    ) -> Commit:
+        """Return the commit after version ``base`` that has just been made with this record.
 
-        It may be the commit of another process that continued the same base first, and cover other
-        versions. Raises ``TargetError`` if there is none, because another writer was faster.
+        ``count``: the number of changed rows to put into it, None if all were written.
+        ``versions``: the version of each source, by table id. ``step``: None for a record without
+        one. Raises ``TargetError`` if another writer was faster. Delta makes no second commit then
+        (``_committing``).
         """
+        made = record_of(self._records.text(versions, base, step))
         for row in self._commits():
             if row["version"] <= base:
                 break
-            recorded = record_of(row["userMetadata"])
-            if recorded is not None and recorded["base"] == base:
-                return Commit(row["version"], covered_by_name(recorded), count)
+            if record_of(row["userMetadata"]) == made:
+                return Commit(row["version"], self._records.named(versions), count)
         raise self._records.overtaken
