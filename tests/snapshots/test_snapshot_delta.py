@@ -15,7 +15,7 @@ from snapshot_model import counted, naive
 
 import dovetail as dt
 from dovetail.snapshots import commit_records, refresh, target
-from dovetail.snapshots.plan import tables
+from dovetail.snapshots.plan import distinct_sources
 
 ORDERS = "id long, customer long, v string"
 CUSTOMERS = "cid long, region long, w string"
@@ -79,7 +79,7 @@ def check(spark: SparkSession, joined: dt.SnapshotTable, path: str) -> list[int]
     for commit in commits:
         inputs = {
             one.table_id: rows_at(spark, one.path, commit.covered[one.name])
-            for one in tables(joined.plan).values()
+            for one in distinct_sources(joined.plan)
         }
         expected = naive(joined.plan, inputs)
         columns = joined.plan.columns

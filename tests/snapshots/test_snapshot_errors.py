@@ -257,6 +257,25 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     refused(dt.errors.TargetError, lambda: again.refresh(tables.target), "right.table was")
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_one_table_under_two_names_and_keys(tables: Tables, swapped: bool) -> None:
+    path = f"{tables.left}-one"
+    tables.write(path, "id long, g long", [(1, 10), (2, 20)])
+    left = dt.SnapshotTable.from_delta(tables.spark, path, key="g", name="left")
+    right = dt.SnapshotTable.from_delta(tables.spark, path, key="id", name="right")
+    sides = (right, left) if swapped else (left, right)
+    joined = sides[0].join(sides[1], on={"id": "id"}, select=[])
+    (commit,) = joined.refresh(tables.target)
+    assert commit.covered == {"left": 0, "right": 0}
+    tables.write(path, "id long, g long", [(3, 10)])
+    assert joined.to_batch({"left": 0}).count() == 2
+    both = lambda: joined.to_batch({"left": 0, "right": 1})  # noqa: E731
+    refused(dt.errors.PlanError, both, "two versions of one table")
+    for options in ({}, {"rebuild": True}):
+        again = lambda: joined.refresh(tables.target, **options)  # noqa: B023, E731
+        refused(dt.errors.DataError, again, "snapshot left: 1 keys occur more than once (g)")
+
+
 def test_a_writer_that_comes_between_is_noticed(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

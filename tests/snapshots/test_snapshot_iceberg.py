@@ -23,7 +23,7 @@ from snapshot_model import counted, naive
 
 import dovetail as dt
 from dovetail.snapshots import commit_records, iceberg_target, refresh
-from dovetail.snapshots.plan import tables
+from dovetail.snapshots.plan import distinct_sources
 
 CASES = -(-int(os.environ.get("DOVETAIL_CASES", "200")) // 50)
 SEED = int(os.environ.get("DOVETAIL_SEED", "77"))
@@ -90,7 +90,7 @@ class Lake:
         for commit in commits:
             inputs = {
                 source.table_id: self.rows_at(source.name, commit.covered[source.name])
-                for source in tables(joined.plan).values()
+                for source in distinct_sources(joined.plan)
             }
             columns = joined.plan.columns
             expected = counted(naive(joined.plan, inputs), columns)

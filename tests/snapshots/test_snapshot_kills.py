@@ -29,7 +29,7 @@ import dovetail as dt
 from dovetail.platform import delta_tables
 from dovetail.snapshots.commit_records import Commit
 from dovetail.snapshots.costs import Way
-from dovetail.snapshots.plan import tables
+from dovetail.snapshots.plan import distinct_sources
 from dovetail.snapshots.target import SnapshotTarget
 
 STEPS, IMAGES_EACH = 3, 4
@@ -68,7 +68,7 @@ def goes_on(spark: SparkSession, folder: Path) -> bool:
     path = str(folder / "target")
     commits = joined.refresh(path)
     (latest, *_) = joined.commits(path)
-    sources = tables(joined.plan).values()
+    sources = distinct_sources(joined.plan)
     inputs = {one.table_id: rows_at(spark, one.path, latest.covered[one.name]) for one in sources}
     stored = rows_at(spark, path, latest.version)
     assert counted(stored, joined.plan.columns) == counted(

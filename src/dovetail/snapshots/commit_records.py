@@ -20,7 +20,7 @@ from typing import Any
 from dovetail.errors import TargetError
 from dovetail.snapshots.costs import RefreshStep, Way
 from dovetail.snapshots.delta_reader import Versions
-from dovetail.snapshots.plan import REBUILD, SnapshotNode, describe, differences, tables
+from dovetail.snapshots.plan import REBUILD, SnapshotNode, describe, differences, distinct_sources
 
 FORMAT = 2
 
@@ -76,8 +76,8 @@ class CommitRecords:
         ``step``: None leaves the step out.
         """
         recorded = [
-            {"name": source.name, "id": key, "version": versions[key]}
-            for key, source in tables(self.root).items()
+            {"name": name, "id": table_id, "version": versions[table_id]}
+            for name, table_id in self._ids.items()
         ]
         record: dict[str, Any] = {"dovetail": FORMAT, "tables": recorded, "base": base}
         if step is not None:
@@ -88,7 +88,12 @@ class CommitRecords:
         """Return the version of each source by its name. ``versions``: the same by table id. Raises
         ``KeyError`` if a source of the plan is missing.
         """
-        return {source.name: versions[key] for key, source in tables(self.root).items()}
+        return {name: versions[table_id] for name, table_id in self._ids.items()}
+
+    @property
+    def _ids(self) -> dict[str, str]:
+        """The table id of each source by its name. Names of one table have the same id."""
+        return {source.name: source.table_id for source in distinct_sources(self.root)}
 
     def refuse_other_plan(self, record: Mapping[str, Any]) -> None:
         """Raise ``TargetError`` if a commit's record has another format, or describes another plan

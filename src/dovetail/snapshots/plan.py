@@ -359,13 +359,13 @@ def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
         yield from sources(node.right)
 
 
-def tables(node: SnapshotNode) -> dict[str, SnapshotSource]:
-    """Return each table below a plan node once, by its table id, from left to right. All uses of
-    one table share one version of it.
+def distinct_sources(node: SnapshotNode) -> list[SnapshotSource]:
+    """Return each source below a plan node once, from left to right.
 
-    If several sources read one table, the rightmost stands for all, with its name and its key.
+    Several of them may read one table, under different names or by different keys. They share its
+    table id, and so one version of it.
     """
-    return {table.table_id: table for table in sources(node)}
+    return [*dict.fromkeys(sources(node))]
 
 
 def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:

@@ -37,7 +37,7 @@ from dovetail.snapshots.delta_reader import (
 )
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.iceberg_target import IcebergSnapshotTarget
-from dovetail.snapshots.plan import REBUILD, SnapshotNode, SnapshotSource, tables
+from dovetail.snapshots.plan import REBUILD, SnapshotNode, SnapshotSource, distinct_sources
 from dovetail.snapshots.target import SnapshotTarget
 
 ANY_SCHEMA = (
@@ -73,7 +73,7 @@ class Refresher:
         # The reader compares the used columns itself. Changes of other columns do not matter.
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
-        self._tables = tables(root)
+        self._sources = distinct_sources(root)
         self._states: dict[str, Present] = {}
         self._target = target_of(self._session, root, call, path, table, catalog, make=True)
 
@@ -96,7 +96,10 @@ class Refresher:
         that cannot be read.
         """
         with self._reading() as reader:
-            latest = {key: self._latest(reader, table) for key, table in self._tables.items()}
+            self._states, latest = {}, dict[str, int]()
+            for source in self._sources:
+                # Sources of one table share the version that is read first.
+                latest.setdefault(source.table_id, self._latest(reader, source))
         if rebuild or not self._target.exists():
             choice = Choice("all", "rebuild=True" if rebuild else "the target is made")
             with progress_bar(self._session, f"{self._operator} is made"):
@@ -128,7 +131,7 @@ class Refresher:
         if source.iceberg is not None:
             return reader.iceberg.latest(source, reader.columns(source))
         state = fit_state(reader, source)
-        self._states[source.table_id] = state
+        self._states.setdefault(source.table_id, state)
         return state.version
 
     def _next(
@@ -142,7 +145,8 @@ class Refresher:
         table no longer has the snapshots in between, or was rolled back.
         """
         until = {}
-        for key, source in self._tables.items():
+        for source in self._sources:
+            key = source.table_id
             start, end = covered[key], latest[key]
             if source.iceberg is not None:
                 until[key] = reader.iceberg.following(source, start, end, max_versions)
@@ -160,7 +164,7 @@ class Refresher:
         counts as changed as a whole.
         """
         logs = {key: state.log for key, state in self._states.items() if state.log is not None}
-        if len(logs) < len(self._tables):
+        if len(logs) < len({source.table_id for source in self._sources}):
             return None
         sources = [
             (log.size, None if old is None else log.changes(old[key], new[key]))
@@ -218,7 +222,7 @@ class Refresher:
                 "Choose another one; it is not overwritten",
             )
         with self._reading() as reader:
-            refuse_duplicates(reader, [*self._tables.values()], versions, _bytes(work))
+            refuse_duplicates(reader, self._sources, versions, _bytes(work))
             rows = reader.rows(self._root, versions)
             if exists:
                 commit = self._target.replace(rows, versions, None, step)
@@ -244,7 +248,7 @@ class Refresher:
         step = self._step(choice, work)
         with self._reading() as reader:
             covered = standing.covered  # the keys of sources that have not changed are known
-            changed = [table for key, table in self._tables.items() if new[key] != covered[key]]
+            changed = [s for s in self._sources if new[s.table_id] != covered[s.table_id]]
             refuse_duplicates(reader, changed, new, _bytes(work))
             rows = reader.rows(self._root, new)
             commit = self._target.replace(rows, new, standing.version, step)
@@ -272,7 +276,7 @@ class Refresher:
             if few:
                 settings.enter_context(setting(self._session, self._for_few))
             deltas = Deltas(reader, standing.covered, new, few=few)
-            changed = sum(deltas.of(source).rows for source in self._tables.values())
+            changed = sum(deltas.of(source).rows for source in self._sources)
             if not few and changed <= delta_upsert.ROWS_MAX:
                 settings.enter_context(setting(self._session, self._for_few))
             changes = deltas.changes(self._root)

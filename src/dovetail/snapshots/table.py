@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import sleep
 from typing import NoReturn
 
@@ -645,7 +645,8 @@ class SnapshotTable:
         Raises
         ------
         PlanError
-            If ``versions`` names an unknown table.
+            If ``versions`` names an unknown table, or names one table twice with different
+            versions.
         ConfigurationError
             If a table does not have the version, or cannot be read.
         TargetError
@@ -667,8 +668,8 @@ class SnapshotTable:
         >>> orders.to_batch({"orders": 0}).orderBy("id").collect()
         [Row(id=1, customer='ann'), Row(id=2, customer='bob')]
         """
-        tables = plan.tables(self.plan)
-        names = {source.name for source in tables.values()}
+        sources = plan.distinct_sources(self.plan)
+        names = {source.name for source in sources}
         unknown = [name for name in versions or {} if name not in names]
         if unknown:
             raise PlanError(
@@ -678,14 +679,13 @@ class SnapshotTable:
             )
         session = apart(self._session)
         delta_tables.strict(session)
-        chosen = {key: (versions or {}).get(source.name) for key, source in tables.items()}
         reader = VersionReader(session, self.plan, Scratch())
-        present = {
-            key: present_version(reader, tables[key]) if version is None else version
-            for key, version in chosen.items()
-        }
+        chosen = _chosen(sources, versions or {})
+        for source in sources:
+            if source.table_id not in chosen:
+                chosen[source.table_id] = present_version(reader, source)
         with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):
-            return reader.rows(self.plan, present)
+            return reader.rows(self.plan, chosen)
 
     @property
     def _title(self) -> str:
@@ -703,6 +703,22 @@ class SnapshotTable:
 
     def _repr_html_(self) -> str:
         return html_columns(self._title, self._columns, len(self.plan.key))
+
+
+def _chosen(sources: Sequence[plan.SnapshotSource], versions: Mapping[str, int]) -> dict[str, int]:
+    """Return the given version of each table, by its table id. ``versions``: by the names of
+    sources, some of them. Raises ``PlanError`` for two versions of one table.
+    """
+    chosen: dict[str, int] = {}
+    for source in sources:
+        version = versions.get(source.name)
+        if version is not None and chosen.setdefault(source.table_id, version) != version:
+            raise PlanError(
+                "to_batch",
+                f"versions= has two versions of one table, which {source.name} reads, too",
+                "Give one of them: all uses of a table share its version",
+            )
+    return chosen
 
 
 class GroupedSnapshotTable:
