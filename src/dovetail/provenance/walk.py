@@ -71,17 +71,17 @@ class Walk(StreamResults):
     ) -> RowExplanation:
         """Explain a row of a node from what a stage that reads the node has stored of it.
 
-        The result is a row in any case, with the time and the values of ``row``. Values that are
-        not stored, and the rows below, come from the node's own stages. ``key``: a value for each
-        of the node's key columns, by name. ``stages``: those that compute the node; by default they
-        are looked for. Of a union only the one part that can have the key is named.
+        The presence is always ``"row"``, with the time and the values of ``row``. Values that are
+        not stored, and the rows below, come from the node's own stages. A union names its part that
+        can have the key, or no part if several can. ``key``: a value for each of the node's key
+        columns, by name. ``stages``: those that compute the node; by default they are looked for.
         """
         values = {name: row.values[name] for name in node.values.names if name in row.values}
         if isinstance(node, Union):
             parts = [part for part in node.parts if not _is_excluded(part, key)]
             inputs = tuple(self.stored_row(part, row) for part in parts[: len(parts) == 1])
-            names = " or ".join(part.name for part in parts)
-            reason = "" if inputs else f"the state does not tell whether it is of {names}"
+            names = ", ".join(part.name for part in parts)
+            reason = "" if inputs else f"the state does not tell which of {names} has the row"
             below = explanation_of(node, key, "row", inputs=inputs, reason=reason)
         else:
             # The stage that reads the row has stored what it needs of it.
