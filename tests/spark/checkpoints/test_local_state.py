@@ -91,6 +91,24 @@ def test_a_key_is_looked_up_without_a_session(
     }
 
 
+@pytest.mark.parametrize(
+    "keys", [[{"id": 1}], [{"id": 1}, 1, 1, {"id": 1}], [{"id": 1}, 99]], ids=repr
+)
+def test_a_key_may_be_a_mapping_and_counts_once(golden: Copied, keys: list[object]) -> None:
+    found = dt.checkpoints.lookup_state(golden(TABLES), "customers", keys=keys)
+    assert found.column("id").to_pylist() == [1]
+
+
+def test_no_keys_have_no_rows(golden: Copied) -> None:
+    assert len(dt.checkpoints.lookup_state(golden(TABLES), "customers", keys=[])) == 0
+
+
+@pytest.mark.parametrize("key", [{"k": 1}, {"id": {}}, {"id": None}], ids=repr)
+def test_a_mapping_that_is_no_key_is_refused(golden: Copied, key: object) -> None:
+    with pytest.raises(dt.errors.PlanError, match="lookup_state: keys= has"):
+        dt.checkpoints.lookup_state(golden(TABLES), "customers", keys=[key])
+
+
 def broken_metadata(checkpoint: Path) -> None:
     file = checkpoint / "state/0/_metadata/v2/0"
     file.write_text(file.read_text().replace("v2", "v9"))

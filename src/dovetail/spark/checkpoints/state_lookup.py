@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dovetail.arrays.bucket_labels import bucket_number
-from dovetail.arrays.grouping import bucket_of
+from dovetail.arrays.grouping import bucket_of, by_key
 from dovetail.arrays.hashing import combined, low_half, spark_hash
 from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
 from dovetail.base.validation import Path, Text, validated
@@ -235,7 +235,7 @@ class Lookups:
         if as_of is not None:
             refuse_other_times(_CALLER, table, stage_store, as_of)
         time_us = END_OF_TIME if as_of is None else in_us(as_of)
-        columns = columns_of(_CALLER, stage_store.store, [*dict.fromkeys(map(_hashable, keys))])
+        columns = _distinct(columns_of(_CALLER, stage_store.store, keys))
         rows = self.of_keys(stored, stage_store, columns, time_us)
         return rows.drop_columns([CHANGE]) if stage_store.store.kind == "versions" else rows
 
@@ -453,8 +453,10 @@ def _next(stored: CheckpointStores) -> int:
     return stored.batch + 1
 
 
-def _hashable(key: object) -> object:
-    """Return a key in a form that can be compared and hashed."""
-    if isinstance(key, Mapping):
-        return tuple(key.items())
-    return tuple(key) if isinstance(key, list) else key
+def _distinct(columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
+    """Return canonical key columns with each key once, in the order of hashes."""
+    if not columns:
+        return columns
+    rows = np.arange(len(columns[0]))
+    _, first, arranged = by_key(spark_hash(columns), columns, rows)
+    return [column.filter(pa.array(first)) for column in arranged]
