@@ -90,6 +90,8 @@ def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     column = []
     for value in values:
         try:
+            if isinstance(value, float) and pa.types.is_integer(field.type):
+                raise TypeError  # Arrow would cut off its fraction
             array = pa.array([value], field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             array = pa.nulls(1, field.type)
