@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import xxhash
 from bench.parameters import slow_after
 from golden_checkpoints import CHECKPOINTS, Copied
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.changelog_files import Unknown, blob_of, changes
 from dovetail.spark.checkpoints.local_rows import local_rows
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -142,6 +144,73 @@ def test_other_files_are_left_to_spark(golden: Copied, broken: Callable[[Path], 
     broken(checkpoint)
     with pytest.raises(Unknown):
         CheckpointStores.read("test", files, None)
+
+
+def corrupt_byte(file: bytearray) -> None:
+    file[-30] ^= 1
+
+
+def corrupt_size(file: bytearray) -> None:
+    """The first block says that it has 50 bytes more."""
+    size = int.from_bytes(file[SIZE_AT : SIZE_AT + 4], "little") + 50
+    file[SIZE_AT : SIZE_AT + 4] = size.to_bytes(4, "little")
+
+
+def corrupt_checksum(file: bytearray) -> None:
+    file[SIZE_AT + 4] ^= 1
+
+
+def huge_size(file: bytearray) -> None:
+    file[SIZE_AT : SIZE_AT + 4] = (2**31 - 1).to_bytes(4, "little")
+
+
+def negative_size(file: bytearray) -> None:
+    file[SIZE_AT : SIZE_AT + 4] = (-1).to_bytes(4, "little", signed=True)
+
+
+def no_lz4(file: bytearray) -> None:
+    """The first block's content is no LZ4."""
+    file[SIZE_AT + 8 : SIZE_AT + 40] = b"\xff" * 32
+
+
+def without_its_end(file: bytearray) -> None:
+    del file[:]
+    file += lz4_block(b"\x00\x02v2")
+
+
+SIZE_AT = 13
+
+
+def lz4_block(content: bytes) -> bytes:
+    """A block as lz4-java writes it, not compressed."""
+    checksum = xxhash.xxh32_intdigest(content, 0x9747B28C) & 0x0FFFFFFF
+    size = len(content)
+    return struct.pack("<8sBiiI", b"LZ4Block", 0x10 + 5, size, size, checksum) + content
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        corrupt_byte,
+        corrupt_size,
+        corrupt_checksum,
+        huge_size,
+        negative_size,
+        no_lz4,
+        without_its_end,
+    ],
+)
+def test_a_corrupt_changelog_is_left_to_spark(corrupt: Callable[[bytearray], None]) -> None:
+    (path, *_) = sorted(TABLES.glob("state/0/*/*.changelog"))
+    file = bytearray(path.read_bytes())
+    assert [*changes(bytes(file))]
+    corrupt(file)
+    with pytest.raises(Unknown):
+        [*changes(bytes(file))]
+
+
+def test_a_block_that_is_not_compressed() -> None:
+    assert [*changes(lz4_block(b"\x00\x02v2\x00"))] == []
 
 
 def test_only_a_checkpoint_is_read(golden: Copied, tmp_path: Path) -> None:

@@ -17,11 +17,16 @@ import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
+import xxhash
 
 from dovetail.state import manifest as manifests
 
 _HEAD = struct.Struct("<8sBiiI")
 _MAGIC, _RAW, _LZ4 = b"LZ4Block", 0x10, 0x20
+_SEED, _CHECKSUM_BITS = 0x9747B28C, 0x0FFFFFFF
+"""The seed of a block's xxHash32, and the bits of it that the block's header has."""
+_BLOCK_BITS = 10
+"""A block has at most two to the power of this and its header's level."""
 _VERSION = b"\x00\x02v2"
 _END, _PUT, _DELETE = 0x00, 0x01, 0x10
 _NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
@@ -60,6 +65,7 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
                 yield label, name, blob_of(value) if kind == _PUT else None
     except struct.error as error:
         raise Unknown("a file that is cut off") from error
+    raise Unknown("a file without its end")
 
 
 def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
@@ -99,21 +105,36 @@ def blob_of(value: memoryview) -> bytes:
 
 def _unpacked(file: bytes) -> memoryview:
     """Return the content of a file of LZ4 blocks, empty for an empty file. Raises ``Unknown`` for
-    another compression, and for a file that is cut off.
-
-    Checksums are not compared. Raises ``OSError`` for a block that cannot be unpacked.
+    another compression, for a file that is cut off, and for a block that is corrupt.
     """
-    codec, parts, at = pa.Codec("lz4_raw"), [], 0
+    parts, at = [], 0
     while at < len(file):
         try:
-            magic, token, packed, size, _ = _HEAD.unpack_from(file, at)
+            magic, token, packed, size, checksum = _HEAD.unpack_from(file, at)
         except struct.error as error:
             raise Unknown("a file that is cut off") from error
         start, at = at + _HEAD.size, at + _HEAD.size + packed
         method = token & 0xF0
-        if magic != _MAGIC or method not in (_RAW, _LZ4) or at > len(file):
+        if magic != _MAGIC or method not in (_RAW, _LZ4) or packed < 0 or at > len(file):
             raise Unknown("another compression")
         if size:
-            block = file[start:at]
-            parts.append(block if method == _RAW else codec.decompress(block, size, asbytes=True))
+            most = 1 << (_BLOCK_BITS + (token & 0x0F))
+            parts.append(_block(file[start:at], method, size, most, checksum))
     return memoryview(b"".join(parts))
+
+
+def _block(packed: bytes, method: int, size: int, most: int, checksum: int) -> bytes:
+    """Return the content of a block: ``size`` bytes, at most ``most``, whose checksum it must have.
+    Raises ``Unknown`` if it has not.
+    """
+    if not 0 < size <= most:
+        raise Unknown("a size that cannot be")
+    block = packed
+    if method == _LZ4:
+        try:
+            block = pa.Codec("lz4_raw").decompress(packed, size, asbytes=True)
+        except OSError as error:
+            raise Unknown("a block that cannot be unpacked") from error
+    if len(block) != size or xxhash.xxh32_intdigest(block, _SEED) & _CHECKSUM_BITS != checksum:
+        raise Unknown("a block with another checksum")
+    return block
