@@ -213,6 +213,14 @@ def test_a_block_that_is_not_compressed() -> None:
     assert [*changes(lz4_block(b"\x00\x02v2\x00"))] == []
 
 
+@pytest.mark.parametrize("size", range(18))
+def test_a_value_that_is_cut_off_is_left_to_spark(size: int) -> None:
+    value = bytes(9) + struct.pack("<ii", 3, 16) + b"abc"
+    assert blob_of(memoryview(value)) == b"abc"
+    with pytest.raises(Unknown):
+        blob_of(memoryview(value[:size]))
+
+
 def test_only_a_checkpoint_is_read(golden: Copied, tmp_path: Path) -> None:
     assert local_files(str(tmp_path)) is None
     assert local_files("s3a://bucket/checkpoint") is None

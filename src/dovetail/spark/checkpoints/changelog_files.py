@@ -93,9 +93,11 @@ def _named(key: memoryview) -> tuple[int, str | None]:
 
 
 def blob_of(value: memoryview) -> bytes:
-    """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another shape,
-    ``struct.error`` for one of fewer than 17 bytes.
+    """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another
+    shape.
     """
+    if len(value) < _VALUE_AT:
+        raise Unknown("a value that is cut off")
     size, at = struct.unpack_from("<ii", value, _VALUE_LENGTH)
     blob = bytes(value[1 + at : 1 + at + size])
     if at != _VALUE_AT - 1 or len(blob) != size:
