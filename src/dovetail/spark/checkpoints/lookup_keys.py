@@ -43,25 +43,66 @@ def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
     return [_key_of_text(caller, store.own_key, text) for text in texts]
 
 
-def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> tuple[Any, ...] | Any:
+def key_of_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
+    """Return a key from a text for each of its columns, in their order. Raises ``PlanError`` for
+    another number of texts, and for a text that is no value of its column.
+    """
+    try:
+        return _key(store.own_key, texts)
+    except (ValueError, pa.ArrowException) as error:
+        raise _no_key(
+            caller,
+            store.own_key,
+            ", ".join(texts) or "nothing",
+            "Give a value for each of its columns",
+        ) from error
+
+
+def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
     """Return a key from a text: its value, or of several ``fields`` a tuple from a JSON list.
     Raises ``PlanError`` if the text is no key.
     """
     try:
-        values = json.loads(text) if len(fields) > 1 else [text]
-        key = [
-            pa.array([str(value)]).cast(field.type)[0].as_py()
-            for field, value in zip(fields, values, strict=True)
-        ]
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise PlanError(
-            caller,
-            f"{text} is no key, which is {', '.join(field.name for field in fields)}",
-            "Give its value"
-            if len(fields) == 1
-            else "Give a JSON list of the values of its columns",
+        return _key(fields, _json_texts(text) if len(fields) > 1 else [text])
+    except (ValueError, pa.ArrowException) as error:
+        remedy = "Give a JSON list of the values of its columns"
+        raise _no_key(
+            caller, fields, text, remedy if len(fields) > 1 else "Give its value"
         ) from error
+
+
+def _key(fields: Sequence[pa.Field], texts: Sequence[str]) -> Any:
+    """Return the key whose values in the columns ``fields`` the texts mean, as a tuple if there are
+    several. Raises ``ValueError`` for another number of texts, and Arrow's errors for a text that
+    is no value of its column.
+    """
+    key = [
+        pa.array([text], pa.string()).cast(field.type)[0].as_py()
+        for field, text in zip(fields, texts, strict=True)
+    ]
     return key[0] if len(key) == 1 else tuple(key)
+
+
+def _json_texts(text: str) -> list[str]:
+    """Return the values in a JSON list as texts, numbers as they are written. Raises ``ValueError``
+    for other JSON, and for elements without a text: null, lists and objects.
+
+    >>> _json_texts('["x", 1.50, true]')
+    ['x', '1.50', 'true']
+    """
+    values = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+    if not isinstance(values, list):
+        raise ValueError(text)
+    texts = [json.dumps(value) if isinstance(value, bool) else value for value in values]
+    if not all(isinstance(value, str) for value in texts):
+        raise ValueError(text)
+    return texts
+
+
+def _no_key(caller: str, fields: Sequence[pa.Field], text: str, remedy: str) -> PlanError:
+    """Return the error for a text that is no key of the columns ``fields``."""
+    names = ", ".join(field.name for field in fields)
+    return PlanError(caller, f"{text} is no key, which is {names}", remedy)
 
 
 def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
