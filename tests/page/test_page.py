@@ -147,8 +147,9 @@ def look_up(browser: Any, table: str, key: object) -> None:
     field.send_keys(str(key), Keys.ENTER)
 
 
-def answer_of(url: str, path: str, **parameters: str) -> Any:
-    with urllib.request.urlopen(f"{url}{path}?{urlencode(parameters)}", timeout=60) as answer:
+def answer_of(url: str, path: str, **parameters: str | list[str]) -> Any:
+    asked = urlencode(parameters, doseq=True)
+    with urllib.request.urlopen(f"{url}{path}?{asked}", timeout=60) as answer:
         return json.load(answer)
 
 
@@ -168,6 +169,8 @@ def test_rows_are_searched_by_key(query: Any, page: Any) -> None:
     assert answer_of(page.url, "rows", table="orders", key="77")["rows"] == []
     unknown = answer_of(page.url, "rows", table="none", key="1")["error"]
     assert "holds no rows of 'none'. It has " in unknown
+    several = answer_of(page.url, "rows", table="orders", key=["1", "2"])["error"]
+    assert several == "1, 2 is no key, which is id. Give a value for each of its columns."
 
 
 def test_a_row_is_explained(query: Any, page: Any) -> None:
@@ -185,6 +188,8 @@ def test_a_row_is_explained(query: Any, page: Any) -> None:
         "error": f"the query has no result 'none'. It has {result}."
     }
     assert "is no int64" in answer_of(page.url, "why", result=result, key="x")["error"]
+    several = answer_of(page.url, "why", result=result, key=["5", "6"])["error"]
+    assert several == "5, 6 is no key, which is id. Give a value for each of its columns."
 
 
 def test_figures_move_in_a_browser(

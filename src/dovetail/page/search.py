@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from dovetail.base.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP
 from dovetail.base.text_cells import cells_of
-from dovetail.errors import ConfigurationError, DovetailError, line_of
+from dovetail.errors import ConfigurationError, DovetailError, PlanError, line_of
 from dovetail.plan.nodes import Node
-from dovetail.spark.checkpoints.lookup_keys import keys_of_text
+from dovetail.spark.checkpoints.lookup_keys import key_of_texts
 from dovetail.spark.checkpoints.row_explanations import explained
 from dovetail.spark.checkpoints.state_lookup import Lookups, at_once
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -58,11 +57,10 @@ class StateSearch:
         ``key``: a text for each of its columns. Raises ``PlanError`` for texts that are no key, and
         ``ConfigurationError`` for a table that is not stored or has no rows by key.
         """
-        text = key[0] if len(key) == 1 else json.dumps(list(key))
 
         def looked_up(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
-            keys = keys_of_text("search", stored.named(table).store, [text])
-            return lookups.rows(stored, table, keys, None), stored.batch
+            asked = key_of_texts("search", stored.named(table).store, key)
+            return lookups.rows(stored, table, [asked], None), stored.batch
 
         rows, batch = at_once("search", self.checkpoint, looked_up, self.session)
         header, *cells = cells_of(rows.slice(0, _ROWS_MAX))
@@ -82,15 +80,22 @@ class RowReasons:
         """Return the explanation of a row as JSON data: the tree of the rows that make it.
 
         ``result``: the name of one of ``results``. ``key``: a text for each of its columns, in
-        order; further ones are ignored. Raises ``ConfigurationError`` for an unknown result,
-        ``PlanError`` for texts that are no key. Further errors are those of ``explained``.
+        order. Raises ``ConfigurationError`` for an unknown result, ``PlanError`` for texts that are
+        no key or as many as its columns. Further errors are those of ``explained``.
         """
         nodes = [node for node in self.results if node.name == result]
         if not nodes:
             names = ", ".join(node.name for node in self.results)
             problem = f"the query has no result {result!r}"
             raise ConfigurationError("why", problem, f"It has {names}")
-        texts = dict(zip(nodes[0].key.names, key, strict=False))
+        columns = nodes[0].key.names
+        if len(key) != len(columns):
+            raise PlanError(
+                "why",
+                f"{', '.join(key) or 'nothing'} is no key, which is {', '.join(columns)}",
+                "Give a value for each of its columns",
+            )
+        texts = dict(zip(columns, key, strict=True))
         reason = explained(
             "why", self.session, self.checkpoint, nodes[:1], texts, None, as_text=True
         )
