@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,6 +25,7 @@ import dovetail as dt
 from dovetail.arrays.hashing import spark_hash
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.spark.checkpoints import state_lookup
+from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -398,6 +402,42 @@ def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path:
     assert dt.checkpoints.read_state(spark, checkpoint).count() == 0
     with pytest.raises(dt.errors.ConfigurationError, match="It has none yet"):
         dt.checkpoints.read_state(spark, checkpoint, "l")
+
+
+def test_a_query_without_state_before_its_first_commit(spark: SparkSession, tmp_path: Path) -> None:
+    def fail(batch: DataFrame, number: int) -> None:
+        raise RuntimeError("the sink fails")
+
+    write(tmp_path / "log", 0, micro_batches("l", 1, 9)[0])
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    with closing(sqlite3.connect(tmp_path / "store")) as store, store:
+        store.execute("CREATE TABLE names (k TEXT PRIMARY KEY, name TEXT)")
+    names = dt.lookups.sqlite(str(tmp_path / "store"), "names", key="k")
+    records = dt.Stream.from_changelog(log, key="k", timestamp="at", name="l").lookup(
+        names, columns="k string, name string", how="left"
+    )
+    now: dict[str, Any] = {"trigger": {"availableNow": True}, "buckets": 2}
+    query = records.write_stream(dt.to_foreach_batch(fail), checkpoint=checkpoint, **now)
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    assert dt.checkpoints.read_state(spark, checkpoint).collect() == []
+    with pytest.raises(dt.errors.CheckpointError, match="not completed a micro-batch yet"):
+        dt.checkpoints.upgrade(spark, checkpoint, tmp_path / "next", records)
+
+
+def test_a_checkpoint_that_is_to_begin_with_initial_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its offsets may still be those of the files with these rows."""
+    write(tmp_path / "log", 0, micro_batches("l", 1, 9)[0])
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    own, sink = table(log, "l", ["k", "v"]).materialize(), dt.to_parquet(str(tmp_path / "out"))
+    now: dict[str, Any] = {"trigger": {"availableNow": True}, "buckets": 2}
+    own.write_stream(sink, checkpoint=checkpoint, **now).awaitTermination()
+    file = CheckpointFile(spark, str(checkpoint))
+    file.write({**file.begun("test"), "beginning": {}})
+    with pytest.raises(dt.errors.CheckpointError, match="not completed a micro-batch yet"):
+        dt.checkpoints.upgrade(spark, checkpoint, tmp_path / "next", own)
 
 
 def test_keys_are_hashed_as_spark_does(spark: SparkSession) -> None:

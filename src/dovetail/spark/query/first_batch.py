@@ -54,7 +54,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arrays.bucket_labels import bucket_labels
-from dovetail.errors import ConfigurationError
+from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters, leaving_out
 from dovetail.plan.nodes import Node
@@ -291,16 +291,21 @@ def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
 
 def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> CheckpointStores:
     """Return the stored state of a query, whose binding is ``bound``, after its last micro-batch.
-    The query must have committed one.
 
-    Raises ``CheckpointError`` for one that has ended by ``close_at_end`` or is partly
-    repartitioned, that follows another query, or whose tables are not yet loaded. Raises
-    ``ConfigurationError`` if Spark cannot read the state.
+    Raises ``CheckpointError`` for one that has not completed a micro-batch, has ended by
+    ``close_at_end`` or is partly repartitioned. Also for one that follows another query, or whose
+    tables are not yet loaded. Raises ``ConfigurationError`` if Spark cannot read the state.
     """
     refuse_repartitioning(bound, run.title)
     refuse_following(bound, checkpoint, run.title)
     first_load.refuse_loading(bound, checkpoint, run.title)
     refuse_ended(run.session, checkpoint, bound, run.title)
+    if BEGINNING in bound or not CheckpointFile(run.session, checkpoint).has_committed():
+        raise CheckpointError(
+            run.title,
+            f"the query of {checkpoint} has not completed a micro-batch yet",
+            "Start that query, and stop it when it has",
+        )
     stored = CheckpointStores.of(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored
