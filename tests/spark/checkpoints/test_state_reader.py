@@ -404,6 +404,35 @@ def test_what_is_no_checkpoint_or_has_nothing_yet(spark: SparkSession, tmp_path:
         dt.checkpoints.read_state(spark, checkpoint, "l")
 
 
+def test_a_checkpoint_before_its_first_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """The first micro-batch is planned, and its sink fails."""
+
+    def fail(batch: DataFrame, number: int) -> None:
+        batch.count()
+        raise RuntimeError("the sink fails")
+
+    write(tmp_path / "log", 0, micro_batches("l", 1, 9)[0])
+    log, checkpoint = read_log(spark, tmp_path / "log"), tmp_path / "checkpoint"
+    own = table(log, "l", ["k", "v"]).materialize()
+    now: dict[str, Any] = {"trigger": {"availableNow": True}, "buckets": 2}
+    query = own.write_stream(dt.to_foreach_batch(fail), checkpoint=checkpoint, **now)
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    assert dt.checkpoints.read_state(spark, checkpoint).collect() == []
+    with pytest.raises(dt.errors.ConfigurationError, match="It has none yet"):
+        dt.checkpoints.read_state(spark, checkpoint, "l")
+    with pytest.raises(dt.errors.ConfigurationError, match="It has none yet"):
+        dt.checkpoints.lookup_state(checkpoint, "l", keys=["a"])
+    sink, following = dt.to_parquet(str(tmp_path / "out")), tmp_path / "next"
+    for begin in (
+        lambda: own.write_stream(sink, checkpoint=following, initial=checkpoint, **now),
+        lambda: dt.checkpoints.upgrade(spark, checkpoint, following, own),
+        lambda: dt.checkpoints.upgrade(spark, checkpoint, following, own, dry_run=True),
+    ):
+        with pytest.raises(dt.errors.CheckpointError, match="not completed a micro-batch yet"):
+            begin()
+
+
 def test_a_query_without_state_before_its_first_commit(spark: SparkSession, tmp_path: Path) -> None:
     def fail(batch: DataFrame, number: int) -> None:
         raise RuntimeError("the sink fails")

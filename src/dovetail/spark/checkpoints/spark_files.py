@@ -62,21 +62,20 @@ class SparkFiles:
 
     def committed(self, caller: str) -> Committed | None:
         """Return the operators with state, and the first and the last micro-batch whose state can
-        be read; None if no state is stored yet.
+        be read. None if none is committed or no state is stored yet.
 
-        They are those that all operators have. Both are -1, and nothing can be read, if the first
-        micro-batch is planned and not committed. ``caller``: the call in errors. Raises
+        They are those that all operators have. ``caller``: the call in errors. Raises
         ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         refuse_unreadable(caller, self.checkpoint)
         self.session.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
         with refused(caller, f"Spark cannot read {self.checkpoint}", "Mend what it names"):
             rows = self.session.read.format("state-metadata").load(self.checkpoint).collect()
-        if not rows:
-            return None
         operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in rows]
-        first, last = max(r["minBatchId"] for r in rows), min(r["maxBatchId"] for r in rows)
-        return Committed(operators, first, last)
+        first = max((row["minBatchId"] for row in rows), default=-1)
+        last = min((row["maxBatchId"] for row in rows), default=-1)
+        # Spark says -1 while the first micro-batch is planned and not committed.
+        return None if last < 0 else Committed(operators, first, last)
 
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int

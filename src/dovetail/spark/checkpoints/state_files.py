@@ -64,7 +64,8 @@ class StateFiles(Protocol):
 
     def committed(self, caller: str) -> Committed | None:
         """Return the operators with state, and the first and the last micro-batch whose state can
-        be read; None if no state is stored yet. ``caller``: the call in errors.
+        be read. None if none is committed or no state is stored yet. ``caller``: the call in
+        errors.
 
         Raises ``ConfigurationError`` if Spark cannot read the checkpoint, and ``Unknown`` for local
         files in another format.
