@@ -127,7 +127,7 @@ def _is_gone(checkpoint: str) -> bool:
 def _bound(files: LocalFiles) -> dict[str, Any]:
     """Return the content of ``dovetail.json`` in a checkpoint, empty if it cannot be read."""
     try:
-        bound: dict[str, Any] = json.loads(files.text(NAME) or "")
+        bound: dict[str, Any] = json.loads(files.text(_CALLER, NAME) or "")
     except ValueError:
         return {}
     return bound

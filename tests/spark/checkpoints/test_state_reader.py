@@ -469,6 +469,15 @@ def test_a_checkpoint_that_is_to_begin_with_initial_rows(
         dt.checkpoints.upgrade(spark, checkpoint, tmp_path / "next", own)
 
 
+def test_a_checkpoint_that_spark_cannot_read(spark: SparkSession) -> None:
+    path = "nowhere://bucket/checkpoint"
+    problem = f"Spark cannot read {path}/dovetail.json: .*nowhere"
+    with pytest.raises(dt.errors.ConfigurationError, match=f"read_state: {problem}"):
+        dt.checkpoints.read_state(spark, path)
+    with pytest.raises(dt.errors.ConfigurationError, match=f"lookup_state: {problem}"):
+        dt.checkpoints.lookup_state(path, "l", keys=[1])
+
+
 def test_keys_are_hashed_as_spark_does(spark: SparkSession) -> None:
     """Each type at its ends, nested ones and nulls too."""
     day, moment = date(2026, 1, 31), datetime(1969, 1, 1, tzinfo=timezone.utc)

@@ -39,9 +39,9 @@ class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self.checkpoint, self._folder = str(folder), folder
 
-    def text(self, name: str) -> str | None:
+    def text(self, caller: str, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the folder; None if there is no such
-        file.
+        file. ``caller`` changes nothing.
         """
         data = self.read(name)
         return None if data is None else data.decode()
@@ -128,8 +128,8 @@ class LocalFiles:
         """
         folder = self._folder / f"state/{number}/_metadata/v2"
         versions = [version for version in _numbers(folder) if version <= batch]
-        text = self.text(f"state/{number}/_metadata/v2/{versions[-1]}") if versions else None
-        head, _, body = (text or "").partition("\n")
+        data = self.read(f"state/{number}/_metadata/v2/{versions[-1]}") if versions else None
+        head, _, body = (data or b"").decode().partition("\n")
         if head != "v2":
             raise Unknown("metadata of another version")
         described = json.loads(body)

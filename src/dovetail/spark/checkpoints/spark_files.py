@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dovetail.errors import ConfigurationError
-from dovetail.platform.files import Folder
+from dovetail.platform.files import Folder, files_of
 from dovetail.platform.spark_errors import refused
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.checkpoints.state_files import Committed, ManifestBlobs, StatefulOperator
@@ -36,15 +35,13 @@ class SparkFiles:
         self.session, self.checkpoint = session, checkpoint.rstrip("/")
         self._folder: Folder | None = None
 
-    def text(self, name: str) -> str | None:
-        """Return a file's text; None if there is no such file, or if Spark cannot read it."""
+    def text(self, caller: str, name: str) -> str | None:
+        """Return a file's text; None if there is no such file. Raises ``ConfigurationError`` if
+        Spark cannot read it. ``caller``: the call in errors.
+        """
         path = f"{self.checkpoint}/{name}"
-        try:
-            row = self.session.read.text(path, wholetext=True).head()
-        except PySparkException:
-            return None
-        assert row is not None
-        return str(row[0])
+        with refused(caller, f"Spark cannot read {path}", "Mend what it names"):
+            return files_of(self.session).text(path)
 
     def has(self, name: str) -> bool:
         """Return True if the checkpoint has a file of this name."""

@@ -43,9 +43,10 @@ class StateFiles(Protocol):
 
     checkpoint: str
 
-    def text(self, name: str) -> str | None:
+    def text(self, caller: str, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the checkpoint; None if there is no
-        such file, or if Spark cannot read it.
+        such file. ``caller``: the call in errors. Raises ``ConfigurationError`` if Spark cannot
+        read it.
         """
 
     def has(self, name: str) -> bool:

@@ -234,7 +234,7 @@ class CheckpointStores:
 
         None for a source that has brought nothing yet. The micro-batch ``batch`` must be planned.
         """
-        text = self.files.text(f"offsets/{self.batch}")
+        text = self.files.text(self.caller, f"offsets/{self.batch}")
         assert text is not None
         _, _, *offsets = text.splitlines()
         return [None if offset == "-" else offset for offset in offsets]
@@ -250,10 +250,12 @@ class CheckpointStores:
 
 def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
-    unreadable or of another version. Also, on Spark Connect, if the checkpoint was moved.
+    no JSON or of another version. Also, on Spark Connect, if the checkpoint was moved.
+
+    Raises ``ConfigurationError`` if Spark cannot read it.
     """
     path = f"{files.checkpoint}/{NAME}"
-    text = files.text(NAME)
+    text = files.text(caller, NAME)
     if text is None:
         raise CheckpointError(
             caller,
