@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail import cli
-from dovetail.command import sessions
+from dovetail.command import sessions, state
 
 pytest.importorskip("rocksdict")
 TABLES = next(path for path in CHECKPOINTS if path.name == "tables")
@@ -107,6 +108,20 @@ def test_the_command_line(
     assert "shop:nothing is no Table or Stream" in failed("explain", "shop:nothing")
     assert "cannot be found" in failed("explain", "shop:other")
     assert CliRunner().invoke(cli.app, ["inspect"]).exit_code == 2
+
+
+def test_files_that_go_while_they_are_read(golden: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, read = golden(TABLES), state.local_rows
+
+    def without_files(*arguments: Any, **options: Any) -> Any:
+        for folder in checkpoint.glob("state/*"):
+            shutil.rmtree(folder)
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(state, "local_rows", without_files)
+    made = CliRunner().invoke(cli.app, ["state", str(checkpoint), "orders"])
+    assert isinstance(made.exception, dt.errors.CheckpointError)
+    assert f"state: files of {checkpoint} went while they were read" in str(made.exception)
 
 
 def bound_with(**entries: object) -> Callable[[Path], None]:

@@ -68,8 +68,15 @@ def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[Checkpoi
         with session() as spark:
             yield CheckpointStores.of(caller, spark, checkpoint, batch)
         return
-    try:
+    with reading(caller, checkpoint):
         yield stored
+
+
+@contextmanager
+def reading(caller: str, checkpoint: str) -> Iterator[None]:
+    """Raise ``CheckpointError`` if files of a local checkpoint go while the block reads them."""
+    try:
+        yield
     except Unknown as error:
         raise CheckpointError(
             caller,

@@ -15,7 +15,7 @@ import typer
 
 from dovetail.command.options import AsJson, Batch, Checkpoint
 from dovetail.command.output import print_json, print_table
-from dovetail.command.sessions import local_stores, session, stores
+from dovetail.command.sessions import local_stores, reading, session, stores
 from dovetail.engine.store_contents import schema_of
 from dovetail.errors import ConfigurationError
 from dovetail.spark.checkpoints.local_rows import local_rows
@@ -88,7 +88,8 @@ def state(
     needs_spark = output is not None or moment is not None or topology is not None
     stored = None if needs_spark else local_stores("state", checkpoint, batch)
     if stored is not None:
-        _write(*_rows_here(stored, table, key, column), format, limit)
+        with reading("state", checkpoint):
+            _write(*_rows_here(stored, table, key, column), format, limit)
         return
     from dovetail.api.topology import Planned
     from dovetail.command.topologies import loaded
