@@ -193,6 +193,30 @@ def test_what_a_function_raises_comes_first(spark: SparkSession, tmp_path: Path)
     assert first == "orders: a micro-batch fails with RuntimeError: the sink fails at 0"
 
 
+def _read_none(batch: DataFrame, number: int) -> None:
+    pass
+
+
+def _read_some(batch: DataFrame, number: int) -> None:
+    batch.limit(1).collect()
+
+
+@pytest.mark.parametrize("function", [_read_none, _read_some])
+def test_a_function_that_leaves_changes_unread_is_named(
+    spark: SparkSession, tmp_path: Path, function: Callable[[DataFrame, int], None]
+) -> None:
+    orders = World(spark, tmp_path).orders().materialize()
+    query = orders.write_stream(
+        dt.to_foreach_batch(function), checkpoint=tmp_path / "checkpoint", buckets=2
+    )
+    with pytest.raises(StreamingQueryException) as raised:
+        query.processAllAvailable()
+    for error in (raised.value, query.exception()):
+        first = str(error).splitlines()[0]
+        assert first.startswith(f"to_foreach_batch({function.__name__}): not all changes of a mic")
+        assert first.endswith("where nothing is written, as changes.count() does.")
+
+
 def test_a_failing_driver_says_where() -> None:
     """In process, too, and a batch that failed has changed nothing."""
     orders = testing.stream("orders", key="id", schema={"id": pa.int64(), "n": pa.int64()})

@@ -542,6 +542,11 @@ def to_foreach_batch(function: OfBatches) -> FunctionSink:
     A repeated call must leave the target as if there had been one call. Store the number
     with the changes to recognize it, or write rows by their key.
 
+    A function that is the only sink of a query must read all changes of each micro-batch,
+    as a write or ``changes.count()`` does. What it reads computes the state, too. If it reads
+    none or only some, as by ``changes.limit(1)``, the query fails, and nothing of the
+    micro-batch is stored.
+
     Examples
     --------
     >>> import dovetail as dt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,16 +11,29 @@ if TYPE_CHECKING:
 
 _OWN = re.compile(r"^dovetail\.errors\.\w+: (.*(?:\n  \S.*)*)", re.MULTILINE)
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
+_UNCOMMITTED = "[STATE_STORE_COMMIT_VALIDATION_FAILED"
+"""The start of Spark's condition for a micro-batch whose tasks have not all run to their end."""
 _CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 
-def explained(error: StreamingQueryException, title: str) -> StreamingQueryException:
+def explained(
+    error: StreamingQueryException, title: str, sinks: Sequence[str]
+) -> StreamingQueryException:
     """Return the same error with its cause, and an empty line, in front of its message. The cause
-    is the last error of the library in the message, or else ``title`` and the text of ``cause_of``.
+    is the last error of the library in the message, or that of a sink that has left rows unread.
+    Else it is ``title`` and the text of ``cause_of``.
+
     Spark's message follows. The error is changed, so a second call puts the cause there twice.
+    ``sinks``: the titles of the query's sinks.
     """
-    errors = _OWN.findall(str(error))
-    first = errors[-1] if errors else f"{title}: a micro-batch fails with {cause_of(error)}"
+    errors, cause = _OWN.findall(str(error)), cause_of(error)
+    if not errors and _UNCOMMITTED in cause:
+        errors.append(
+            f"{', '.join(sinks) or title}: not all changes of a micro-batch have been read, so its "
+            "state is not stored. Read all of them, also where nothing is written, as "
+            "changes.count() does."
+        )
+    first = errors[-1] if errors else f"{title}: a micro-batch fails with {cause}"
     captured: Any = error
     # A classic session's error shows its description, not its message.
     part = "_desc" if hasattr(error, "_desc") else "_message"

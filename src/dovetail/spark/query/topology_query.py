@@ -170,7 +170,12 @@ class TopologyQuery(_SparkQuery):
         try:
             yield
         except StreamingQueryException as error:
-            raise explained(error, self._title)  # noqa: B904 -- the same error
+            raise self._with_cause(error)  # noqa: B904 -- the same error
+
+    def _with_cause(self, error: StreamingQueryException) -> StreamingQueryException:
+        """Return the same error, with its cause in front of its message (``failures``)."""
+        sinks = [title for titles in self.parts.sinks.values() for title in titles]
+        return explained(error, self._title, sinks)
 
     def explain_row(
         self, key: Any, result: str | None = None, *, members: int = 20
@@ -246,7 +251,7 @@ class TopologyQuery(_SparkQuery):
         if self._thread is not None:
             return self._failure
         error = super().exception()
-        return None if error is None else explained(error, self._title)
+        return None if error is None else self._with_cause(error)
 
     def __repr__(self) -> str:
         state, lines = self._described()
