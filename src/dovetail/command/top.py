@@ -75,7 +75,7 @@ def top(
     console = Console()
     if as_json:
         view = next(looks)
-        last = recorded_after(record, 0, 1) if record is not None else []
+        last = recorded_after("top", record, 0, 1) if record is not None else []
         figures = [json.loads(text) for _, text in last]
         print_json(view.as_json() | {"progress": figures[0] if figures else None})
     elif once or not console.is_terminal:
@@ -120,7 +120,7 @@ def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
                 if stored.batch is not None:
                     view.committed = files.modified(f"commits/{stored.batch}")
         if record is not None:
-            batches = recorded_after(record, last_number, _BATCHES)
+            batches = recorded_after("top", record, last_number, _BATCHES)
             last_number = batches[-1][0] if batches else last_number
             progress = [*progress, *(of_json(json.loads(text)) for _, text in batches)][-_BATCHES:]
             view.progress = progress

@@ -85,7 +85,7 @@ class RecordedFigures:
         """
         if self._path is None:
             return batch_number, []
-        batches = recorded_after(self._path, batch_number, _BATCHES_MAX)
+        batches = recorded_after("serve", self._path, batch_number, _BATCHES_MAX)
         return batches[-1][0] if batches else batch_number, [text for _, text in batches]
 
     def state(self) -> str:

@@ -184,7 +184,7 @@ def serve_checkpoint(
         refuse_other(in_one_order(results), title, *stored.topology)
     stages = sorted(stored.stages.values(), key=lambda stage: stage.number)
     if record is not None:
-        recorded_after(record, 0, 1)
+        recorded_after("serve", record, 0, 1)
     name = PurePath(checkpoint).name
     shown = Shown(
         page_html(

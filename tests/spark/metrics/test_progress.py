@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail.spark.metrics import history
 from dovetail.spark.metrics.figures import COUNTERS, GAUGES
 from dovetail.spark.metrics.progress import ProgressFollower, _numbers
 
@@ -331,11 +332,44 @@ def test_another_file_is_not_written(tmp_path: Path) -> None:
         other.execute("CREATE TABLE mine (id INTEGER)")
     before = database.read_bytes()
     for file in (text, database):
-        with pytest.raises(dt.errors.ConfigurationError, match=f"{file} cannot be used"):
+        problem = f"^recorded: {file} cannot be used: .* Give a file of record\\(\\)\\.$"
+        with pytest.raises(dt.errors.ConfigurationError, match=problem):
             dt.metrics.recorded(file)
     assert database.read_bytes() == before
-    with pytest.raises(dt.errors.ConfigurationError, match="nowhere is not there"):
+    with pytest.raises(dt.errors.ConfigurationError, match=r"^recorded: .*nowhere is not there"):
         dt.metrics.recorded(tmp_path / "nowhere")
+
+
+def test_a_record_that_cannot_be_written_is_tried_again(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(history, "_EVERY_S", 0.05)
+    write(tmp_path / "orders", 1, [{"id": 1, "customer": 1}])
+    file, orders = tmp_path / "figures", table(spark, tmp_path, "orders", "customer")
+    query = orders.write_stream(dt.to_memory("tried"), checkpoint=tmp_path / "c", buckets=2)
+    try:
+        recorder = dt.metrics.record(query, file)
+        file.unlink()
+        file.mkdir()
+        query.processAllAvailable()
+        deadline = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (message,) = caplog.messages
+        assert message.startswith(f"record: {file} cannot be used: ")
+        file.rmdir()
+        recorder.stop()
+        assert [progress.rows for progress in dt.metrics.recorded(file)] == [1]
+        recorder = dt.metrics.record(query, file)
+        file.unlink()
+        file.mkdir()
+        recorder.stop()
+        assert caplog.messages[-1].endswith("1 micro-batches are not recorded.")
+    finally:
+        query.stop()
 
 
 def test_a_micro_batch_after_a_pause_is_not_taken_for_the_report_of_the_pause(

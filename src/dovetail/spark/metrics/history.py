@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -25,6 +26,7 @@ from dovetail.spark.metrics.progress import (
 )
 from dovetail.spark.query.topology_query import TopologyQuery
 
+_LOG = logging.getLogger("dovetail.metrics")
 _EVERY_S = 2.0
 _VERSION = 1
 """The version of the file, as SQLite's ``user_version``."""
@@ -55,9 +57,7 @@ class Recorder:
     def __init__(self, query: TopologyQuery, path: str, keep: int) -> None:
         self.path, self._keep = path, keep
         self._query, self._follower, self._stopping = query, ProgressFollower(query), Event()
-        with _opened(path) as file:
-            file.execute(_TABLE)
-            file.execute(f"PRAGMA user_version = {_VERSION}")
+        self._write([])
         self._recording = Thread(target=self._record, name="dovetail-record", daemon=True)
         self._recording.start()
 
@@ -79,20 +79,41 @@ class Recorder:
 
     def _record(self) -> None:
         """Record micro-batches until the recorder or the query ends, and those of the end as well.
-        Of more than ``_keep``, the oldest are deleted.
+
+        A file that cannot be written is logged, and tried again with the next micro-batches.
         """
-        last = False
+        last, batches, failing = False, list[Progress](), False
         while not last:
             last = self._stopping.wait(_EVERY_S) or not self._query.isActive
-            batches = self._follower.new()
-            if batches:
-                with _opened(self.path) as file:
-                    rows = [(json.dumps(as_json(batch)),) for batch in batches]
-                    file.executemany("INSERT INTO progress (figures) VALUES (?)", rows)
-                    file.execute(
-                        "DELETE FROM progress WHERE id <= (SELECT max(id) FROM progress) - ?",
-                        (self._keep,),
-                    )
+            batches = [*batches, *self._follower.new()][-self._keep :]
+            if not batches:
+                continue
+            try:
+                self._write(batches)
+            except ConfigurationError as error:
+                if last:
+                    _LOG.error("%s %d micro-batches are not recorded.", error, len(batches))
+                elif not failing:
+                    _LOG.warning("%s The recorder tries it again.", error)
+                failing = True
+            else:
+                batches, failing = [], False
+
+    def _write(self, batches: Sequence[Progress]) -> None:
+        """Add micro-batches to the file, which is made if it is missing. Of more than ``_keep``,
+        delete the oldest.
+
+        Raises ``ConfigurationError`` if the file cannot be written; then nothing is added.
+        """
+        with _opened("record", self.path) as file:
+            file.execute(_TABLE)
+            file.execute(f"PRAGMA user_version = {_VERSION}")
+            rows = [(json.dumps(as_json(batch)),) for batch in batches]
+            file.executemany("INSERT INTO progress (figures) VALUES (?)", rows)
+            file.execute(
+                "DELETE FROM progress WHERE id <= (SELECT max(id) FROM progress) - ?",
+                (self._keep,),
+            )
 
 
 @validated
@@ -169,30 +190,32 @@ def recorded(path: Path) -> list[Progress]:
         ...
     dovetail.errors.ConfigurationError: recorded: /nowhere is not there...
     """
-    return [of_json(json.loads(text)) for _, text in recorded_after(fspath(path), 0, None)]
+    batches = recorded_after("recorded", fspath(path), 0, None)
+    return [of_json(json.loads(text)) for _, text in batches]
 
 
-def recorded_after(path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
+def recorded_after(caller: str, path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
     """Return the micro-batches that the file ``path`` has after ``number``, exclusive: (number in
     the file, figures as JSON), the oldest first. Of more than ``limit``, return the last ones; None
-    returns all. The list is empty if there are none. Raises ``ConfigurationError`` for a missing or
-    another file.
+    returns all. The list is empty if there are none.
+
+    ``caller``: the call in errors. Raises ``ConfigurationError`` for a missing or another file.
     """
     if not FilePath(path).is_file():
-        raise ConfigurationError("recorded", f"{path} is not there", "Give a file of record()")
-    with _opened(path) as file:
+        raise ConfigurationError(caller, f"{path} is not there", "Give a file of record()")
+    with _opened(caller, path) as file:
         last = "SELECT id, figures FROM progress WHERE id > ? ORDER BY id DESC LIMIT ?"
         rows = file.execute(last, (number, -1 if limit is None else limit)).fetchall()
     return rows[::-1]
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
+def _opened(caller: str, path: str) -> Iterator[sqlite3.Connection]:
     """Open the SQLite file ``path``, created if missing, and commit at the end of the block. An
     error in the block rolls back.
 
-    Raises ``ConfigurationError``, in the name of ``record``, for another file, and for any failure
-    of SQLite in the block.
+    ``caller``: the call in errors. Raises ``ConfigurationError`` for another file, and for any
+    failure of SQLite in the block.
     """
     try:
         with closing(sqlite3.connect(path, timeout=30)) as file, file:
@@ -203,9 +226,8 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
             yield file
     except sqlite3.Error as error:
         problem = f"{path} cannot be used: {error}"
-        raise ConfigurationError(
-            "record", problem, "Give a file of record(), or a new one"
-        ) from error
+        remedy = "Give a file of record()" + (", or a new one" if caller == "record" else "")
+        raise ConfigurationError(caller, problem, remedy) from error
 
 
 def as_json(progress: Progress) -> dict[str, Any]:
