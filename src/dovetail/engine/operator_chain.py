@@ -106,7 +106,8 @@ def _run_all(share: Share) -> Done:
     """Run several operators of a fragment in turn, on rows that are numbered in the order of
     arrival.
 
-    Return the last operator's changes, and the stores of all under the manifest's names.
+    Return the last operator's changes, and the stores of all under the manifest's names. Each
+    operator must have ``clocks``.
     """
     operators = share.fragment.operators
     sources = [share.rows(index) for index in range(len(share.sources))]
@@ -128,9 +129,9 @@ def _run_all(share: Share) -> Done:
     counts: Counts = Counts()
     for index, operator in enumerate(operators):
         clock = _Clock(
-            min((share.initial_us[n] for n in operator.clocks), default=NO_TIME),
+            min(share.initial_us[n] for n in operator.clocks),
             np.minimum.reduce([clocks[n] for n in operator.clocks])[order],
-            min((share.final_us[n] for n in operator.clocks), default=NO_TIME),
+            min(share.final_us[n] for n in operator.clocks),
         )
         fed = [
             _fed(

@@ -72,7 +72,10 @@ class Operator:
     An operator that is alone has the fragment's sources.
     """
     clocks: tuple[int, ...] = ()
-    """The fragment's inputs by whose stream time its windows close; the slowest counts."""
+    """The fragment's inputs by whose stream time its windows close; the slowest counts.
+
+    Empty if the operator is alone in its fragment, and never else.
+    """
 
     @property
     def keys(self) -> int:
