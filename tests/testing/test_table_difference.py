@@ -118,6 +118,7 @@ def test_floats_have_a_tolerance() -> None:
 def test_values_of_other_types_differ_but_numbers_do_not() -> None:
     assert_table_equal([{"x": 1, "y": np.array([1])}], [{"x": 1.0, "y": [1]}])
     assert_table_equal([{"x": {"a": [1, None]}}], [{"x": {"a": (1, None)}}])
+    assert_table_equal([{"x": bytearray(b"a")}], [{"x": b"a"}])
     for actual, expected in [(True, 1), (1, "1"), (None, 0), ({"a": 1}, {"a": 2}), (True, 1.0)]:
         assert message([{"x": actual}], [{"x": expected}])
 

@@ -315,7 +315,10 @@ def _load(position: pa.Array, words: pa.Array) -> Limbs:
 
 def _store(limbs: Limbs) -> list[pa.Array]:
     """Convert sums to their stored columns (``STORED``): the number of the lowest limb that is not
-    0, and the limbs from there on. Zero has no limbs.
+    0, and the limbs from there on. Zero has the number 0 and no limbs.
+
+    A stored limb is a word of 32 bits, the lowest first. Together they are the number in two's
+    complement, in as few words as possible.
     """
     rows, negative = _normal(limbs)
     beyond = negative * np.int64(_LOW)

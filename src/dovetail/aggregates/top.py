@@ -217,7 +217,10 @@ class Top(Listing):
 
     def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
         """Return the shown columns of the rows ``row`` of ``pool``, in lists of the given sizes,
-        which add up to the number of rows. Raises ``AggregateError`` as ``lists_of`` does.
+        which add up to the number of rows.
+
+        ``pool``: structs of the ordering value and the shown columns. Raises ``AggregateError`` if
+        the lists have too many elements for Arrow.
         """
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, shown)

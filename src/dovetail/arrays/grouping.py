@@ -209,7 +209,8 @@ def argsort_distinct(numbers: Ints, below: int) -> Ints:
 
 
 def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
-    """Compare row i + 1 with row i: bool[n - 1], or bool[0] for no rows. ``columns``: at
+    """Say of each row but the first whether it equals the row before it: bool[n - 1], or bool[0]
+    for no rows. Values are equal as in ``rows_equal``, so a null equals a null. ``columns``: at
     least one.
     """
     if len(columns[0]) == 0:

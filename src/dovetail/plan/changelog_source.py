@@ -171,8 +171,9 @@ class _Columns:
         self._frame = frame
 
     def require(self, name: str, argument: str) -> None:
-        """Raise ``PlanError`` for a name that the frame lacks or has twice. ``argument``: where the
-        name was given.
+        """Raise ``PlanError`` for a name that the frame lacks or has twice. Case counts.
+
+        ``argument``: where the name was given, in words for errors, such as ``key=``.
         """
         if self._frame.columns.count(name) > 1:
             raise PlanError(

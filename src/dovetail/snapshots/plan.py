@@ -476,7 +476,8 @@ def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
 def _text(column: str) -> str:
     """Return an expression's text without parts that differ between processes.
 
-    Addresses of Java objects are removed. Variables of lambdas are numbered from 0 within the text.
+    The addresses of Java arrays are removed. Variables of lambdas become ``variable 0``,
+    ``variable 1`` and so on, in the order in which they are bound.
     """
     column = re.sub(r"\[L[\w.$]+;@[0-9a-f]+", "", column)
     bound = re.findall(r"([xyz]_\d+)(?=(?:, [xyz]_\d+)*\)? ->)", column)

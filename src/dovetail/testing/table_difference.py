@@ -343,8 +343,8 @@ def _equality(rel_tol: float, abs_tol: float) -> Equal:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a hashable value that is equal for equal values only. A NaN equals a NaN, and True is
-    not 1.
+    """Return a hashable value that is equal for equal values only. A NaN equals a NaN, 1 equals 1.0
+    and True is not 1. Lists equal tuples, and a ``bytearray`` equals its bytes.
     """
     if hasattr(type(value), "tolist"):  # numpy's
         value = value.tolist()
@@ -354,4 +354,6 @@ def _frozen(value: Any) -> Hashable:
         return "list", tuple(map(_frozen, value))
     if isinstance(value, float) and math.isnan(value):
         return ("nan",)
+    if isinstance(value, bytearray):
+        return bytes(value)
     return ("boolean", value) if isinstance(value, bool) else value

@@ -85,8 +85,12 @@ class ProtobufFormat(Format):
     def writing(self, context: Place, columns: StructType) -> Column:
         """Return a message of the columns; a null is a field that is not set.
 
+        With a framing, ask the registry for the subject's latest version, whose id goes before each
+        message. Nothing is registered. The subject is the given one, else ``<topic>-<part>``.
+
         Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
-        registry.
+        registry. Raises ``ConfigurationError`` if the registry does not know the subject, or cannot
+        be asked.
         """
         message_fields = self._fields()
         for field in columns:

@@ -386,8 +386,10 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
 
 def _final(events: Timeline, before: Before, last: Ints) -> tuple[Ints, Ints]:
     """Return each group's time and number of rows after its last update, if no update retracts:
-    int64[updates] each, 0 after other updates. ``before``: the stored state of the groups.
-    ``last``: each group's last update.
+    int64[updates] each, 0 after other updates.
+
+    A group's time is the largest event time of all its updates, stored ones included. ``before``:
+    the stored state of the groups. ``last``: the index of each group's last update.
     """
     time_us, count = np.zeros(len(events.row), np.int64), np.zeros(len(events.row), np.int64)
     if events.groups:

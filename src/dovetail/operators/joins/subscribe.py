@@ -65,10 +65,16 @@ def _table(
     sent: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
-    """Return the messages as the second stage reads them, in the order of the records.
+    """Return the messages in the order of the records; of one record, the end of a subscription
+    comes before its begin.
 
-    ``keys``: the former and the present foreign key columns of each change, the hash first. A
-    message to a foreign key with a null goes to the bucket of its primary key.
+    The columns are those of the second stage: the hash of the route, the time, foreign and primary
+    key, the values, and the columns of messages. The message of an end is a tombstone, with null
+    values.
+
+    ``sent``: the messages of each of ``changes``. ``keys``: the former and the present foreign key
+    columns of each change, the hash first. A message to a foreign key with a null goes to the
+    bucket of its primary key.
     """
     operator, shape, events = job.operator, job.sources[0].shape, changes.events
     change, begun = changes.in_order(sent.ends, sent.begins)

@@ -82,5 +82,9 @@ def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator
 
 
 def _beside(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of a stage's columns with the column of passing rows as the last."""
+    """Return a batch of a stage's columns, of which the last has the passing rows.
+
+    ``columns``: those of ``schema``, in its order, and then the column of passing rows. ``schema``:
+    without that column; only its names count.
+    """
     return pa.record_batch(columns, names=[*schema.names, PASSING])

@@ -50,12 +50,15 @@ _END, _BEGIN, _NEW = 0, 1, 2
 
 
 def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema: the versions that the changes make, one from
-    each point in event time to the key's next one. A delete that ends no version is a row of no
-    length.
+    """Return the rows of a new table with this schema: the versions that the changes make. A
+    version lasts from its event time to that of the key's next change.
 
-    ``schema``: key, values and the columns of ``versions.ADDED``. ``keys``: the columns that
-    identify a versioned row.
+    Of changes of a key at one event time only the last in order of arrival counts. A delete that
+    ends no version is a row of no length with null values.
+
+    ``changes``: the columns of the result with their change, timestamp and position. ``schema``:
+    key, values and the columns of ``versions.ADDED``. ``keys``: the columns that identify a
+    versioned row.
     """
     places = delta_tables.internal_names(keys, schema.names)
     rows = _actions(_new_points(changes, places), places, keys)

@@ -105,8 +105,9 @@ class TopicSink:
         self.records(session.createDataFrame([], changelog_schema(node)), node)
 
     def _refuse_withdrawals(self, node: Node) -> None:
-        """Raise ``PlanError`` for a join of streams with ``unmatched="retract"``. It withdraws
-        single rows, and a record of a topic cannot say which row it means.
+        """Raise ``PlanError`` if ``node`` itself is an outer or left join of streams with
+        ``unmatched="retract"``. It withdraws single rows, and a record of a topic cannot say which
+        row it means.
         """
         if node.withdraws:
             raise PlanError(

@@ -82,10 +82,10 @@ class PostgresSink:
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a micro-batch. Create the table if it is missing, or
-        check that it fits.
+        """Return the function that writes a micro-batch, in one transaction. Writing the same one
+        again changes nothing. Create the table if it is missing, or check that it fits.
 
-        Raises what ``prepared`` raises.
+        Raises ``PlanError``, ``ConfigurationError`` and ``TargetError`` as ``prepared`` does.
         """
         tables = PostgresTables([self.prepared(session, node, checkpoint)], Owner(checkpoint))
         return lambda batch, batch_id: tables.take([batch], batch_id)

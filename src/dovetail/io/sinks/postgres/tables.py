@@ -160,6 +160,7 @@ class TargetTable:
 
     def stage_here(self, cursor: Any, table_index: int) -> str:
         """Create a staging table without rows for this transaction alone; return its name in SQL.
+        It has the table's columns and the task and, with a key, deletion and position.
 
         ``table_index``: a number that tells the staging tables of a transaction apart; it must be
         new in it.
