@@ -48,8 +48,7 @@ def run(job: Job, law: AggregationLaw) -> Done:
 
     Closed windows are not changed; a record all of whose windows are closed is counted as late.
     Without rows in the batch, emit nothing and leave the stores and the number of rows as they
-    are. Raises ``DataError``
-    if an aggregate fails, perhaps only as ``chunks`` are read.
+    are. Raises ``DataError`` if an aggregate fails, perhaps only as ``chunks`` are read.
     """
     if not job.any_rows:
         return Done(None, job.stores, job.manifest.rows)
