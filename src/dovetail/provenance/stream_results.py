@@ -18,6 +18,8 @@ from dovetail.provenance.explanation import RowExplanation, columns_in_words
 from dovetail.provenance.joined_rows import JoinedRows
 from dovetail.provenance.stored_rows import StoredRow
 
+_UNMATCHED = "of the records that are kept, none matches another or has come out alone"
+
 
 @dataclass(frozen=True)
 class StreamResults(JoinedRows):
@@ -55,7 +57,7 @@ class StreamResults(JoinedRows):
             return unknown_row(node, {n: key[n] for n in node.key.names}, reason)
         shown = {n: key[n] for n in node.key.names}
         if self.emitted is None and not _have_come_out(node, kept, waits):
-            unknown = unknown_row(node, shown, "none of the records that are kept has come out")
+            unknown = unknown_row(node, shown, _UNMATCHED)
             return replace(unknown, inputs=tuple(records))
         return explanation_of(
             node, shown, "row", reason="of the records that are kept", inputs=tuple(records)

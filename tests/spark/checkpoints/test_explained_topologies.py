@@ -46,7 +46,10 @@ INPUTS: dict[str, tuple[str, list[tuple[int, dict[str, Any]]]]] = {
             (3700, {"page": "help", "customer": 9}),
         ],
     ),
-    "buys": ("page string, paid long", [(65, {"page": "home", "paid": 4})]),
+    "buys": (
+        "page string, paid long",
+        [(65, {"page": "home", "paid": 4}), (3690, {"page": "help", "paid": 5})],
+    ),
     "pages": (
         "page string, title string",
         [(0, {"page": n, "title": n.title()}) for n in ("home", "help")],

@@ -106,7 +106,8 @@ def test_rows_changes_and_times_are_those_of_the_stage(spark: SparkSession, tmp_
         assert [*progress.steps_ms] == [
             *("read", "pack", "shuffle", "receive", "load", "operators", "state", "commit", "sink")
         ]
-        assert all(ms > 0 for ms in progress.steps_ms.values())
+        assert all(ms >= 0 for ms in progress.steps_ms.values())
+        assert sum(progress.steps_ms.values()) > 0
         assert progress.steps_ms["state"] == stage.state_ms
         assert progress.steps_ms["shuffle"] < stage.began_ms
         assert progress.steps_ms["sink"] < progress.phases_ms["work"]
@@ -346,6 +347,9 @@ def test_a_record_that_cannot_be_written_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def logged() -> list[str]:
+        return [record.message for record in caplog.records if record.name == "dovetail.metrics"]
+
     monkeypatch.setattr(history, "_EVERY_S", 0.05)
     write(tmp_path / "orders", 1, [{"id": 1, "customer": 1}])
     file, orders = tmp_path / "figures", table(spark, tmp_path, "orders", "customer")
@@ -356,9 +360,9 @@ def test_a_record_that_cannot_be_written_is_tried_again(
         file.mkdir()
         query.processAllAvailable()
         deadline = time.monotonic() + 60
-        while not caplog.messages and time.monotonic() < deadline:
+        while not logged() and time.monotonic() < deadline:
             time.sleep(0.05)
-        (message,) = caplog.messages
+        (message,) = logged()
         assert message.startswith(f"record: {file} cannot be used: ")
         file.rmdir()
         recorder.stop()
@@ -367,7 +371,7 @@ def test_a_record_that_cannot_be_written_is_tried_again(
         file.unlink()
         file.mkdir()
         recorder.stop()
-        assert caplog.messages[-1].endswith("1 micro-batches are not recorded.")
+        assert logged()[-1].endswith("1 micro-batches are not recorded.")
     finally:
         query.stop()
 

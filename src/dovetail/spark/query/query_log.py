@@ -135,10 +135,16 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
         printable(run.checkpoint),
         begins,
     )
-    _RUNNING[str(query.id)] = _Logged(printable(run.title))
-    if not is_remote(run.session) and run.session not in _LISTENING:
+    if is_remote(run.session):
+        return
+    logged = _RUNNING[str(query.id)] = _Logged(printable(run.title))
+    if run.session not in _LISTENING:
         _LISTENING.add(run.session)
         jvm.listen(run.session, _log_progress, _log_pause, _log_end)
+    if not query.isActive:  # its end may have been reported before
+        ran = any("addBatch" in progress["durationMs"] for progress in query.recentProgress)
+        logged.has_read = logged.has_read or ran
+        _log_end(str(query.id), query.exception() is not None)
 
 
 def _log_progress(text: str) -> None:
