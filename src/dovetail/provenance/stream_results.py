@@ -52,10 +52,9 @@ class StreamResults(JoinedRows):
             queues = [stage for stage in stages if waiting(index) in stage.fragment.stores]
             waits.append(sum(len(self.rows(stage, waiting(index), match)) for stage in queues))
             records += [self.stored_record(entry, row) for row in found[: self.members]]
-        if not records:
-            reason = f"no records with {columns_in_words(key)} are kept"
-            return unknown_row(node, {n: key[n] for n in node.key.names}, reason)
         shown = {n: key[n] for n in node.key.names}
+        if not records:
+            return unknown_row(node, shown, f"no records with {columns_in_words(key)} are kept")
         if self.emitted is None and not _have_come_out(node, kept, waits):
             unknown = unknown_row(node, shown, _UNMATCHED)
             return replace(unknown, inputs=tuple(records))

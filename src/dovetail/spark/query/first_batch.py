@@ -93,7 +93,7 @@ from dovetail.spark.query.writer import (
     StartRequest,
     has_timers,
     settings,
-    started,
+    start_with_sources,
     writer_of,
 )
 
@@ -396,7 +396,7 @@ def completed(
     with STARTING, delta_tables.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
-            query = started(writer.trigger(**trigger))
+            query = start_with_sources(writer.trigger(**trigger))
     parts = parts_of(plan, stages, run.nodes, run.outcomes, run.title)
     with progress_bar(run.session, f"{run.title}: {doing}"):
         TopologyQuery.of(query, run.title, parts, run.checkpoint).awaitTermination()

@@ -70,7 +70,7 @@ from dovetail.spark.query.writer import (
     rows_of,
     settings,
     several,
-    started,
+    start_with_sources,
     writer_of,
 )
 from dovetail.spark.session import refuse_strange_workers
@@ -434,7 +434,9 @@ def _started(
                 more |= {LOADING: True} if loads else {}
                 run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
         with refused(run.title, "Spark does not start its query", "Mend what it names"):
-            return started(writer), parts_of(plan, streaming, run.nodes, run.outcomes, run.title)
+            return start_with_sources(writer), parts_of(
+                plan, streaming, run.nodes, run.outcomes, run.title
+            )
 
 
 def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def settings(partitions: Positive) -> dict[str, str]:
     }
 
 
-def started(writer: DataStreamWriter) -> StreamingQuery:
+def start_with_sources(writer: DataStreamWriter) -> StreamingQuery:
     """Start a query, and return it as soon as its sources exist, or after five seconds.
 
     A query copies the session's settings as it starts. A source of files does not use the copy: it
@@ -114,9 +114,11 @@ def started(writer: DataStreamWriter) -> StreamingQuery:
     """
     query = writer.start()
     deadline = time.monotonic() + _SOURCES_WITHIN_S
-    while query.status["message"] in _BEFORE_SOURCES and time.monotonic() < deadline:
-        if not query.isActive:
-            break
+    while (
+        query.isActive
+        and query.status["message"] in _BEFORE_SOURCES
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.005)
     return query
 
