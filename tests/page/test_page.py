@@ -170,7 +170,7 @@ def test_rows_are_searched_by_key(query: Any, page: Any) -> None:
     unknown = answer_of(page.url, "rows", table="none", key="1")["error"]
     assert "holds no rows of 'none'. It has " in unknown
     several = answer_of(page.url, "rows", table="orders", key=["1", "2"])["error"]
-    assert several == "1, 2 is no key, which is id. Give a value for each of its columns."
+    assert several == "1, 2 is no key, which is id. Give its value."
 
 
 def test_a_row_is_explained(query: Any, page: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_row_is_explained(query: Any, page: Any) -> None:
     }
     assert "is no int64" in answer_of(page.url, "why", result=result, key="x")["error"]
     several = answer_of(page.url, "why", result=result, key=["5", "6"])["error"]
-    assert several == "5, 6 is no key, which is id. Give a value for each of its columns."
+    assert several == "5, 6 is no key, which is id. Give its value."
 
 
 def test_figures_move_in_a_browser(

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from dovetail.base.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP
 from dovetail.base.text_cells import cells_of
-from dovetail.errors import ConfigurationError, DovetailError, PlanError, line_of
+from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.plan.nodes import Node
-from dovetail.spark.checkpoints.lookup_keys import key_of_texts
+from dovetail.spark.checkpoints.lookup_keys import key_of_column_texts, no_key_of_texts
 from dovetail.spark.checkpoints.row_explanations import explained
 from dovetail.spark.checkpoints.state_lookup import Lookups, at_once
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -59,7 +59,7 @@ class StateSearch:
         """
 
         def looked_up(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
-            asked = key_of_texts("search", stored.named(table).store, key)
+            asked = key_of_column_texts("search", stored.named(table).store, key)
             return lookups.rows(stored, table, [asked], None), stored.batch
 
         rows, batch = at_once("search", self.checkpoint, looked_up, self.session)
@@ -90,11 +90,7 @@ class RowReasons:
             raise ConfigurationError("why", problem, f"It has {names}")
         columns = nodes[0].key.names
         if len(key) != len(columns):
-            raise PlanError(
-                "why",
-                f"{', '.join(key) or 'nothing'} is no key, which is {', '.join(columns)}",
-                "Give a value for each of its columns",
-            )
+            raise no_key_of_texts("why", columns, key)
         texts = dict(zip(columns, key, strict=True))
         reason = explained(
             "why", self.session, self.checkpoint, nodes[:1], texts, None, as_text=True

@@ -76,7 +76,7 @@ def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, 
     return {name: _value(caller, fields[name], value) for name, value in record.items()}
 
 
-def key_of_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str, Any]:
+def key_of_named_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return a key from texts by column, in the types and the order of the key; ``null`` is null.
     Raises ``PlanError`` for other columns and for texts that are no values of a column.
     """

@@ -10,7 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.physical.specs.law import Store
-from dovetail.spark.checkpoints.lookup_keys import key_of_texts, keys_of_text
+from dovetail.spark.checkpoints.lookup_keys import key_of_column_texts, keys_of_text
 
 
 def store(*types: pa.DataType) -> Store:
@@ -68,15 +68,16 @@ def test_a_text_that_is_no_key_of_several_columns(text: str) -> None:
 
 
 def test_a_text_for_each_column() -> None:
-    assert key_of_texts("search", TEXTS, ["x", "null"]) == ("x", "null")
-    assert key_of_texts("search", store(pa.string()), ['["x"]']) == '["x"]'
+    assert key_of_column_texts("search", TEXTS, ["x", "null"]) == ("x", "null")
+    assert key_of_column_texts("search", store(pa.string()), ['["x"]']) == '["x"]'
+    each = "Give a value for each of its columns"
     for of, texts, shown in [
-        (TEXTS, ["x"], "x is no key, which is a, b"),
-        (TEXTS, ["x", "y", "z"], "x, y, z is no key, which is a, b"),
-        (TEXTS, [], "nothing is no key, which is a, b"),
-        (store(pa.string()), ["x", "y"], "x, y is no key, which is a"),
-        (store(pa.int64()), ["x"], "x is no key, which is a"),
+        (TEXTS, ["x"], f"x is no key, which is a, b. {each}"),
+        (TEXTS, ["x", "y", "z"], f"x, y, z is no key, which is a, b. {each}"),
+        (TEXTS, [], f"nothing is no key, which is a, b. {each}"),
+        (store(pa.string()), ["x", "y"], "x, y is no key, which is a. Give its value"),
+        (store(pa.int64()), ["x"], "x is no key, which is a. Give its value"),
     ]:
         with pytest.raises(dt.errors.PlanError) as raised:
-            key_of_texts("search", of, texts)
-        assert str(raised.value) == f"search: {shown}. Give a value for each of its columns."
+            key_of_column_texts("search", of, texts)
+        assert str(raised.value) == f"search: {shown}."

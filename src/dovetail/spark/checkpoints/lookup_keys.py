@@ -43,19 +43,21 @@ def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
     return [_key_of_text(caller, store.own_key, text) for text in texts]
 
 
-def key_of_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
+def key_of_column_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
     """Return a key from a text for each of its columns, in their order. Raises ``PlanError`` for
     another number of texts, and for a text that is no value of its column.
     """
     try:
         return _key(store.own_key, texts)
     except (ValueError, pa.ArrowException) as error:
-        raise _no_key(
-            caller,
-            store.own_key,
-            ", ".join(texts) or "nothing",
-            "Give a value for each of its columns",
-        ) from error
+        raise no_key_of_texts(caller, [field.name for field in store.own_key], texts) from error
+
+
+def no_key_of_texts(caller: str, names: Sequence[str], texts: Sequence[str]) -> PlanError:
+    """Return the error for texts that are no key of the columns ``names``, one text per column."""
+    shown = ", ".join(texts) or "nothing"
+    remedy = "Give a value for each of its columns" if len(names) > 1 else "Give its value"
+    return _no_key(caller, names, shown, remedy)
 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
@@ -66,8 +68,9 @@ def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
         return _key(fields, _json_texts(text) if len(fields) > 1 else [text])
     except (ValueError, pa.ArrowException) as error:
         remedy = "Give a JSON list of the values of its columns"
+        names = [field.name for field in fields]
         raise _no_key(
-            caller, fields, text, remedy if len(fields) > 1 else "Give its value"
+            caller, names, text, remedy if len(fields) > 1 else "Give its value"
         ) from error
 
 
@@ -99,10 +102,9 @@ def _json_texts(text: str) -> list[str]:
     return texts
 
 
-def _no_key(caller: str, fields: Sequence[pa.Field], text: str, remedy: str) -> PlanError:
-    """Return the error for a text that is no key of the columns ``fields``."""
-    names = ", ".join(field.name for field in fields)
-    return PlanError(caller, f"{text} is no key, which is {names}", remedy)
+def _no_key(caller: str, names: Sequence[str], text: str, remedy: str) -> PlanError:
+    """Return the error for a text that is no key of the columns ``names``."""
+    return PlanError(caller, f"{text} is no key, which is {', '.join(names)}", remedy)
 
 
 def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import Node
 from dovetail.provenance.explanation import RowExplanation
-from dovetail.provenance.key import KeyValue, key_of, key_of_texts
+from dovetail.provenance.key import KeyValue, key_of, key_of_named_texts
 from dovetail.provenance.stored_rows import in_microseconds, key_columns, matching
 from dovetail.provenance.walk import Walk
 from dovetail.spark.checkpoints.state_lookup import Lookups, at_once, index_of
@@ -141,7 +141,7 @@ def explained(
         node, whole = _meant(stored, nodes, result)
         plan = plan_of([whole], buckets=stored.buckets, emit="change")
         state = CheckpointState(lookups, stored)
-        columns = (key_of_texts if as_text else key_of)(caller, node, key)
+        columns = (key_of_named_texts if as_text else key_of)(caller, node, key)
         return Walk(plan.stages, state, Evaluator(spark), members).row(node, columns)
 
     return at_once(caller, checkpoint, walk, spark)
