@@ -203,4 +203,6 @@ def test_every_file_is_reached_from_what_users_import() -> None:
         ".html",
         ".css",
         ".js",
+        ".java",
+        ".jar",
     }

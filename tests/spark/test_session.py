@@ -15,7 +15,7 @@ from drivers import reported
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from dovetail.platform import delta_tables
+from dovetail.platform import delta_tables, local_files
 from dovetail.spark.log_lines import HARMLESS, QUIET
 
 
@@ -37,6 +37,7 @@ def test_what_a_builder_has_is_kept() -> None:
     builder = builder.config("spark.driver.extraJavaOptions", "-Xss4m")
     builder = builder.config("spark.sql.session.timeZone", "Europe/Paris")
     builder = builder.config("spark.jars.packages", "own:jar:1")
+    builder = builder.config("spark.driver.extraClassPath", "own.jar")
     found = options(dt.configure(builder, kafka=True, delta=True, memory="2g"))
     assert found["spark.sql.extensions"] == f"own.Extension,{delta_tables.EXTENSION}"
     assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -XX:+UseParallelGC")
@@ -50,6 +51,7 @@ def test_what_a_builder_has_is_kept() -> None:
     assert packages[2:] == [delta_tables.JAR]
     assert found["spark.driver.memory"] == "2g"
     assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
+    assert found["spark.driver.extraClassPath"] == f"own.jar{os.pathsep}{local_files.JAR}"
 
 
 def test_a_server_has_its_settings_from_its_start() -> None:
@@ -62,6 +64,7 @@ def test_a_server_has_its_settings_from_its_start() -> None:
 def test_a_cluster_keeps_its_own_workers() -> None:
     found = options(dt.configure(SparkSession.builder.master("spark://host:7077")))
     assert "spark.python.daemon.module" not in found
+    assert "spark.driver.extraClassPath" not in found
     assert "spark.jars.packages" not in found
 
 
@@ -84,7 +87,7 @@ def test_a_session_without_it_is_told_what_it_lacks(spark: SparkSession) -> None
     report = dt.doctor(spark)
     lacking = {finding.what: finding for finding in report.missing}
     assert {"Unix sockets", "huge pages"} <= lacking.keys()
-    assert not {"Spark", "workers' Python", "warm workers"} & lacking.keys()
+    assert not {"Spark", "workers' Python", "warm workers", "local files"} & lacking.keys()
     assert str(lacking["huge pages"].lacks).startswith("off for the JVM")
     lines = str(report).splitlines()
     assert lines[0] == "Spark            ok"

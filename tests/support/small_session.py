@@ -17,6 +17,7 @@ import pytest
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
+from dovetail.platform import local_files
 from dovetail.spark.session import DAEMON
 
 SMALL_TABLES = {
@@ -71,11 +72,16 @@ def builder() -> SparkSession.Builder:
 
 def quick(builder: SparkSession.Builder, java: str) -> SparkSession.Builder:
     """The builder of a session whose JVM, with these options, has an archive of classes."""
-    first = [str(jar) for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
     archived = f" -Xlog:disable -XX:SharedArchiveFile={archive()}" if archive().exists() else ""
     return builder.config("spark.driver.extraJavaOptions", java + archived).config(
-        "spark.driver.extraClassPath", os.pathsep.join(first)
+        "spark.driver.extraClassPath", class_path()
     )
+
+
+def class_path() -> str:
+    """The jars in front of Spark's own: those with most classes, and the one of ``configure``."""
+    first = [jar for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
+    return os.pathsep.join(map(str, [*first, local_files.JAR]))
 
 
 def session() -> SparkSession:
@@ -123,7 +129,8 @@ def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    own = f"{java.resolve()} {java.stat().st_mtime} {JARS} {JARS.stat().st_mtime} {JAVA}"
+    spark = f"{JARS} {JARS.stat().st_mtime} {class_path()} {local_files.JAR.stat().st_mtime}"
+    own = f"{java.resolve()} {java.stat().st_mtime} {spark} {JAVA}"
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
 
 

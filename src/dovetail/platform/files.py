@@ -154,6 +154,10 @@ class Files(ABC):
         set.
         """
 
+    @abstractmethod
+    def has_class(self, name: str) -> bool:
+        """Return True if the JVM is known to have a class, by its full name."""
+
     def scheme(self, path: str) -> str:
         """Return the file system of a path, such as ``file`` or ``s3a``. A path without one has
         that of the session.
@@ -319,6 +323,10 @@ class _OfHadoop(Files):
         value = self._hadoop.settings().get(name)
         return None if value is None else str(value)
 
+    def has_class(self, name: str) -> bool:
+        """Return True if the JVM finds a class, by its full name."""
+        return self._hadoop.has_class(name)
+
 
 class _OfServer(Files):
     """Files by Spark's readers and writers, for Spark Connect."""
@@ -453,6 +461,10 @@ class _OfServer(Files):
             if value is not None:
                 return str(value)
         return None
+
+    def has_class(self, name: str) -> bool:
+        """Return False: the server's JVM cannot be asked."""
+        return False
 
 
 def _lacking(what: str) -> ConfigurationError:

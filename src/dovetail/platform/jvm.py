@@ -211,6 +211,10 @@ class Hadoop:
         """Return Hadoop's configuration object with the settings of the session."""
         return self._state.newHadoopConf()
 
+    def has_class(self, name: str) -> bool:
+        """Return True if the JVM finds a class. ``name``: its full name, with the package."""
+        return self.settings().getClassByNameOrNull(name) is not None
+
     def located(self, *parts: Any) -> tuple[Any, Any]:
         """Return Hadoop's path object for ``parts``, one path or a folder and a name, and its file
         system. The JVM's error passes if Hadoop does not know or reach that.

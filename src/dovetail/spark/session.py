@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from dovetail.base import validation
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
-from dovetail.platform import delta_tables
+from dovetail.platform import delta_tables, local_files
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
 from dovetail.spark import class_archive
@@ -39,6 +39,9 @@ INSTALL = "Set PYSPARK_PYTHON to a Python that has dovetail, on a cluster in eac
 COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
 """The number of pieces of generated code that the JVM keeps, to avoid compiling them in each
 micro-batch. The default of 100 is fewer than a commit to a Delta table takes."""
+CLASS_PATH, JAVA_OPTIONS = "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"
+_BETWEEN = {CLASS_PATH: os.pathsep, JAVA_OPTIONS: " "}
+"""What stands between values of settings that add to those of the builder; else a comma."""
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 _ASKED: WeakSet[SparkSession] = WeakSet()
@@ -118,7 +121,8 @@ def configure(
     - Unix sockets between the JVM and its workers;
     - UTC as the session's time zone;
     - room for generated code;
-    - on one machine (``master("local...")``), workers that start with their imports made.
+    - on one machine (``master("local...")``), workers that start with their imports made, and
+      local files without a process for each.
 
     Examples
     --------
@@ -139,15 +143,15 @@ def configure(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     added = {
         "spark.jars": ",".join(_files(jars)),
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+        JAVA_OPTIONS: "-XX:+UseParallelGC",
     }
     settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
     settings[QUIET] = "true" if quiet else "false"
     if sys.platform == "linux":
         for name, value in MEMORY.items():
             os.environ.setdefault(name, value)
-        added["spark.driver.extraJavaOptions"] += f" -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
-    added["spark.driver.extraJavaOptions"] += _archive_options(archive)
+        added[JAVA_OPTIONS] += f" -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
+    added[JAVA_OPTIONS] += _archive_options(archive)
     modules = {"sql-kafka-0-10": kafka, "avro": avro}
     packages = [spark_jar(module) for module, wanted in modules.items() if wanted]
     if delta:
@@ -160,8 +164,9 @@ def configure(
         settings["spark.driver.memory"] = memory
     if options.get("spark.master", "local").startswith("local"):
         settings["spark.python.daemon.module"] = DAEMON
+        added[CLASS_PATH] = str(local_files.JAR) if os.name == "posix" else ""
     for name, value in added.items():
-        between = " " if name.endswith("Options") else ","
+        between = _BETWEEN.get(name, ",")
         settings[name] = between.join(part for part in (options.get(name), value) if part)
     for name, value in settings.items():
         if value and (name in added or name not in options):

@@ -15,7 +15,7 @@ from dovetail.physical.fragment import Buckets, Emit
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.migration.initial_rows import Initial
 
-BUCKETS_DEFAULT: Final = 8
+BUCKETS_DEFAULT: Final = 4
 PARTITIONS_DEFAULT: Final = 2
 """The defaults of a new checkpoint, which keeps them. So they do not depend on the machine on which
 a query starts first.
@@ -77,11 +77,11 @@ class QueryOptions(TypedDict, total=False):
         ``"change"`` emits each change. ``"batch"``, for tables, emits the last change of
         each key in a micro-batch, and none if nothing changed.
     buckets : int, optional
-        The number of parts of the key space, 1 to 65536; 8 by default. The checkpoint fixes
-        it.
+        The number of parts of the key space, 1 to 65536. By default 4, or ``partitions`` if
+        that is more. The checkpoint fixes it.
     partitions : int, optional
-        The number of tasks over which buckets are spread; 2 by default, and at most the
-        number of buckets. The checkpoint fixes it until ``repartition``.
+        The number of tasks over which buckets are spread; 2 by default, and at most
+        ``buckets``. The checkpoint fixes it until ``repartition``.
     query_name : str, optional
         The name of the query in Spark, as by ``DataStreamWriter.queryName``.
     initial : mapping of str to DataFrame, str, path or StreamingQuery, optional

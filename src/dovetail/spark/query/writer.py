@@ -179,8 +179,8 @@ class StartRequest:
         ``DovetailWarning`` for the default of partitions on many cores.
         """
         asked = buckets if self.buckets is None else self.buckets
-        count = BUCKETS_DEFAULT if asked is None else asked
         partitions = self.partitions
+        count = max(BUCKETS_DEFAULT, partitions or 0) if asked is None else asked
         if partitions is None:
             partitions = min(count, PARTITIONS_DEFAULT)
             if partitions < count:
@@ -196,8 +196,7 @@ class StartRequest:
         if there >= CORES_MANY:
             warnings.warn(
                 f"{self.title}: each stage runs in {partitions} tasks by default, and the session "
-                f"has {there} cores. Give partitions=, and buckets= at least as many; the "
-                "checkpoint keeps both",
+                f"has {there} cores. Give partitions=, which the checkpoint keeps",
                 DovetailWarning,
                 stacklevel=5,
             )
