@@ -61,11 +61,20 @@ class Timed:
         return [1000 * n / ms for n, ms in zip(self.rows, self.batch_ms, strict=True)]
 
 
-def session(cores: int = 2, *, packages: Sequence[str] = ()) -> SparkSession:
-    """A session as users have it, with Kafka's jars where they are, and packages from Maven."""
+def session(
+    cores: int = 2, *, packages: Sequence[str] = (), memory_limit: str | None = None
+) -> SparkSession:
+    """A session as users have it, with Kafka's jars where they are, and packages from Maven. The
+    JVM has 6 GB, or what ``memory_limit`` leaves for it.
+    """
     kafka = CACHE / "jars" / "kafka"
     builder = SparkSession.builder.master(f"local[{cores}]").appName("dovetail benchmarks")
-    builder = dt.configure(builder, jars=[kafka] if kafka.is_dir() else [], memory="6g")
+    builder = dt.configure(
+        builder,
+        jars=[kafka] if kafka.is_dir() else [],
+        memory="6g" if memory_limit is None else None,
+        memory_limit=memory_limit,
+    )
     for key, value in dt.checkpoints.settings(partitions=cores).items():
         builder = builder.config(key, value)
     if packages:

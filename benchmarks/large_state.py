@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--changed", type=int, default=2_000, help="rows of a micro-batch (2000)")
     parser.add_argument("--batches", type=int, default=60, help="measured micro-batches (60)")
+    parser.add_argument("--memory-limit", default="8g", help="of dt.configure (8g)")
     parser.add_argument("--joins", nargs="+", choices=JOINS, default=JOINS)
 
 
@@ -42,7 +43,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for join in arguments.joins:
         small, large = (
-            apart(join, rows, arguments.changed, arguments.batches) for rows in arguments.rows
+            apart(join, arguments.memory_limit, rows, arguments.changed, arguments.batches)
+            for rows in arguments.rows
         )
         figures[join] = {"small": small, "large": large}
         figures[f"{join}_large_over_small"] = round(large["median_ms"] / small["median_ms"], 2)
@@ -53,9 +55,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def apart(join: str, *counts: int) -> dict[str, Any]:
+def apart(join: str, memory_limit: str, *counts: int) -> dict[str, Any]:
     """The figures of a size, measured in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.large_state", join, *map(str, counts)]
+    command = [sys.executable, "-m", "benchmarks.large_state", join, memory_limit]
+    command += map(str, counts)
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     harness.note(f"  {join}, {counts[0]:,} rows: {figures}")
@@ -82,9 +85,9 @@ def feed(directory: Path, rows: int, changed: int, batches: int) -> int:
     return len(parts)
 
 
-def measure(join: str, rows: int, changed: int, batches: int) -> dict[str, Any]:
+def measure(join: str, memory_limit: str, rows: int, changed: int, batches: int) -> dict[str, Any]:
     """The figures of a query with so many rows in state."""
-    spark = harness.session()
+    spark = harness.session(memory_limit=memory_limit)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
     with harness.workspace() as directory:
         loading = feed(directory, rows, changed, WARM + batches)
@@ -112,4 +115,4 @@ def measure(join: str, rows: int, changed: int, batches: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))
+    print(json.dumps(measure(*sys.argv[1:3], *map(int, sys.argv[3:]))))

@@ -964,6 +964,7 @@ CALLS: dict[str, Call] = {
         avro=FLAG,
         jars=line("None", "empty list"),
         memory=NAME,
+        memory_limit=line("None", wrong=("1g", "eight", "8 g")),
         archive=line(
             *("None", "text", "column", "span", "path"),
             wrong=(Given(lambda w: w.folder / "file"), "/proc/nothing/archive"),

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import dovetail as dt
 from dovetail.platform import delta_tables, local_files
 from dovetail.spark.log_lines import HARMLESS, QUIET
+from dovetail.spark.task import MAPPED_BYTES_MAX
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,35 @@ def test_what_a_builder_has_is_kept() -> None:
     assert found["spark.driver.memory"] == "2g"
     assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
     assert found["spark.driver.extraClassPath"] == f"own.jar{os.pathsep}{local_files.JAR}"
+
+
+def test_a_limit_for_the_memory_of_all_processes() -> None:
+    builder = SparkSession.builder.__class__().master("local[2]")
+    mapped = f"spark.executorEnv.{MAPPED_BYTES_MAX}"
+    found = options(dt.configure(builder, memory_limit="8g"))
+    assert (found["spark.driver.memory"], found[mapped]) == ("4096m", str(1 << 30))
+    builder = SparkSession.builder.__class__().master("local[4]")
+    found = options(dt.configure(builder, memory="2g", memory_limit="4096M"))
+    assert (found["spark.driver.memory"], found[mapped]) == ("2g", str(1 << 28))
+    builder = SparkSession.builder.__class__().config("spark.driver.memory", "1g")
+    found = options(dt.configure(builder, memory_limit="3gb"))
+    assert (found["spark.driver.memory"], found[mapped]) == ("1g", str(1 << 30))
+
+
+@pytest.mark.parametrize(
+    ("master", "arguments", "message"),
+    [
+        ("local[2]", {"memory_limit": "eight"}, "memory_limit='eight' is no size. Write it as 6g"),
+        ("local[2]", {"memory_limit": "1g"}, "memory_limit='1g' is less than the processes need"),
+        ("local[2]", {"memory_limit": "4g", "memory": "7g"}, "memory='7g' leaves less than a"),
+        ("local[2]", {"memory_limit": "4g", "memory": "a"}, "memory='a' is no size"),
+        ("spark://host:7077", {"memory_limit": "4g"}, "the master is spark://host:7077. Set spark"),
+    ],
+)
+def test_a_limit_that_is_none(master: str, arguments: dict[str, str], message: str) -> None:
+    builder = SparkSession.builder.__class__().master(master)
+    with pytest.raises(dt.errors.ConfigurationError, match=rf"^configure: .*{re.escape(message)}"):
+        dt.configure(builder, **arguments)
 
 
 def test_a_server_has_its_settings_from_its_start() -> None:

@@ -150,6 +150,27 @@ def test_rows_in_memory_have_a_bound(directory: Path, monkeypatch: pytest.Monkey
     assert store.check(cache) == 0
 
 
+def test_mapped_copies_have_a_bound(directory: Path) -> None:
+    """Those used longest ago are closed, and mapped again without a fetch."""
+    store, cache = Store(9), SegmentCache(directory, mapped_bytes_max=3.5 * 16_000)
+    assert store.check(cache) == 9
+    assert cache.segments == {segment.id for segment in store.segments[-3:]}
+    first, used, _ = store.segments[-3:]
+    cache.open(first, store.blobs.get)
+    cache.open(store.segments[0], store.blobs.get)
+    assert cache.segments == {first.id, store.segments[-1].id, store.segments[0].id}
+    assert store.check(cache) == 0
+    cache.drop(store.segments[-1])
+    assert len(cache.segments) == 2
+    assert used.id in cache.segments
+
+
+def test_a_copy_above_the_bound_is_open_all_the_same(directory: Path) -> None:
+    store, cache = Store(2), SegmentCache(directory, mapped_bytes_max=1)
+    assert store.check(cache) == 2
+    assert cache.segments == {store.segments[1].id}
+
+
 def test_copies_are_their_users_alone(directory: Path) -> None:
     before = os.umask(0)
     try:

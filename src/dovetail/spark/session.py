@@ -26,6 +26,7 @@ from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
 from dovetail.spark import class_archive
 from dovetail.spark.log_lines import QUIET
+from dovetail.spark.memory_limit import memory_settings
 
 MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -63,6 +64,7 @@ def configure(
     avro: bool = False,
     jars: Paths | None = None,
     memory: Text | None = None,
+    memory_limit: Text | None = None,
     archive: validation.Path | None = None,
     quiet: bool = True,
 ) -> SparkSession.Builder:
@@ -84,7 +86,13 @@ def configure(
         The paths of jars, or of folders of jars. By default Spark fetches the jars once by
         their Maven coordinates.
     memory : str, optional
-        The memory of the JVM, such as ``"6g"``. By default it is Spark's.
+        The memory of the JVM, such as ``"6g"``. By default it is Spark's, or half of
+        ``memory_limit``.
+    memory_limit : str, optional
+        The memory that a session on one machine takes in all its processes, such as
+        ``"8g"``, at least ``"2g"``. It bounds the JVM's heap, and the files of state that
+        workers keep mapped. docs/operations.md says what is left out. By default nothing
+        bounds the files.
     archive : str or path, optional
         The folder of an archive of Spark's classes, of about 200 MB. If it has none, the JVM
         writes one as it ends. Later ones start faster with it. By default there is none.
@@ -103,7 +111,8 @@ def configure(
     ConfigurationError
         If a path in ``jars`` is no jar and no folder of jars. Also if the folder ``archive``
         cannot be made, and for a builder of Spark Connect, whose server has these settings
-        from its start.
+        from its start. Also for a ``memory_limit`` that is none, too small, or for a builder
+        of a cluster.
     PlanError
         If an argument has another type.
 
@@ -160,8 +169,7 @@ def configure(
         settings["spark.sql.catalog.spark_catalog"] = delta_tables.CATALOG
     if jars is None:
         added["spark.jars.packages"] = ",".join(packages)
-    if memory is not None:
-        settings["spark.driver.memory"] = memory
+    settings |= memory_settings(options, memory, memory_limit)
     if options.get("spark.master", "local").startswith("local"):
         settings["spark.python.daemon.module"] = DAEMON
         added[CLASS_PATH] = str(local_files.JAR) if os.name == "posix" else ""

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from dovetail.platform.sessions import BATCH_TAG
 
+MAPPED_BYTES_MAX = "DOVETAIL_MAPPED_BYTES_MAX"
+"""The variable of a worker's environment with the most bytes of state that it keeps mapped."""
 _TAG = re.compile(rf"{BATCH_TAG}(\d+)-(\w+)")
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

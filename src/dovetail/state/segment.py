@@ -109,6 +109,9 @@ class SegmentCache:
     again. Rows that cannot be written to a copy stay in memory, as without a directory, up to
     ``_MEMORY_BYTES_MAX`` in all.
 
+    Copies are mapped up to ``mapped_bytes_max`` in all, by their size. Above it those used longest
+    ago are closed, and mapped again when they are asked for. By default there is no limit.
+
     Other processes may share the directory. ``settle`` closes segments that one of them has
     deleted. It also deletes copies that no bucket has used for ``_UNUSED_S_MAX``: those of buckets
     that have moved to another machine, and of processes that were killed.
@@ -116,12 +119,13 @@ class SegmentCache:
     ``pages``: the parts of manifests that this process has seen last.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path | None = None, mapped_bytes_max: float = inf) -> None:
+        self._directory, self._mapped_bytes_max = directory, mapped_bytes_max
         self.pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
         self._open: OrderedDict[str, pa.Table] = OrderedDict()
         self._in_memory: dict[str, int] = {}
-        self._memory_bytes = 0
+        self._mapped: OrderedDict[str, int] = OrderedDict()
+        self._memory_bytes = self._mapped_bytes = 0
         self._kept_s: dict[str, float] = {}
         self._looked_s = self._swept_s = -inf
 
@@ -139,6 +143,8 @@ class SegmentCache:
         table = self._open.get(segment.id)
         if table is not None:
             self._open.move_to_end(segment.id)
+            if segment.id in self._mapped:
+                self._mapped.move_to_end(segment.id)
             return table
         table = self._map(segment)
         if table is not None:
@@ -244,8 +250,13 @@ class SegmentCache:
         ``table``.
         """
         self._open[segment.id] = table
+        if segment.id not in self._in_memory:
+            self._mapped_bytes += segment.size_bytes - self._mapped.pop(segment.id, 0)
+            self._mapped[segment.id] = segment.size_bytes
         if len(self._open) > _OPEN_SEGMENTS_MAX:
             self._close(next(iter(self._open)))
+        while self._mapped_bytes > self._mapped_bytes_max and len(self._mapped) > 1:
+            self._close(next(iter(self._mapped)))
         while self._memory_bytes > _MEMORY_BYTES_MAX and len(self._in_memory) > 1:
             self._close(next(iter(self._in_memory)))
         return table
@@ -254,6 +265,7 @@ class SegmentCache:
         """Close the segment with this id, if it is open, so its memory can be freed."""
         self._open.pop(name, None)
         self._memory_bytes -= self._in_memory.pop(name, 0)
+        self._mapped_bytes -= self._mapped.pop(name, 0)
 
 
 def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:

@@ -5,6 +5,7 @@ Spark commits that state with the micro-batch, so Spark's exactly-once promise i
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -219,8 +220,11 @@ _CACHES: dict[Path, SegmentCache] = {}
 
 
 def segment_cache() -> SegmentCache:
-    """Return this worker process's cache of open segments."""
+    """Return this worker process's cache of open segments. Its limit of mapped bytes is that in the
+    environment; without one there is none.
+    """
     directory = task.directory("dovetail-segments")
     if directory not in _CACHES:
-        _CACHES[directory] = SegmentCache(directory)
+        mapped_bytes_max = float(os.environ.get(task.MAPPED_BYTES_MAX, "inf"))
+        _CACHES[directory] = SegmentCache(directory, mapped_bytes_max)
     return _CACHES[directory]

@@ -1,0 +1,75 @@
+"""A limit for the memory of all processes of a session on one machine, as Spark's settings.
+
+| part | of the limit |
+|---|---|
+| the JVM's heap | a half, or ``memory`` |
+| files of state that workers keep mapped | half of the rest |
+| the JVM beside its heap, RocksDB, and the workers' own memory | the rest, not bounded |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from dovetail.errors import ConfigurationError
+from dovetail.spark.task import MAPPED_BYTES_MAX
+
+HEAP = "spark.driver.memory"
+_LIMIT_MIN = 2 << 30
+
+
+def memory_settings(
+    options: Mapping[str, str], memory: str | None, limit: str | None
+) -> dict[str, str]:
+    """Return the settings for the heap ``memory`` and the ``limit`` of all processes, both as text.
+
+    ``options``: the builder's settings. Half of what the heap leaves is for files of state that
+    workers keep mapped. Each core has an equal part of it. Raises ``ConfigurationError`` as ``configure`` does.
+    """
+    if limit is None:
+        return {} if memory is None else {HEAP: memory}
+    memory = options.get(HEAP, memory)
+    master = options.get("spark.master", "local")
+    if not master.startswith("local"):
+        raise ConfigurationError(
+            "configure",
+            f"memory_limit= is for one machine, and the master is {master}",
+            "Set spark.executor.memory and spark.executor.memoryOverhead",
+        )
+    total = _size_bytes("memory_limit", limit)
+    if total < _LIMIT_MIN:
+        raise ConfigurationError(
+            "configure",
+            f"memory_limit={limit!r} is less than the processes need",
+            "Give 2g or more",
+        )
+    heap = f"{(total // 2) >> 20}m" if memory is None else memory
+    left = total - _size_bytes("memory", heap)
+    if left < total // 4:
+        raise ConfigurationError(
+            "configure",
+            f"memory={heap!r} leaves less than a quarter of memory_limit={limit!r}",
+            "Leave memory= out",
+        )
+    mapped = left // 2 // _cores(master)
+    return {HEAP: heap, f"spark.executorEnv.{MAPPED_BYTES_MAX}": str(mapped)}
+
+
+def _size_bytes(name: str, text: str) -> int:
+    """Return a size such as ``6g`` or ``512m`` in bytes. Raises ``ConfigurationError`` for another
+    text, which names the argument ``name``.
+    """
+    size = re.fullmatch(r"(\d+)([kmgt])b?", text.strip().lower())
+    if size is None:
+        raise ConfigurationError(
+            "configure", f"{name}={text!r} is no size", "Write it as 6g or 512m"
+        )
+    return int(size[1]) << 10 * (" kmgt".index(size[2]))
+
+
+def _cores(master: str) -> int:
+    """Return the number of cores of a local master, such as 2 for ``local[2]``."""
+    number = re.match(r"local\[(\d+)", master)
+    return int(number[1]) if number else 1 if master == "local" else os.cpu_count() or 1
