@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyspark
 import small_session
+import warm_python
 from pyspark.sql import SparkSession
 
 P = ParamSpec("P")
@@ -61,10 +62,11 @@ class Server:
             settings["spark.sql.catalog.lake"] = f"org.apache.spark.sql.connector.catalog.{kind}"
         options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
         self.log = folder / "server.log"
+        python = warm_python.program(sys.executable)
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [_HOME / "bin" / "spark-submit", "--class", _CLASS, *options, "spark-internal"],
-                env=os.environ | {"SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": sys.executable},
+                env=os.environ | {"SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": python},
                 cwd=folder,
                 stdout=log,
                 stderr=log,

@@ -14,6 +14,7 @@ from zlib import crc32
 
 import pyspark
 import pytest
+import warm_python
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
@@ -108,6 +109,7 @@ def session() -> SparkSession:
         )
     session = settings.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.pythonExec = warm_python.program(os.environ["PYSPARK_PYTHON"])
     return session
 
 
