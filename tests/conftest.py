@@ -67,7 +67,8 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def kafka_servers() -> Iterator[str]:
     """The address of a broker of this process's own, gone with its data when the tests end."""
-    environment = os.environ | {"DOVETAIL_KAFKA_PORT": str(free_port())}
+    short_lived = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    environment = os.environ | short_lived | {"DOVETAIL_KAFKA_PORT": str(free_port())}
     started = subprocess.run(
         [BROKER, "start"], env=environment, capture_output=True, text=True, check=False
     )
