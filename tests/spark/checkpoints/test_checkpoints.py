@@ -248,13 +248,13 @@ def test_a_start_that_fails_binds_nothing(spark: SparkSession, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("there", "buckets", "partitions", "expected", "warns"),
     [
-        *((there, None, None, (8, 2), there >= 8) for there in (1, 2, 7, 8, 64)),
+        *((there, None, None, (4, 2), there >= 8) for there in (1, 2, 7, 8, 64)),
         *(
             (64, 1, None, (1, 1), False),
             (64, 2, None, (2, 2), False),
             (64, 16, None, (16, 2), True),
         ),
-        (64, None, 4, (8, 4), False),
+        (64, None, 4, (4, 4), False),
     ],
 )
 def test_partitions_do_not_depend_on_the_cores_that_are_there(
