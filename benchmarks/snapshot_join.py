@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds of each number (3)")
     parser.add_argument("--how", default="left", help="kind of join (left)")
     parser.add_argument(
+        "--grouped", action="store_true", help="count the join's rows by customer, and their notes"
+    )
+    parser.add_argument(
         "--contenders",
         nargs="+",
         choices=CONTENDERS,
@@ -60,6 +63,9 @@ def measure(spark: SparkSession, directory: Path, arguments: argparse.Namespace)
     joined = dt.SnapshotTable.from_delta(spark, orders, key="id").join(
         dt.SnapshotTable.from_delta(spark, customers, key="cid"), on="customer", how=arguments.how
     )
+    if arguments.grouped:
+        notes = F.count_distinct("note")
+        joined = joined.group_by("customer").agg(orders=F.count("*"), notes=notes, last=F.max("id"))
     paths = {name: str(directory / name) for name in arguments.contenders}
     for name, path in paths.items():
         if name in ("recompute", "merge"):
