@@ -26,7 +26,8 @@ def memory_settings(
     """Return the settings for the heap ``memory`` and the ``limit`` of all processes, both as text.
 
     ``options``: the builder's settings. Half of what the heap leaves is for files of state that
-    workers keep mapped. Each core has an equal part of it. Raises ``ConfigurationError`` as ``configure`` does.
+    workers keep mapped. Each core has an equal part of it. Raises ``ConfigurationError`` as
+    ``configure`` does.
     """
     if limit is None:
         return {} if memory is None else {HEAP: memory}
