@@ -16,6 +16,7 @@ import pytest
 from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType
 
 import dovetail as dt
 
@@ -208,7 +209,8 @@ UNREAD = {
     "sent, since it is large and has not changed: set the table's REPLICA IDENTITY to FULL",
     '{"op":"c","ts_ms":1,"after":{"id":1,"blob":"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="}}':
     "column `blob` was not sent",
-    '{"op":"c","ts_ms":1,"after":{"id":1,"blob":"=A"}}': "column `blob` is no binary",
+    '{"op":"c","ts_ms":1,"after":{"id":1,"blob":"=A"}}': "column after.blob is no binary",
+    '{"op":"c","ts_ms":1,"after":{"id":1,"blob":true}}': "column after.blob is no binary",
 }  # fmt: skip
 
 
@@ -405,3 +407,44 @@ def test_values_are_decoded(
     for n, (row, encoded) in enumerate(rows):
         for name, value in {"id": n, **row}.items():
             assert read_back[n][name] == value, (name, encoded.get(name))
+
+
+def test_decimals_may_be_numbers(spark: SparkSession) -> None:
+    """As ``decimal.format=NUMERIC`` writes them. A whole one could be base64, and is not."""
+    digits = "12345678901234567890.123456789012345678"
+    whole = column("whole", "bytes", f"{CONNECT}Decimal", parameters={"scale": "0"})
+    fine = {**whole, "field": "fine", "parameters": {"scale": "18"}}
+    listed = column("listed", "array", items={k: of for k, of in fine.items() if k != "field"})
+    schema = json.dumps(with_schema(None, [column("id", "int32"), whole, fine, listed])["schema"])
+    numbers = (1234, 12, -1, 0)
+    payloads = [
+        f'{{"op": "c", "ts_ms": 1, "after": {{"id": {n}, "whole": {number}, "fine": {digits}, '
+        f'"listed": ["AQ==", {number}, null]}}}}'
+        for n, number in enumerate(numbers)
+    ]
+    wrapped = [f'{{"schema": {schema}, "payload": {payload}}}' for payload in payloads]
+    columns = "id int, whole decimal(20,0), fine decimal(38,18), listed array<decimal(38,18)>"
+    declared = dict.fromkeys(("whole", "fine", "listed"), "Decimal")
+    for values, encodings in ((wrapped, {}), (payloads, declared)):
+        format_ = dt.formats.debezium(columns, encodings=encodings)
+        assert read(records(spark, values), format_, key_columns="id") == [
+            (n, False, n, number, Decimal(digits), [Decimal(1).scaleb(-18), number, None])
+            for n, number in enumerate(numbers)
+        ]
+    for encoding in ("double", "string"):
+        format_ = dt.formats.debezium("fine decimal(38,18)", encodings={"fine": encoding})
+        frame = records(spark, payloads[:1])
+        assert read(frame, format_, key_columns="fine") == [(0, False, Decimal(digits))]
+    key = {"schema": {"type": "struct", "fields": [whole]}, "payload": {"whole": 1234}}
+    frame = records(spark, [event("c", None, {"n": 5})], [key])
+    of_key = {"whole": DecimalType(20, 0)}
+    assert read(frame, dt.formats.debezium("n int"), key=of_key) == [(0, False, 1234, 5)]
+
+
+def test_a_decimal_without_its_padding_is_none(spark: SparkSession) -> None:
+    texts = ("AQ", "12", "A===", "AQ==")
+    values = [event("c", None, {"id": n, "x": x}) for n, x in enumerate(texts)]
+    format_ = dt.formats.debezium("id int, x decimal(9,0)", encodings={"x": "Decimal"})
+    assert problems(records(spark, values), format_, key_columns="id").keys() == {0, 1, 2}
+
+

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from dovetail.io.formats.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
@@ -83,8 +84,13 @@ _INFINITY: Final = r"^(infinity$|\+(29424[67]|292278994)-|-5877611-06-21)"
 _MINUS_INFINITY: Final = r"^(-infinity$|-(290308|292275055)-|\+292269055-|-5877611-06-22)"
 """Patterns of PostgreSQL's infinity as a text: its own words, and the dates that Debezium makes of
 them."""
+_BASE64: Final = r"^[A-Za-z0-9+/]*={0,2}$"
+_BASE64_LENGTH: Final = 4
+"""A base64 text has a multiple of so many characters."""
+_NUMBER_MARK: Final = " "
+"""The first character of a decimal's raw text where JSON has a number. Base64 does not have it, and
+casts skip it."""
 _CODED: Final = (
-    BinaryType,
     BooleanType,
     DateType,
     DayTimeIntervalType,
@@ -265,8 +271,7 @@ def coded_within(type_: DataType) -> DataType | None:
     """Return the first type within a map or struct that JSON has no values of, at any depth; None
     if there is none.
 
-    Encodings are known of columns and of arrays' elements only. Bytes and booleans are fine,
-    because bytes are always base64.
+    Encodings are known of columns and of arrays' elements only. Booleans are fine.
     """
     type_ = element_of(type_)
     if isinstance(type_, MapType):
@@ -277,7 +282,7 @@ def coded_within(type_: DataType) -> DataType | None:
         return None
     for part in inner:
         leaf = element_of(part)
-        if isinstance(leaf, _CODED) and not isinstance(leaf, (BinaryType, BooleanType)):
+        if isinstance(leaf, _CODED) and not isinstance(leaf, BooleanType):
             return leaf
         if (coded := coded_within(part)) is not None:
             return coded
@@ -292,7 +297,7 @@ class Raw:
     """The raw value: as JSON has it in ``raw_type``, or as Avro's decoding gives it."""
     encoding: ColumnEncoding
     coded: bool
-    """True if bytes are base64, as in JSON."""
+    """True for JSON, where the bytes of decimals are base64."""
 
     def to(self, type_: DataType) -> Column:
         """Return the value in the type; null where the raw value is null or does not fit the type.
@@ -415,12 +420,6 @@ class Raw:
         text = self._matched(_ISO_TIME).try_cast("interval hour to second")
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
-    def _binary(self, type_: DataType) -> Column:
-        """Return the raw value as bytes, decoded from base64 if ``coded``; null for a text that is
-        not base64.
-        """
-        return _from_base64(self.column) if self.coded else self.column
-
     def _text(self, type_: DataType) -> Column:
         """Return the raw value as text. Avro's decimals of bytes become digits if they are the
         column itself and its scale is known; null for more than 38 digits.
@@ -434,7 +433,8 @@ class Raw:
         """Return the raw value as a decimal of ``type_``, null if it does not fit. Digits beyond
         the type's scale are rounded. Without a known scale, bytes have that of ``type_``.
 
-        JSON has base64 of its bytes, an object with its own scale, or plain digits.
+        JSON has base64 of its bytes, an object with its own scale, or plain digits. In place of
+        base64 it may have a number, as Kafka Connect's ``decimal.format=NUMERIC`` writes.
         """
         assert isinstance(type_, DecimalType)
         scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))
@@ -446,12 +446,16 @@ class Raw:
             return self.column.try_cast(type_)
         own_scale = F.get_json_object(self.column, "$.scale").try_cast("int")
         unscaled = _from_base64(F.get_json_object(self.column, "$.value"))
+        is_number = (self.encoding.name == DECIMAL) & self.column.startswith(_NUMBER_MARK)
         return (
             F.when(
+                self.encoding.name.isin(*_PLAIN) | is_number,
+                F.ltrim(self.column).try_cast(type_),
+            )
+            .when(
                 self.encoding.name == DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
             )
             .when(self.encoding.name == _VARIABLE, decimal_of(unscaled, own_scale, type_))
-            .when(self.encoding.name.isin(*_PLAIN), self.column.try_cast(type_))
         )
 
     def _micros(self, names: tuple[str, ...]) -> Column:
@@ -504,7 +508,6 @@ class Raw:
         return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, 1))
 
     _made: ClassVar[Mapping[type[DataType], Callable[[Raw, DataType], Column]]] = {
-        BinaryType: _binary,
         BooleanType: _boolean,
         DateType: _date,
         DayTimeIntervalType: _interval,
@@ -526,8 +529,11 @@ def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
 
 
 def _from_base64(text: Column) -> Column:
-    """Return the bytes of a base64 text; null for other texts."""
-    return F.try_to_binary(text, F.lit("base64"))
+    """Return the bytes of a base64 text; null for other texts, also for one that lacks its
+    padding, which Spark takes.
+    """
+    is_whole = text.rlike(_BASE64) & (F.length(text) % _BASE64_LENGTH == 0)
+    return F.when(is_whole, F.try_to_binary(text, F.lit("base64")))
 
 
 def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
@@ -566,6 +572,43 @@ def field_named(fields: Column, name: str) -> Column:
     )
 
 
-def raw_fields(columns: StructType) -> StructType:
-    """Return the columns with the types in which JSON's values are read."""
-    return StructType([StructField(f.name, raw_type(f.dataType)) for f in columns])
+def read_fields(columns: StructType) -> StructType:
+    """Return the columns with the types in which ``from_json`` reads them, the input of
+    ``raw_row``.
+    """
+    return StructType([StructField(f.name, _read_type(f.dataType)) for f in columns])
+
+
+def raw_row(read: Column, columns: StructType) -> Column:
+    """Return a row as read in ``read_fields(columns)`` with its values in their ``raw_type``; null
+    for a null row.
+    """
+    if not any(isinstance(element_of(f.dataType), DecimalType) for f in columns):
+        return read
+    values = (_raw_value(read[f.name], f.dataType).alias(f.name) for f in columns)
+    return F.when(read.isNotNull(), F.struct(*values))
+
+
+def _read_type(type_: DataType) -> DataType:
+    """Return the type in which ``from_json`` reads a raw value. Decimals, also in arrays, are read
+    as variants: a text would lose digits of numbers, and does not tell them from base64.
+    """
+    if isinstance(type_, ArrayType):
+        return ArrayType(_read_type(type_.elementType))
+    return VariantType() if isinstance(type_, DecimalType) else raw_type(type_)
+
+
+def _raw_value(read: Column, type_: DataType) -> Column:
+    """Return a value of ``_read_type`` in its ``raw_type``. A decimal's text is that of JSON's
+    text or object, and for all else its JSON behind ``_NUMBER_MARK``.
+    """
+    if isinstance(element_of(type_), DecimalType) and isinstance(type_, ArrayType):
+        return F.transform(read, lambda item: _raw_value(item, type_.elementType))
+    if not isinstance(type_, DecimalType):
+        return read
+    kind, text = F.schema_of_variant(read), F.to_json(read)
+    return (
+        F.when(kind == "STRING", F.try_variant_get(read, "$", "string"))
+        .when(kind.startswith("OBJECT"), text)
+        .when(kind != "VOID", F.concat(F.lit(_NUMBER_MARK), text))
+    )

@@ -27,7 +27,8 @@ from dovetail.io.formats.connect import (
     ambiguous,
     coded_within,
     field_named,
-    raw_fields,
+    raw_row,
+    read_fields,
 )
 from dovetail.io.formats.connect_avro import Envelope, SchemaReader
 from dovetail.io.formats.events import METADATA, ChangeEvents, Wanted
@@ -243,9 +244,9 @@ class DebeziumFormat(Format):
         """Return the schema of the ``wanted`` parts of an envelope as they are read from JSON, with
         values as they are encoded.
         """
-        envelope = StructType([StructField("after", raw_fields(wanted.columns))])
+        envelope = StructType([StructField("after", read_fields(wanted.columns))])
         if wanted.keys:
-            envelope.add("before", raw_fields(wanted.before))
+            envelope.add("before", read_fields(wanted.before))
         nested: dict[str, StructType] = {}
         for path in wanted.paths:
             of, _, name = path.rpartition(".")
@@ -264,8 +265,8 @@ class DebeziumFormat(Format):
 
     def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
         """Add ``_event`` to records in JSON, with the ``wanted`` parts, null for unreadable ones.
-        Also add ``_absent``, that the record has no value, and the columns ``_parsed``, ``_found``
-        and ``_raw`` of the steps between.
+        Also add ``_absent``, that the record has no value, and the columns ``_parsed``, ``_found``,
+        ``_read`` and ``_raw`` of the steps between.
         """
         object_ = self._object(wanted)
         text, whole = object_.text, object_.schema
@@ -277,7 +278,8 @@ class DebeziumFormat(Format):
             F.lit(False)
         )
         frame = frame.withColumn("_absent", is_absent)
-        frame = frame.withColumn("_raw", _payload(F.col("_found"), self._envelope(wanted)))
+        frame = frame.withColumn("_read", _payload(F.col("_found"), self._envelope(wanted)))
+        frame = frame.withColumn("_raw", _with_raw_rows(F.col("_read"), wanted))
         descriptions = _fields(F.col("_found"), whole)
         of_rows = None if descriptions is None else field_named(descriptions, "after")["fields"]
         encodings = _encodings(wanted.columns, self.encodings, of_rows)
@@ -486,13 +488,13 @@ class ConnectJson(Format):
                     "Name the key among the value's columns, in key_columns=",
                 )
         text = F.col(context.part).cast("string")
-        payload_fields = raw_fields(self.schema)
+        payload_fields = read_fields(self.schema)
         whole = _wrapped(self.schema, self.encodings, payload_fields, DESCRIBED)
         object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
             message = object_.row(parsed)
-            payload = _payload(message, payload_fields)
+            payload = raw_row(_payload(message, payload_fields), self.schema)
             encodings = _encodings(self.schema, self.encodings, _fields(message, whole))
             fits, columns = payload.isNotNull(), []
             for f in self.schema:
@@ -535,6 +537,17 @@ def _payload(message: Column, payload: StructType) -> Column:
     """
     bare_payload = F.struct(*(message[name].alias(name) for name in payload.names))
     return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
+
+
+def _with_raw_rows(envelope: Column, wanted: Wanted) -> Column:
+    """Return the ``wanted`` parts of an envelope of JSON, as they were read, with the values of its
+    rows in their raw types; null for a null envelope.
+    """
+    sides = {"after": wanted.columns, "before": wanted.before}
+    for side, columns in sides.items():
+        if columns.fields:
+            envelope = envelope.withField(side, raw_row(envelope[side], columns))
+    return envelope
 
 
 def _fields(message: Column, whole: StructType) -> Column | None:

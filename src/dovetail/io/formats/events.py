@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DataType,
+    DecimalType,
     IntegerType,
     LongType,
     StringType,
@@ -331,6 +332,7 @@ def _unfit(column: StructField, raw_value: Raw, value: Column) -> Column:
     """
     type_, named = column.dataType, f"column {quoted(column.name)}"
     raw, encoding = raw_value.column, raw_value.encoding
+    raw = F.ltrim(raw) if isinstance(type_, DecimalType) and raw_value.coded else raw
     unfit = F.concat(
         F.lit(f"{named} is no {type_.simpleString()}: "),
         F.substring(F.to_json(F.struct(raw.alias(column.name))), 1, 200),
