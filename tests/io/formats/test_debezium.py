@@ -448,3 +448,21 @@ def test_a_decimal_without_its_padding_is_none(spark: SparkSession) -> None:
     assert problems(records(spark, values), format_, key_columns="id").keys() == {0, 1, 2}
 
 
+def test_numbers_out_of_range_do_not_stop_the_query(spark: SparkSession) -> None:
+    """A time in nanoseconds where milliseconds belong, and the least nanoseconds."""
+    late = {**POSTGRES, "ts_us": None, "ts_ms": 2**62}
+    low = -(2**63) + 8
+    values = [
+        {"op": "c", "after": {"id": 0}, "ts_ms": 2**62},
+        event("c", None, {"id": 1, "at": low}, late),
+        event("c", None, {"id": 2, "at": low + 192}),
+    ]
+    frame = records(spark, values)
+    format_ = dt.formats.debezium("id int, at timestamp_ntz", encodings={"at": "NanoTimestamp"})
+    assert problems(frame, format_, key_columns="id") == {0: "it has no event time"}
+    table = dt.Table.from_records(frame, value=format_, key_columns="id", malformed="drop")
+    found = table.plan.frame.select("id", F.unix_micros("_timestamp"), F.col("at").cast("string"))
+    assert [tuple(row) for row in found.collect()] == [
+        (1, 1559033904961654, "1677-09-21 00:12:43.145224"),
+        (2, 1559033904863123, "1677-09-21 00:12:43.145224"),
+    ]

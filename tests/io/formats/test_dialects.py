@@ -136,3 +136,14 @@ def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
         dt.Table.from_records(
             spark.createDataFrame([], "key string, value string, timestamp timestamp"), **key
         )
+
+
+def test_numbers_out_of_range_cannot_be_read(spark: SparkSession) -> None:
+    """A time in microseconds where seconds belong, and a number that no double is."""
+    late = maxwell("insert", {"id": 1}, ts=2**53)
+    table = table_of(spark, [late, maxwell("insert", {"id": 2})], dt.formats.maxwell("id long"))
+    (letter,) = table.dead_letters().collect()
+    assert letter["_problem"] == "topic t, partition 0, offset 0: it has no event time"
+    events = [canal("INSERT", [{"id": str(n), "x": x}]) for n, x in enumerate(("1e400", "-1e39"))]
+    table = table_of(spark, events, dt.formats.canal("id long, x float"))
+    assert problems(table) == ["column x is no float: 1e400", "column x is no float: -1e39"]

@@ -468,9 +468,9 @@ class Raw:
             of_unit = [name for name in names if _PER_MICROSECOND[name] == units]
             converted = F.try_multiply(raw_time, F.lit(-units)) if units < 0 else raw_time
             if units > 1:
-                converted = F.call_function(
-                    "div", raw_time - F.pmod(raw_time, F.lit(units)), F.lit(units)
-                )
+                is_cut = (raw_time < 0) & (raw_time % units != 0)
+                quotient = F.call_function("div", raw_time, F.lit(units))
+                converted = quotient - F.when(is_cut, F.lit(1)).otherwise(F.lit(0))
             micros = micros.when(self.encoding.name.isin(of_unit), converted)
         return micros
 

@@ -31,7 +31,7 @@ from dovetail.base.columns import DELETED, TIMESTAMP
 from dovetail.base.validation import validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, json_absent
-from dovetail.io.formats.json_values import NUMBER, Values, unfit
+from dovetail.io.formats.json_values import NUMBER, Values, infinite, unfit
 from dovetail.io.formats.plain import Decoding, Format, Part, Place, Schema, kept, struct_of
 from dovetail.plan.types.checks import known_field
 
@@ -319,7 +319,7 @@ class _Events(Decoding):
         frame = frame.withColumn("value_problem", F.coalesce(*problems))
         no_change = F.array(F.lit(None).cast(frame.schema["_changes"].dataType.elementType))  # type: ignore[attr-defined]
         sound = F.when(F.col("value_problem").isNull(), F.col("_changes")).otherwise(no_change)
-        time = F.timestamp_micros(event[dialect.time] * F.lit(dialect.time_us))
+        time = F.timestamp_micros(F.try_multiply(event[dialect.time], F.lit(dialect.time_us)))
         return (
             frame.withColumn(TIMESTAMP, time)
             .withColumn("_change", F.explode(sound))
@@ -406,5 +406,7 @@ def _of_text(text: Column, type_: DataType) -> Column:
     if isinstance(type_, IntegralType):
         return F.when(text.rlike(r"^[+-]?\d+$"), text.try_cast(type_))
     if isinstance(type_, (FractionalType, DecimalType)):
-        return F.when(text.rlike(NUMBER), text.try_cast(type_))
+        number = F.when(text.rlike(NUMBER), text.try_cast(type_))
+        too_large = infinite(number, type_)
+        return number if too_large is None else F.when(~too_large, number)
     return Values({}).of(text, type_)

@@ -319,10 +319,11 @@ def _at(raw: Column, path: str) -> Column:
 
 
 def _time(time: Column, path: str) -> Column:
-    """Return a time in an envelope in microseconds; null for 0, which stands for none. ``path``:
-    where it stands; unless it ends in ``_us``, the time is in milliseconds.
+    """Return a time in an envelope in microseconds; null for 0, which stands for none, and for a
+    time too large for microseconds. ``path``: where it stands; unless it ends in ``_us``, the time
+    is in milliseconds.
     """
-    micros = time if path.endswith("_us") else time * 1000
+    micros = time if path.endswith("_us") else F.try_multiply(time, F.lit(1000))
     return F.nullif(micros, F.lit(0))
 
 
