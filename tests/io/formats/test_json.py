@@ -255,3 +255,31 @@ def test_encodings_that_cannot_serve_are_refused(
     with pytest.raises(PlanError) as raised:
         dt.formats.json("id long, at timestamp, x struct<d:date>", encodings=encodings)
     assert message in str(raised.value)
+
+
+def test_an_object_beside_its_schema_is_not_one_of_nulls(spark: SparkSession) -> None:
+    """Kafka Connect's converter writes so by default; so may it a key."""
+    wrapped = {"schema": {"type": "struct", "fields": []}, "payload": {"id": 1, "city": "Oslo"}}
+    texts = [json.dumps(wrapped), '{"schema": 5, "payload": null}', '{"schema": 5}']
+    rows = [(text, text, "t", 0, n) for n, text in enumerate(texts)]
+    columns = "key string, value string, topic string, partition int, offset long"
+    frame = spark.createDataFrame(rows, columns).coalesce(1)
+    options = {"timestamp": F.timestamp_seconds(F.lit(1)), "malformed": "dead_letter"}
+    table = dt.Table.from_records(
+        frame, key="string", value=dt.formats.json("id long, city string"), **options
+    )
+    read_rows = table.plan.frame.select("_offset", "_deleted").collect()
+    assert [tuple(row) for row in read_rows] == [(1, True), (2, False)]
+    problem = "its fields lie in payload, beside their schema, as Kafka Connect writes them"
+    (letter,) = table.dead_letters().collect()
+    assert letter["_problem"].startswith(f"topic t, partition 0, offset 0: value: {problem}")
+    named = dt.Table.from_records(
+        frame, key_columns="schema", value=dt.formats.json("schema string"), **options
+    )
+    assert named.dead_letters().count() == 0
+    keyed = dt.Table.from_records(
+        frame, key=dt.formats.json("id long"), value=dt.formats.json("payload string"), **options
+    )
+    assert f"key: {problem}" in keyed.dead_letters().collect()[0]["_problem"]
+
+

@@ -125,6 +125,15 @@ def json_absent(text: Column, *, wrapped: bool = True) -> Column:
     return F.coalesce(absent, F.lit(False))
 
 
+def json_wrapped(text: Column) -> Column:
+    """Return a boolean column, never null: a JSON text is an object of the fields ``schema`` and
+    ``payload`` alone, and ``payload`` is not null. So Kafka Connect writes a value with its schema.
+    """
+    keys = F.array_sort(F.json_object_keys(text))
+    both = keys == F.array(F.lit("payload"), F.lit("schema"))
+    return F.coalesce(both & F.get_json_object(text, "$.payload").isNotNull(), F.lit(False))
+
+
 def _from_json(text: Column, schema: DataType) -> Column:
     """Return a column of structs whose field ``object`` is the value of a JSON text. Their field
     ``_malformed`` is null where the value fits the schema.

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, validated
 from dovetail.errors import PlanError
-from dovetail.io.formats.json_objects import JsonObject, json_absent
+from dovetail.io.formats.json_objects import JsonObject, json_absent, json_wrapped
 from dovetail.io.formats.json_values import JsonEncoding, checked_encodings
 from dovetail.plan.types.schemas import parsed
 
@@ -46,6 +46,11 @@ FRAME_LENGTH: Final = 5
 """The length in bytes of a schema registry's framing: a zero, then the id of the record's
 schema."""
 
+_WRAPPED: Final = (
+    "its fields lie in payload, beside their schema, as Kafka Connect writes them: set "
+    "schemas.enable=false in the connector's converter, or select payload as the record"
+)
+"""The problem of a JSON object of ``json_wrapped``."""
 _WRITTEN: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -276,8 +281,9 @@ class JsonFormat(Format):
 
     def reading(self, context: Place) -> Decoding:
         """Return how to read the object's fields; a JSON null is no value. So is an object with a
-        null ``payload``, unless the schema has a field ``schema`` or ``payload``. Raises
-        ``PlanError`` without a schema.
+        null ``payload``, unless the schema has a field ``schema`` or ``payload``. Kafka Connect's
+        object of ``schema`` and ``payload`` is unreadable then. Raises ``PlanError`` without a
+        schema.
         """
         if self.schema is None:
             raise context.refuse(
@@ -297,7 +303,8 @@ class JsonFormat(Format):
                 return object_row
             nulls = (parsed["object"][name].isNull() for name in object_.schema.names)
             empty = reduce(Column.__and__, nulls)
-            return F.when(~F.when(empty, json_absent(text)).otherwise(F.lit(False)), object_row)
+            outside = json_absent(text) | json_wrapped(text)
+            return F.when(~F.when(empty, outside).otherwise(F.lit(False)), object_row)
 
         return Decoding(
             self.schema,
@@ -305,6 +312,7 @@ class JsonFormat(Format):
             row,
             lambda parsed: F.coalesce(
                 object_.problem(parsed),
+                F.when(json_wrapped(text), F.lit(_WRAPPED)) if bare else F.lit(None),
                 not_json(F.col(context.part), problem_text, framed=self.framed),
             ),
             absent=lambda _: json_absent(text, wrapped=bare),
