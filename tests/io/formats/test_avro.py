@@ -149,6 +149,38 @@ def test_a_deleted_version_is_read_and_is_not_the_latest(
         assert list(rows(table)[0]) == ["key", "id", "who"]
 
 
+def test_a_schema_that_cannot_be_read_is_refused(avro_spark: SparkSession) -> None:
+    def record(*fields: dict[str, Any]) -> str:
+        id_ = {"name": "id", "type": "long"}
+        return json.dumps({"type": "record", "name": "R", "fields": [id_, *fields]})
+
+    frame = records(avro_spark, [])
+    twice = record({"name": "a", "type": "string"}, {"name": "A", "type": "string"})
+    with pytest.raises(dt.errors.PlanError, match="column 'A' occurs twice"):
+        read(frame, dt.formats.avro(twice), key_columns="id")
+    itself = record({"name": "next", "type": ["null", "R"]})
+    with pytest.raises(dt.errors.PlanError, match="has an Avro schema that Spark does not take"):
+        read(frame, dt.formats.avro(itself), key_columns="id")
+
+
+def test_a_subject_of_another_kind_is_refused(avro_spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "schemas.json"
+    of_protobuf = {"subject": "orders-value", "version": 3, "id": 1, "schema": 'syntax = "proto3";'}
+    path.write_text(json.dumps([of_protobuf]))
+    registered = dt.formats.avro(dt.formats.registry(path), subject="orders-value")
+    for format_ in (registered, dt.formats.debezium(avro=registered)):
+        with pytest.raises(dt.errors.PlanError, match="is Avro, and version 3 of 'orders-value'"):
+            read(records(avro_spark, []), format_, key_columns="id")
+
+
+def test_a_field_may_have_the_name_of_the_marker(avro_spark: SparkSession) -> None:
+    fields = [{"name": name, "type": "boolean"} for name in ("_read", "__read")]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    frame = records(avro_spark, [encoded(schema, {"_read": False, "__read": True}), b""])
+    table = read(frame, dt.formats.avro(json.dumps(schema)), key="string", malformed="drop")
+    assert table.plan.frame.select("_read", "__read").collect() == [(False, True)]
+
+
 UNKNOWN = (
     "its schema, number 7, is none that subject orders-value had in the registry when the query "
     "started; if it is newer, start the query again"

@@ -283,3 +283,19 @@ def test_an_object_beside_its_schema_is_not_one_of_nulls(spark: SparkSession) ->
     assert f"key: {problem}" in keyed.dead_letters().collect()[0]["_problem"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("a string, A string", "column 'A' occurs twice. Declare one of them: Spark ignores case"),
+        ("id long, x array<struct<a:int, A:int>>", "column 'A' occurs twice"),
+        ("id long, x array<map<int,int>>", "column 'x' with a map<int,int>, and the names in JSON"),
+        ("id long, x char(3)", "column 'x' with a char(3). Declare it as string"),
+    ],
+)
+def test_schemas_that_cannot_be_read_are_refused(
+    spark: SparkSession, schema: str, message: str
+) -> None:
+    for format_ in (dt.formats.json, dt.formats.debezium, dt.formats.maxwell):
+        with pytest.raises(PlanError) as raised:
+            format_(schema)
+        assert message in str(raised.value)

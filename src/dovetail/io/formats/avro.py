@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -43,6 +44,7 @@ from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, Place
 from dovetail.io.formats.registry import Registry
+from dovetail.plan.types.checks import refuse_duplicates, types_within
 from dovetail.platform.spark_errors import reason
 
 _NEEDS_JAR: Final = (
@@ -77,10 +79,16 @@ def _is_schema(text: str) -> bool:
     """Return True if a text can be the JSON of an Avro schema: an object or a text. More is not
     checked; a union, which is a list, is none.
     """
+    return _is_json(text) and isinstance(json.loads(text), (dict, str))
+
+
+def _is_json(text: str) -> bool:
+    """Return True if a text is JSON."""
     try:
-        return isinstance(json.loads(text), (dict, str))
+        json.loads(text)
     except ValueError:
         return False
+    return True
 
 
 AvroSchema: TypeAlias = Annotated[
@@ -119,8 +127,12 @@ class AvroFormat(Format):
             if isinstance(type_, StructType)
             else StructType([StructField(context.part, type_)])
         )
+        refuse_same_names(context, fields)
+        marked = _READ
+        while marked in fields.names:
+            marked = f"_{marked}"
         if is_record:
-            marker = {"name": _READ, "type": "boolean", "default": True}
+            marker = {"name": marked, "type": "boolean", "default": True}
             reader = {**reader, "fields": [*reader["fields"], marker]}
         value, schema_id = self.unframed(context)
         reader_text = json.dumps(reader)
@@ -174,13 +186,19 @@ class AvroFormat(Format):
         ``Registry.versions``: the latest version's is last. Without a registry it is the declared
         one, by None.
 
-        Raises ``PlanError`` if the subject is not known by name, ``ConfigurationError`` if the
-        registry does not have it or does not answer.
+        Raises ``PlanError`` if the subject is not known by name, or has a schema of Protobuf.
+        Raises ``ConfigurationError`` if the registry does not have it or does not answer.
         """
         if self.registry is None:
             assert self.schema is not None
             return {None: self.schema}
         versions = self.registry.versions(self._subject(context))
+        for version in versions:
+            if not _is_json(version.schema):
+                raise context.refuse(
+                    f"is Avro, and version {version.version} of {self._subject(context)!r} is not",
+                    "Name another subject in subject=, or read it with dt.formats.protobuf",
+                )
         return {version.id: version.schema for version in versions}
 
     def unframed(self, context: Place) -> tuple[Column, Column]:
@@ -344,6 +362,19 @@ def resolved(value: Column, writer: str, reader: str) -> Column:
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
+def refuse_same_names(context: Place, columns: StructType) -> None:
+    """Raise ``PlanError`` for fields of a record of Avro whose names differ in case alone, at any
+    depth.
+    """
+    for type_ in types_within(columns):
+        if isinstance(type_, StructType):
+            refuse_duplicates(
+                context.operator,
+                type_.names,
+                "Declare one of them in the schema to read by: Spark ignores case in names",
+            )
+
+
 def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
     """Return the Avro schema of a record with these columns, all nullable with the default null.
     Raises ``PlanError`` for a type or a name that Avro lacks.
@@ -450,7 +481,7 @@ def type_of(context: Place, schema: str) -> DataType:
     try:
         with functions(context):
             frame = SparkSession.active().range(0).select(decoded.alias("made"))
-    except PySparkException as error:
+    except (Py4JError, PySparkException) as error:
         raise context.refuse(
             f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
         ) from error

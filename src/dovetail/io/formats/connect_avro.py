@@ -19,7 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from dovetail.io.formats.avro import type_of
+from dovetail.io.formats.avro import refuse_same_names, type_of
 from dovetail.io.formats.connect import (
     CONNECT,
     DECIMAL,
@@ -70,10 +70,12 @@ class Envelope:
         """Return the row's columns, in order, with the types in which they are read if none are
         declared: that of the encoding, else Spark's own.
 
-        Raises ``PlanError`` for a decimal without a scale, and for a schema that Spark refuses.
-        Raises ``ConfigurationError`` if the session lacks Spark's Avro functions.
+        Raises ``PlanError`` for a decimal without a scale, for names that differ in case alone, and
+        for a schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's
+        Avro functions.
         """
         natural = _spark_type(context, _without_logical(self.row, every=False))
+        refuse_same_names(context, natural)
         return StructType(
             [
                 StructField(name, _default(context, name, of["type"], natural[name].dataType))

@@ -21,11 +21,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
+    CharType,
     DataType,
     IntegralType,
+    MapType,
     StringType,
     StructField,
     StructType,
+    VarcharType,
 )
 
 from dovetail.base.columns import quoted
@@ -33,6 +36,7 @@ from dovetail.base.validation import Rule, validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, json_absent, json_wrapped
 from dovetail.io.formats.json_values import JsonEncoding, checked_encodings
+from dovetail.plan.types.checks import refuse_duplicates, types_within
 from dovetail.plan.types.schemas import parsed
 
 Part: TypeAlias = Literal["key", "value"]
@@ -216,13 +220,39 @@ def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
 
 def struct_of(operator: str, schema: Schema) -> StructType:
     """Return a schema in any of its forms as a ``StructType``. Raises ``PlanError`` for a text that
-    is none, or without a session. ``operator``: the name of the call in errors.
+    is none, or without a session. Also for types that are not read, and for names that differ in
+    case alone. ``operator``: the name of the call in errors.
     """
     if isinstance(schema, StructType):
-        return schema
-    if isinstance(schema, Mapping):
-        return StructType([StructField(name, kind) for name, kind in schema.items()])
-    return parsed(operator, "schema=", schema)
+        columns = schema
+    elif isinstance(schema, Mapping):
+        columns = StructType([StructField(name, kind) for name, kind in schema.items()])
+    else:
+        columns = parsed(operator, "schema=", schema)
+    for column in columns:
+        for type_ in types_within(column.dataType):
+            _refuse_type(operator, column.name, type_)
+    for type_ in types_within(columns):
+        if isinstance(type_, StructType):
+            refuse_duplicates(operator, type_.names, "Declare one of them: Spark ignores case")
+    return columns
+
+
+def _refuse_type(operator: str, name: str, type_: DataType) -> None:
+    """Raise ``PlanError`` for a type, within the column ``name``, in which JSON is not read: a map
+    with other keys than texts, and ``char`` or ``varchar``.
+    """
+    shown = type_.simpleString()
+    if isinstance(type_, MapType) and type(type_.keyType) is not StringType:
+        raise PlanError(
+            operator,
+            f"schema= has column {name!r} with a {shown}, and the names in JSON are texts",
+            "Declare the map's keys as string",
+        )
+    if isinstance(type_, (CharType, VarcharType)):
+        raise PlanError(
+            operator, f"schema= has column {name!r} with a {shown}", "Declare it as string"
+        )
 
 
 @dataclass(frozen=True)

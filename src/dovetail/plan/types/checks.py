@@ -144,7 +144,7 @@ def refuse_key_type(operator: str, key: StructField) -> None:
 
     Such types are maps, variants, calendar intervals and collated strings, at any depth.
     """
-    offending = next((t for t in _within(key.dataType) if _is_no_key(t)), None)
+    offending = next((t for t in types_within(key.dataType) if _is_no_key(t)), None)
     if offending is not None:
         raise PlanError(
             operator,
@@ -159,7 +159,7 @@ def refuse_value_type(operator: str, value: StructField) -> None:
     """Raise ``PlanError`` if a column has calendar intervals at any depth. Values travel as Arrow
     columns, which have no such type.
     """
-    offending = next((t for t in _within(value.dataType) if isinstance(t, _CALENDAR)), None)
+    offending = next((t for t in types_within(value.dataType) if isinstance(t, _CALENDAR)), None)
     if offending is not None:
         raise PlanError(
             operator,
@@ -196,16 +196,16 @@ def _is_no_key(type_: DataType) -> bool:
     return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
 
 
-def _within(type_: DataType) -> Iterator[DataType]:
+def types_within(type_: DataType) -> Iterator[DataType]:
     """Yield a type and all types nested in it, outer ones first: elements, keys before values, and
     fields in order. A plain type yields itself alone.
     """
     yield type_
     if isinstance(type_, ArrayType):
-        yield from _within(type_.elementType)
+        yield from types_within(type_.elementType)
     elif isinstance(type_, MapType):
-        yield from _within(type_.keyType)
-        yield from _within(type_.valueType)
+        yield from types_within(type_.keyType)
+        yield from types_within(type_.valueType)
     elif isinstance(type_, StructType):
         for inner in type_:
-            yield from _within(inner.dataType)
+            yield from types_within(inner.dataType)
