@@ -149,6 +149,23 @@ def test_a_deleted_version_is_read_and_is_not_the_latest(
         assert list(rows(table)[0]) == ["key", "id", "who"]
 
 
+def test_a_framed_record_is_not_taken_for_a_plain_one(avro_spark: SparkSession) -> None:
+    """Its first zero is the number 0, too, and Spark ignores what follows."""
+    number = {"type": "record", "name": "Number", "fields": [{"name": "id", "type": "long"}]}
+    five = encoded(number, {"id": 5})
+    framings = (b"\0\0\0\0\7", b"\xc3\x01" + bytes(8), b"\x03\0" + bytes(16))
+    values = [encoded(number, {"id": 0}), five, *(framing + five for framing in framings)]
+    hint = (
+        "not a record of its Avro schema; if it is in a schema registry's framing, as its first "
+        "byte is, give it in registry="
+    )
+    for schema in (json.dumps(number), '"long"'):
+        frame = records(avro_spark, values)
+        table = read(frame, dt.formats.avro(schema), key="string", malformed="dead_letter")
+        assert [list(row.values())[-1] for row in rows(table)] == [0, 5]
+        assert problems(table) == [hint, *["not a record of its Avro schema"] * 2]
+
+
 def test_a_schema_that_cannot_be_read_is_refused(avro_spark: SparkSession) -> None:
     def record(*fields: dict[str, Any]) -> str:
         id_ = {"name": "id", "type": "long"}

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Final, TypeAlias
 
 from py4j.protocol import Py4JError
@@ -57,7 +59,12 @@ _WIDE: Final = 8
 default."""
 _READ: Final = "_read"
 """The name of a marker field with the default true. It is null exactly where Spark could not read
-the record."""
+the record. More ``_`` stand in front if the record has such a field."""
+_REST: Final = "_rest"
+"""The name of a field with one byte more than a value has."""
+_MARKS: Final = (b"\0", b"\xc3\x01", b"\x03\x00", b"\x03\x05")
+"""The first bytes of a registry's framing, of Avro's encoding of single objects, and of AWS Glue's
+framing, without compression and with it."""
 _NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: Final[Mapping[type[DataType], Any]] = {
     BooleanType: "boolean",
@@ -142,15 +149,18 @@ class AvroFormat(Format):
             )
             for id_, text in writers.items()
         ]
-        parsed = F.struct(schema_id.alias("number"), F.coalesce(*rows).alias("row"))
+        extended = F.lit(False) if self.registry else _is_extended(value, writers[None])
+        parsed = F.struct(
+            schema_id.alias("number"), F.coalesce(*rows).alias("row"), extended.alias("extended")
+        )
 
         def row(parsed: Column) -> Column:
             if not is_record:
-                return F.when(
-                    parsed["row"].isNotNull(), F.struct(parsed["row"].alias(context.part))
-                )
-            columns = (parsed["row"][name].alias(name) for name in fields.names)
-            return F.when(parsed["row"][_READ], F.struct(*columns))
+                is_read, columns = parsed["row"].isNotNull(), [parsed["row"].alias(context.part)]
+            else:
+                is_read = parsed["row"][marked]
+                columns = [parsed["row"][name].alias(name) for name in fields.names]
+            return F.when(is_read & ~parsed["extended"], F.struct(*columns))
 
         return Decoding(fields, parsed, row, self.problem(context, list(writers)))
 
@@ -373,6 +383,21 @@ def refuse_same_names(context: Place, columns: StructType) -> None:
                 type_.names,
                 "Declare one of them in the schema to read by: Spark ignores case in names",
             )
+
+
+def _is_extended(value: Column, schema: str) -> Column:
+    """Return a boolean column, never null: Avro bytes begin with the mark of a framing, and go on
+    behind a value of the schema.
+
+    Spark's functions ignore bytes behind a value. So they would take a framing for the value, such
+    as its first zero for the number 0.
+    """
+    rest = {"name": _REST, "type": {"type": "fixed", "name": f"{_REST}_byte", "size": 1}}
+    fields = [{"name": "value", "type": json.loads(schema)}, rest]
+    longer = json.dumps({"type": "record", "name": f"{_REST}_of", "fields": fields})
+    is_marked = reduce(or_, (F.startswith(value, F.lit(mark)) for mark in _MARKS))
+    goes_on = resolved(value, longer, longer)[_REST].isNotNull()
+    return F.coalesce(F.when(is_marked, goes_on), F.lit(False))
 
 
 def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
