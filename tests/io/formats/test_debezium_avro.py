@@ -170,3 +170,31 @@ def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
     other = dt.formats.debezium(avro=dt.formats.avro('{"type":"record","name":"R","fields":[]}'))
     with pytest.raises(dt.errors.PlanError, match="Avro schema that is of no change event"):
         table(other)
+
+
+def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:
+    """The transaction of Oracle is a text, and bytes need not be one."""
+    schema = envelope([column("id", "int32"), column("raw", "bytes")])
+    text = {"name": "txId", "type": ["null", "string"], "default": None}
+    schema["fields"][2]["type"]["fields"].append(text)
+    events = [
+        {**avro_event("c", None, {"id": n}), "after": {"id": n, "raw": raw}}
+        for n, raw in enumerate((b"\xc3\xa9", b"\xff", None, b"x"))
+    ]
+    for sent, id_ in zip(events, ("1", "2", None, "5.6.641"), strict=True):
+        sent["source"] = {**sent["source"], "txId": id_}
+    table = dt.Table.from_records(
+        records(avro_spark, [encoded(schema, sent) for sent in events]),
+        key_columns="id", name="t", malformed="dead_letter",
+        value=dt.formats.debezium(
+            "id int, raw string", avro=dt.formats.avro(json.dumps(schema)),
+            metadata={"transaction": "source.txId"},
+        ),
+    )  # fmt: skip
+    found = table.plan.frame.select("id", "raw", "transaction").collect()
+    assert [tuple(row) for row in found] == [(0, "é", 1), (2, None, None)]
+    letters = [
+        letter["_problem"].partition(": value: ")[2] for letter in table.dead_letters().collect()
+    ]
+    assert letters[0].startswith("column `raw` is no string: ")
+    assert letters[1] == "source.txId is no bigint: 5.6.641"

@@ -422,9 +422,13 @@ class Raw:
 
     def _text(self, type_: DataType) -> Column:
         """Return the raw value as text. Avro's decimals of bytes become digits if they are the
-        column itself and its scale is known; null for more than 38 digits.
+        column itself and its scale is known; null for more than 38 digits. Other bytes are text in
+        UTF-8, or null.
         """
         digits = self.encoding.known_scale
+        if isinstance(self.encoding.natural, BinaryType) and self.encoding.known != DECIMAL:
+            text = self.column.cast(type_)
+            return F.when(F.is_valid_utf8(text), text)
         if self.coded or self.encoding.known != DECIMAL or digits is None:
             return self.column if self.coded else self.column.try_cast(type_)
         return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from dovetail.io.formats.avro import refuse_same_names, type_of
 from dovetail.io.formats.connect import (
@@ -150,10 +150,7 @@ class SchemaReader:
         def part_at(path: str) -> Column:
             if path not in self.paths:
                 return F.lit(None).cast(METADATA[path])
-            column = parsed
-            for name in path.split("."):
-                column = column[name]
-            return column.cast(METADATA[path])
+            return _at(parsed, path).try_cast(METADATA[path])
 
         def row(side: str, columns: StructType) -> Column:
             parts = (
@@ -174,6 +171,27 @@ class SchemaReader:
         for of, parts in nested.items():
             columns += [F.struct(*parts).alias(of)] if of else parts
         return F.when(parsed["op"].isNotNull(), F.struct(*columns))
+
+    def problem(self, parsed: Column) -> Column:
+        """Return a text why a part of the envelope at one of ``paths`` is not of its type, null if
+        all are. ``parsed``: decoded into the schema ``text``.
+        """
+        problems = [F.lit(None).cast("string")]
+        for path in sorted(self.paths):
+            part, type_ = _at(parsed, path), METADATA[path]
+            if not isinstance(type_, StringType):
+                shown = F.concat(
+                    F.lit(f"{path} is no {type_.simpleString()}: "), part.cast("string")
+                )
+                problems.append(F.when(part.isNotNull() & part.try_cast(type_).isNull(), shown))
+        return F.coalesce(*problems)
+
+
+def _at(parsed: Column, path: str) -> Column:
+    """Return the part of a decoded envelope at a dotted path that it has."""
+    for name in path.split("."):
+        parsed = parsed[name]
+    return parsed
 
 
 def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:

@@ -236,7 +236,8 @@ class DebeziumFormat(Format):
                 frame = frame.withColumn(parsed, decoded)
             frame = frame.withColumn(raw, reader.raw(F.col(parsed), wanted))
             encodings = reader.encodings(wanted.columns)
-            frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False)
+            problem = reader.problem(F.col(parsed))
+            frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False, problem=problem)
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
 
