@@ -225,6 +225,44 @@ def test_what_cannot_serve_is_refused(
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("cast(1 AS long) AS timestamp", "'timestamp' is of type bigint, not timestamp. Cast it"),
+        ("'5' AS offset", "column 'offset' is of type string, not a whole number"),
+        ("map('a', 'b') AS headers", "not array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_columns_that_do_not_place_records_are_refused(
+    spark: SparkSession, column: str, message: str
+) -> None:
+    name = column.rpartition(" ")[2]
+    frame = records(spark, []).drop(name).selectExpr("*", column)
+    with pytest.raises(PlanError) as raised:
+        dt.Table.from_records(frame, key_columns="id", value=dt.formats.json("id long"))
+    assert message in str(raised.value)
+    if name == "offset":
+        ignored = frame.drop("partition")
+        dt.Table.from_records(ignored, key_columns="id", value=dt.formats.json("id long"))
+
+
+def test_a_field_called_as_the_record_itself_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(PlanError, match="column '_record' occurs twice"):
+        dt.Table.from_records(
+            records(spark, []), key_columns="id", value=dt.formats.json("id long, _record long")
+        )
+
+
+def test_a_record_without_an_offset_cannot_be_read(spark: SparkSession) -> None:
+    frame = records(spark, [{"id": 1}, {"id": 2}])
+    frame = frame.withColumn("offset", F.expr("nullif(offset, 1)"))
+    options: dict[str, Any] = {"key_columns": "id", "value": dt.formats.json("id long")}
+    table = dt.Table.from_records(frame, name="t", malformed="dead_letter", **options)
+    assert [row.id for row in table.changelog(emit="batch").collect()] == [1]
+    (letter,) = table.dead_letters().collect()
+    assert letter["_problem"].endswith(": it has no partition or no offset")
+
+
 def test_records_of_the_future_are_left_out(spark: SparkSession) -> None:
     now = datetime.now(tz=timezone.utc)
     times = [now + timedelta(hours=hours) for hours in (-48, 23, 25)] + [

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     DataType,
     IntegralType,
@@ -66,8 +67,18 @@ RecordMetadata: TypeAlias = Mapping[
 
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
 _UNPLACED: Final = "_unplaced"
+_RECORD: Final = "_record"
+"""The column with the record itself."""
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 _PARTITION_BITS = 24
+_PLACING: Final[Mapping[str, tuple[type[DataType], str]]] = {
+    "topic": (StringType, "string"),
+    "partition": (IntegralType, "a whole number"),
+    "offset": (IntegralType, "a whole number"),
+    "timestamp": (TimestampType, "timestamp"),
+    "headers": (ArrayType, "array<struct<key:string,value:binary>>"),
+}
+"""The types of a record's columns besides key and value, and these in words."""
 METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 
 
@@ -129,6 +140,7 @@ class RecordFrame:
         Raises ``ConfigurationError`` for a registry that does not answer, and for missing Avro
         functions.
         """
+        self._refuse_types()
         frame = self._bytes("value", self.frame)
         parts: dict[Part, StructType] = {}
         if self.key is not None:
@@ -151,13 +163,16 @@ class RecordFrame:
         metadata = {name: self._of_record(path) for name, path in self.metadata.items()}
         problems += [problem for _, problem in metadata.values() if problem is not None]
         places = {PARTITION: self._log(), OFFSET: F.col("offset")} if self.ordered else {}
+        if places:
+            unplaced = F.col("partition").isNull() | F.col("offset").isNull()
+            problems.append(F.when(unplaced, F.lit("it has no partition or no offset")))
         rows = frame.select(
             *(F.col(f"{part}_row")[name].alias(name) for part in names for name in names[part]),
             *(column.alias(name) for name, (column, _) in metadata.items()),
             *(DELETED, TIMESTAMP),
             *(column.alias(name) for name, column in places.items()),
             F.coalesce(*problems).alias(PROBLEM),
-            F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias("_record"),
+            F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias(_RECORD),
         )
         return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
 
@@ -166,12 +181,10 @@ class RecordFrame:
         be ``ordered``.
 
         It is the partition. A frame may hold several topics, whose partitions are other logs: the
-        upper 39 of 63 bits are then a hash of the topic. A partition that is no whole number stays
-        as it is.
+        upper 39 of 63 bits are then a hash of the topic.
         """
         partition = F.col("partition")
-        whole = isinstance(self.frame.schema["partition"].dataType, IntegralType)
-        if self.topic is not None or not self.has("topic") or not whole:
+        if self.topic is not None or not self.has("topic"):
             return partition
         topic = F.shiftleft(F.xxhash64("topic"), _PARTITION_BITS)
         return topic.bitwiseOR(partition.cast("long")).bitwiseAND(F.lit(2**63 - 1))
@@ -219,6 +232,22 @@ class RecordFrame:
             )
         return frame.withColumn(part, F.col(part).cast("binary"))
 
+    def _refuse_types(self) -> None:
+        """Raise ``PlanError`` if a column that places the records is of another type than Spark's
+        Kafka source gives it. Any whole number is a partition or an offset, which count only
+        together.
+        """
+        for name, (kind, shown) in _PLACING.items():
+            if not self.has(name) or (name in ("partition", "offset") and not self.ordered):
+                continue
+            type_ = self.frame.schema[name].dataType
+            if not isinstance(type_, kind) or (name == "headers" and type_.simpleString() != shown):
+                raise PlanError(
+                    self.operator,
+                    f"column {name!r} is of type {type_.simpleString()}, not {shown}",
+                    "Cast it as Spark's Kafka source has it, or give it another name",
+                )
+
     def _place(self, part: Part, *keys: str) -> Place:
         """Return the place of a format: where its ``part`` of a record is read, for errors.
         ``keys``: the key columns among the value's. A record may become two rows unless it comes
@@ -232,9 +261,9 @@ class RecordFrame:
         column_names = [*(name for of_part in names.values() for name in of_part), *self.metadata]
         refuse_duplicates(
             self.operator,
-            [*METADATA, *column_names],
+            [*METADATA, _RECORD, *column_names],
             "Leave a field that key and value share out of value=, and rename one that is named as "
-            f"the record's own columns are ({', '.join(METADATA)})",
+            f"the record's own columns are ({', '.join((*METADATA, _RECORD))})",
         )
         for name in self.keys:
             if name not in column_names:
