@@ -308,6 +308,12 @@ class RowOrder:
         """True if each row has a position in one log that all inputs share."""
         return self.sequence is not None and self.log_partition is None
 
+    @property
+    def positions(self) -> dict[str, Column]:
+        """The sequence and the log partition, as far as there are any, by the reader's argument."""
+        columns = {"sequence=": self.sequence, "log_partition=": self.log_partition}
+        return {argument: column for argument, column in columns.items() if column is not None}
+
 
 @dataclass(frozen=True, eq=False)
 class Source(Entry):

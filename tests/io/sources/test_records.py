@@ -263,6 +263,24 @@ def test_a_record_without_an_offset_cannot_be_read(spark: SparkSession) -> None:
     assert letter["_problem"].endswith(": it has no partition or no offset")
 
 
+def test_rows_without_a_position_in_their_log_are_refused(spark: SparkSession) -> None:
+    """A row without a position would come behind all others."""
+    rows = [(1, "a", 2**60 + 1, 1), (1, "b", None, 1), (1, "c", 2**60 + 2, 1), (2, "d", 5, None)]
+    frame = spark.createDataFrame(rows, "id long, v string, lsn long, part long").coalesce(1)
+    frame = frame.withColumn("at", F.timestamp_seconds(F.lit(1)))
+    options: dict[str, Any] = {"key": "id", "timestamp": "at", "sequence": "lsn", "name": "t"}
+    for more in ({}, {"shared_log": True}, {"log_partition": "part"}):
+        table = dt.Table.from_changelog(frame, **options, **more)
+        with pytest.raises(Exception, match="table t: a row has a null in sequence=, so no place"):
+            table.changelog(emit="batch").collect()
+    problem_of = {"b": "sequence= is null", "d": "log_partition= is null"}
+    for malformed in ("drop", "dead_letter"):
+        table = dt.Table.from_changelog(frame, malformed=malformed, log_partition="part", **options)
+        assert [row.v for row in table.changelog(emit="batch").collect()] == ["c"]
+    letters = table.dead_letters().collect()
+    assert {json.loads(one["row"])["v"]: one["_problem"] for one in letters} == problem_of
+
+
 def test_records_of_the_future_are_left_out(spark: SparkSession) -> None:
     now = datetime.now(tz=timezone.utc)
     times = [now + timedelta(hours=hours) for hours in (-48, 23, 25)] + [

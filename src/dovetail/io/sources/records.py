@@ -425,14 +425,14 @@ def readable(
 
 
 def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
-    """Return the source of a changelog without the rows that have no place in time: those without
-    an event time, and those more than ``max_ahead`` ahead.
+    """Return the source of a changelog without the rows that have no place in time or in their log:
+    those without an event time or a position, and those more than ``max_ahead`` ahead.
 
     ``source`` must have a frame and a timestamp. ``malformed``: what becomes of the rows: with
     ``"drop"`` they are counted, with ``"dead_letter"`` they are also in ``with_unread``. ``"fail"``
     raises as a row too far ahead is read. With ``"fail"`` and no limit the source is unchanged,
-    because packing refuses rows without a time. Raises ``PlanError`` for a ``max_ahead`` that is no
-    span.
+    because rows without a time or a position are refused as a stage reads them. Raises
+    ``PlanError`` for a ``max_ahead`` that is no span.
     """
     if malformed == "fail" and max_ahead is None:
         return source
@@ -442,6 +442,9 @@ def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -
     unplaced = unplaced_in_time(source.title, time, max_ahead)
     if malformed == "fail":
         unplaced = F.when(time.isNotNull(), unplaced)
+    else:
+        for argument, position in source.order.positions.items():
+            unplaced = F.coalesce(unplaced, F.when(position.isNull(), F.lit(f"{argument} is null")))
     where = F.lit("")
     if source.order.by_files:
         where = F.format_string("file %s", f"{FILE_METADATA}.file_path")

@@ -281,11 +281,23 @@ def read_of(
 def _from_outside(source: Source, *, unread: bool) -> InputRows:
     """Return the rows of a source's frame, which it must have, with an event time. ``unread``: with
     its unreadable records, which it must keep, and which count as deleted. A null in ``deleted``
-    counts as not deleted.
+    counts as not deleted. A row without a position in its log fails the query as it is read, unless
+    it is unreadable.
     """
     assert source.frame is not None
     assert source.timestamp is not None
-    positions = [p for p in (source.order.sequence, source.order.log_partition) if p is not None]
+    unreadable = F.col(UNREAD).isNotNull() if unread else F.lit(False)
+    positions = [
+        F.when(position.isNotNull() | unreadable, position).otherwise(
+            F.raise_error(
+                F.lit(
+                    f"{source.title}: a row has a null in {argument}, so no place in its log. Give "
+                    "it a position with F.coalesce, or leave such rows out."
+                )
+            )
+        )
+        for argument, position in source.order.positions.items()
+    ]
     carried = (FILE_METADATA,) if source.order.by_files else ()
     deleted = None if source.deleted is None else F.coalesce(source.deleted, F.lit(False))
     if not unread:
