@@ -63,6 +63,16 @@ def test_the_source_distribution_has_what_builds_and_tests_it(built: Path) -> No
     assert not [name for name in names if re.search(r"__pycache__|\.venv|spark-warehouse", name)]
 
 
+def test_each_python_of_the_classifiers_is_tried() -> None:
+    """``./dev versions`` looks for each of them. Hosted CI has the oldest and the newest."""
+    classifiers = (ROOT / "pyproject.toml").read_text()
+    minors = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', classifiers)
+    (looked_for,) = re.findall(r"for minor in (.*); do", (ROOT / "dev").read_text())
+    assert looked_for.split() == minors
+    hosted = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert {minors[0], minors[-1]} <= set(re.findall(r"^ +3\.(\d+)$", hosted, re.MULTILINE))
+
+
 def test_the_licences_of_all_dependencies_are_listed() -> None:
     listed = (ROOT / "docs" / "licences.md").read_text().splitlines()
     direct = {Requirement(text).name for text in requires("dovetail") or []}

@@ -110,7 +110,7 @@ FAILURES: dict[str, tuple[Callable[[World], dt.Table], list[str]]] = {
         [
             (
                 r"aggregate of clicks by who: p: add of a user-defined aggregate raised "
-                r"ZeroDivisionError: integer division or modulo by zero. Correct the function"
+                r"ZeroDivisionError: .*by zero. Correct the function"
             ),
             r"  stream clicks; key who='eve'; bucket \d of 2",
         ],
