@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dovetail.aggregates.aggregate import valid
 from dovetail.aggregates.multiset import classes, elements, sizes
 from dovetail.arrays.equality import arrays_equal, canonical, rows_equal
 from dovetail.arrays.grouping import last_of_each
@@ -88,7 +89,9 @@ def _elements(lists: Sequence[pa.Array], law: Explode) -> tuple[Elements, pa.Arr
     if law.position:
         return Elements(change, is_new, position, position), value
     value = canonical(value)
-    return Elements(change, is_new, position, classes(value)), value
+    # Of classes, a null has that of some value.
+    number = np.where(valid(value), classes(value) + 1, 0)
+    return Elements(change, is_new, position, number), value
 
 
 def _where(element_changes: Elements, value: pa.Array, which: Ints) -> tuple[Elements, pa.Array]:
