@@ -574,6 +574,10 @@ def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> No
             "id integer PRIMARY KEY, v bytea, _timestamp timestamp",
             "id is integer and comes as bigint, v is bytea and comes as text, _timestamp is",
         ),
+        (
+            "id bigint PRIMARY KEY, v text, _timestamp timestamptz(3)",
+            "_timestamp is timestamp(3) with time zone and comes as timestamp with time zone",
+        ),
         ("id bigint, v text, _timestamp timestamptz", "is not unique by its key (id)"),
         ("id bigint, v text UNIQUE, _timestamp timestamptz, UNIQUE (id, v)", "is not unique by"),
         ("id bigint UNIQUE DEFERRABLE, v text, _timestamp timestamptz", "is not unique by its"),

@@ -66,6 +66,8 @@ _WIDER = {
 }
 """By type: other types that store each of its values unchanged, or refuse it."""
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+_TIME_DIGITS = 6
+"""The digits after the second of Spark's times. PostgreSQL rounds to what a column has."""
 _JSON_OPTIONS = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
@@ -211,7 +213,17 @@ def _takes(column: StoreColumn, wanted: str) -> bool:
         return _takes_numeric(column, wanted)
     if column.type == "enum":
         return wanted == "text"
+    if _rounds_times(column):
+        return False
     return column.sql in (wanted, *_WIDER.get(wanted, ()))
+
+
+def _rounds_times(column: StoreColumn) -> bool:
+    """Return True for a column of times, or of arrays of times, with fewer than six digits after
+    the second.
+    """
+    is_time = column.type.removeprefix("_") in ("timestamp", "timestamptz")
+    return is_time and 0 <= column.modifier < _TIME_DIGITS
 
 
 def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
@@ -315,6 +327,8 @@ def _shown_type(column: StoreColumn) -> str:
     """Return a column's type in the words of PostgreSQL, for an error."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
+    if _rounds_times(column):
+        return column.sql.replace("timestamp", f"timestamp({column.modifier})", 1)
     return column.sql
 
 
