@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 import dovetail as dt
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject
+from dovetail.io.formats.plain import Place
 
 UTC = timezone.utc
 TEN = 1714557600000
@@ -299,3 +300,21 @@ def test_schemas_that_cannot_be_read_are_refused(
         with pytest.raises(PlanError) as raised:
             format_(schema)
         assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "texts"),
+    [("string", True), ("bigint", True), ("decimal(9,2)", True), ("boolean", True)]
+    + [(keys, False) for keys in ("date", "timestamp", "binary", "struct<a:int>")],
+)
+def test_keys_of_maps_are_texts(spark: SparkSession, keys: str, texts: bool) -> None:
+    """Spark writes dates as numbers, and bytes by the name of a Java object."""
+    columns = StructType.fromDDL(f"id bigint, m array<map<{keys}, int>>")
+    place = Place("to_topic", "value")
+    if texts:
+        assert dt.formats.json().writing(place, columns) is not None
+    else:
+        with pytest.raises(
+            PlanError, match=rf"value= is JSON, .* keys of map<{keys},int> in colum"
+        ):
+            dt.formats.json().writing(place, columns)

@@ -626,6 +626,14 @@ def test_a_type_that_postgresql_lacks_is_refused(place: Place, column: str, prob
     refused(place, "column 'w' of type", problem, error=dt.errors.PlanError, topology=table)
 
 
+@pytest.mark.parametrize("keys", ["date", "timestamp", "binary", "array<int>"])
+def test_a_map_whose_keys_have_no_text_in_json_is_refused(place: Place, keys: str) -> None:
+    place.come((1, "a"))
+    table = place.table().with_columns(w=F.lit(None).cast(f"array<map<{keys}, int>>"))
+    problem = f"JSON has no text for the keys of map<{keys},int>"
+    refused(place, problem, error=dt.errors.PlanError, topology=table)
+
+
 def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
     place.come((1, "a"))
     long = place.table().rename({"v": "v" * 64})

@@ -36,7 +36,7 @@ from dovetail.base.validation import Rule, validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, json_absent, json_wrapped
 from dovetail.io.formats.json_values import JsonEncoding, checked_encodings
-from dovetail.plan.types.checks import refuse_duplicates, types_within
+from dovetail.plan.types.checks import map_without_text_keys, refuse_duplicates, types_within
 from dovetail.plan.types.schemas import parsed
 
 Part: TypeAlias = Literal["key", "value"]
@@ -350,12 +350,21 @@ class JsonFormat(Format):
 
     def writing(self, context: Place, columns: StructType) -> Column:
         """Return the columns as the text of an object, nulls included, whatever ``schema`` is.
-        Raises ``PlanError`` for options that are for reading only.
+        Raises ``PlanError`` for options that are for reading only, and for maps whose keys have no
+        text in JSON.
         """
         for argument, value in (("framed", self.framed), ("encodings", self.encodings)):
             if value:
                 raise context.refuse(
                     f"is JSON with {argument}=, which is for reading", f"Leave {argument}= out"
+                )
+        for column in columns:
+            unwritten = map_without_text_keys(column.dataType)
+            if unwritten is not None:
+                raise context.refuse(
+                    f"is JSON, which has no text for the keys of {unwritten.simpleString()} in "
+                    f"column {column.name!r}",
+                    "Make texts of the keys by F.transform_keys()",
                 )
         return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITTEN)
 

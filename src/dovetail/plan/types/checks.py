@@ -13,9 +13,11 @@ from typing import Protocol
 
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     CalendarIntervalType,
     DataType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -169,6 +171,15 @@ def refuse_value_type(operator: str, value: StructField) -> None:
         )
 
 
+def map_without_text_keys(type_: DataType) -> MapType | None:
+    """Return the first map in a type, at any depth, whose keys Spark does not write as their text
+    in JSON; None if there is none. It writes dates as numbers, and bytes and arrays as names of
+    Java objects.
+    """
+    maps = (part for part in types_within(type_) if isinstance(part, MapType))
+    return next((part for part in maps if not isinstance(part.keyType, _TEXT_KEYS)), None)
+
+
 def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) -> None:
     """Raise ``PlanError`` for the first of ``arguments`` that is not None. ``problem``: the words
     that follow its name, such as ``is for streams``.
@@ -183,6 +194,7 @@ def signature(key: StructType) -> str:
     return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
 
 
+_TEXT_KEYS = (StringType, NumericType, BooleanType)
 _CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
 
 

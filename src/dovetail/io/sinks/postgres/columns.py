@@ -39,6 +39,7 @@ from dovetail.io.formats.infinity import (
     TEXTS,
 )
 from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, fits
+from dovetail.plan.types.checks import map_without_text_keys
 
 JSON = "jsonb"
 NAME_BYTES_MAX = 63
@@ -85,13 +86,17 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
     """Return the PostgreSQL types of these columns, by name, in their order.
 
     Raises ``PlanError`` for columns that PostgreSQL cannot store, for names of more than 63 bytes,
-    and for keys that are no plain values.
+    and for keys that are no plain values. Also for maps whose keys have no text in JSON.
     """
     types = {}
     for column in schema:
         if len(column.name.encode()) > NAME_BYTES_MAX:
             _refuse(title, column, "its name is longer than 63 bytes", "Give it a shorter name")
         sql_type = _type(column.dataType)
+        unwritten = map_without_text_keys(column.dataType)
+        if unwritten is not None:
+            problem = f"JSON has no text for the keys of {unwritten.simpleString()}"
+            _refuse(title, column, problem, "Make texts of the keys by F.transform_keys()")
         if sql_type is None:
             _refuse(title, column, "PostgreSQL has no type for it", "Cast it, or leave it out")
         if column.name in keys and (sql_type == JSON or sql_type.endswith("[]")):
