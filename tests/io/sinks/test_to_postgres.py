@@ -634,6 +634,14 @@ def test_a_map_whose_keys_have_no_text_in_json_is_refused(place: Place, keys: st
     refused(place, problem, error=dt.errors.PlanError, topology=table)
 
 
+@both_ways
+def test_a_name_with_a_backtick_is_a_name(place: Place, way: str) -> None:
+    schema = "`a.``b` long, v string, at timestamp"
+    place.come((1, "a"), (2, None), schema=schema)
+    place.run(place.table(schema, key="a.`b"))
+    assert place.rows(columns='"a.`b", v') == [(1, "a")]
+
+
 def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
     place.come((1, "a"))
     long = place.table().rename({"v": "v" * 64})

@@ -287,7 +287,10 @@ class PostgresTable:
         """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return its rows of ``columns``;
         none for no rows. Raises the first failure that a task reports, as ``_failure`` returns it.
         """
-        rows = stored_rows.mapInArrow(task, spark_schema(columns)).collect()
+        # Plain names, because mapInArrow does not quote backticks in a user's names.
+        plain = stored_rows.toDF(*(f"_c{n}" for n in range(len(stored_rows.columns))))
+        named = partial(_named, task, stored_rows.columns)
+        rows = plain.mapInArrow(named, spark_schema(columns)).collect()
         for row in rows:
             if row["kind"] is not None:
                 raise self._failure(row["kind"], row["problem"], row["remedy"])
@@ -355,6 +358,15 @@ class PostgresTable:
         if task is not None:
             rows = rows.append_column(TASK, pa.array([task] * rows.num_rows, pa.int64()))
         return csv_of(rows)
+
+
+def _named(
+    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    names: Sequence[str],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Return the results of ``task`` on ``batches``, whose columns get these ``names``."""
+    return task(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
 
 
 def _offered(
