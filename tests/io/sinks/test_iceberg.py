@@ -299,6 +299,19 @@ def test_what_cannot_be_stored_is_refused(query: Query) -> None:
         query.run(partition_by="nothing")
 
 
+def test_partitions_by_floats_are_refused(query: Query) -> None:
+    """Pyiceberg takes 0.0 and -0.0 for two partitions, and writes the rows of both to each."""
+    query.add()
+    floats = query.changes().with_columns(v=F.col("v").cast("double"))
+    with pytest.raises(dt.errors.PlanError, match="partition_by= names 'v' of type double"):
+        query.run(floats, partition_by="v")
+    query.run(floats)
+    with query.table.update_spec() as spec:
+        spec.add_field("v", "identity")
+    with pytest.raises(dt.errors.TargetError, match="has partitions by 'v' of type double"):
+        query.run(floats)
+
+
 def test_rows_that_others_have_deleted_stay_deleted(query: Query) -> None:
     """Another writer deletes by values; the files that the query writes anew leave these out."""
     query.add(20)

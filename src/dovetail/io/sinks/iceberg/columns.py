@@ -85,8 +85,8 @@ def partition_fields(
     """Return the column and the transform of each partition field in order, as pyiceberg names
     transforms. ``partition_by``: a column or a call of a transform each; there may be none.
 
-    Raises ``PlanError`` for a column that is unknown or nested, and for a field that is named
-    twice. Whether a transform suits its column is not checked.
+    Raises ``PlanError`` for a column that is unknown, nested or of floats, and for a field that is
+    named twice. Whether a transform suits its column is not checked.
     """
     refuse_duplicates(title, partition_by, "Name it once in partition_by=")
     return [_partition_field(title, schema, text) for text in partition_by]
@@ -97,8 +97,8 @@ def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, st
     ``("id", "bucket[16]")``.
 
     ``text``: a column's name, or a transform of one, such as ``day(at)``; a column of that name
-    comes first. Raises ``PlanError`` for an unknown or nested column, and so for an unknown
-    transform.
+    comes first. Raises ``PlanError`` for an unknown column, one of structs, arrays, maps or
+    floats, and an unknown transform.
     """
     match = _TRANSFORM.fullmatch(text)
     if text in schema.names or match is None:
@@ -113,6 +113,13 @@ def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, st
             title,
             f"partition_by= names {column!r}, which is of type {type_.simpleString()}",
             "Name columns of plain types, such as a field of it in a column of its own",
+        )
+    if isinstance(type_, (FloatType, DoubleType)):
+        raise PlanError(
+            title,
+            f"partition_by= names {column!r} of type {type_.simpleString()}, by which pyiceberg "
+            "does not part zeros of two signs and NaN",
+            "Name other columns, or one of whole numbers or decimals that is made of it",
         )
     return column, transform
 

@@ -137,8 +137,8 @@ def to_iceberg(
         Rows whose keys do not come stay.
     partition_by : str or list of str, optional
         The partition fields of a new table: columns, or transforms of them such as
-        ``"day(at)"``, ``"bucket(16, id)"`` and ``"truncate(4, name)"``. By default it has
-        no partitions.
+        ``"day(at)"``, ``"bucket(16, id)"`` and ``"truncate(4, name)"``, but
+        no floats. By default it has no partitions.
     evolve : bool, default False
         True to add columns of the query that the table lacks, null in its present rows.
         Other differences are refused all the same.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from dovetail.errors import PlanError, line_of
+from dovetail.errors import PlanError, TargetError, line_of
 from dovetail.iceberg.catalogs import TableAddress
 from dovetail.io.sinks.ownership import (
     Existing,
@@ -143,10 +143,31 @@ class IcebergTarget:
             update.union_by_name(arrow_schema(missing))
         return self.open()
 
+    def _refuse_float_partitions(self, table: Table) -> None:
+        """Raise ``TargetError`` for a table with partitions by floats. Pyiceberg writes rows with
+        0.0 and -0.0 twice there, and fails at NaN.
+        """
+        from pyiceberg.transforms import VoidTransform
+        from pyiceberg.types import DoubleType, FloatType
+
+        for field in table.spec().fields:
+            if isinstance(field.transform, VoidTransform):
+                continue
+            column = table.schema().find_field(field.source_id)
+            if isinstance(column.field_type, (FloatType, DoubleType)):
+                raise TargetError(
+                    self.title,
+                    f"the table has partitions by {column.name!r} of type {column.field_type}, by "
+                    "which pyiceberg does not part zeros of two signs and NaN",
+                    "Remove the field from the table's partitions, or choose another table",
+                )
+
     def missing_columns(self, table: Table) -> StructType:
         """Return the columns that the table lacks, none without ``evolve``. Raises ``TargetError``
-        if its columns differ otherwise, and ``PlanError`` for a type in the table that Spark lacks.
+        if its columns differ otherwise, and for partitions by floats. Raises ``PlanError`` for a
+        type in the table that Spark lacks.
         """
+        self._refuse_float_partitions(table)
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
         present = spark_schema(columns_in_arrow(self.title, table.schema().fields))
