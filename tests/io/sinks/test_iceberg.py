@@ -24,6 +24,7 @@ from dovetail.iceberg import replacement
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 NAME = "shop.orders"
+TIME = pa.timestamp("us", "UTC")
 SCHEMA = "k string, n long, v long, at timestamp, op string"
 
 Content = dict[tuple[str, int], tuple[int, datetime]]
@@ -297,6 +298,15 @@ def test_what_cannot_be_stored_is_refused(query: Query) -> None:
         query.run(partition_by="day(v)")
     with pytest.raises(dt.errors.PlanError, match="partition_by="):
         query.run(partition_by="nothing")
+
+
+def test_names_in_another_case_are_other_columns(query: Query) -> None:
+    query.add()
+    texts = [(name, pa.string()) for name in ("K", "op")]
+    fields = [*texts, ("n", pa.int64()), ("v", pa.int64()), ("_timestamp", TIME)]
+    iceberg.opened(query.catalog).create_table(NAME, schema=pa.schema(fields))
+    with pytest.raises(dt.errors.TargetError, match="k is missing, K is not among the query's"):
+        query.run(existing="adopt")
 
 
 def test_partitions_by_floats_are_refused(query: Query) -> None:

@@ -8,15 +8,24 @@ from dovetail.errors import TargetError
 
 
 def refuse_columns(
-    title: str, present: StructType, wanted: StructType, *, evolve: bool = False
+    title: str,
+    present: StructType,
+    wanted: StructType,
+    *,
+    evolve: bool = False,
+    case_counts: bool = False,
 ) -> list[StructField]:
     """Return the columns of ``wanted``, the query's, that a table with the columns ``present``
     lacks, in order. Raises ``TargetError`` if the two differ in names or types in any other way.
 
-    ``evolve``: False to raise for missing columns, too, so that the result is empty. Names are
-    compared without regard to case. The order of columns and nulls do not count.
+    ``evolve``: False to raise for missing columns, too, so that the result is empty.
+    ``case_counts``: True for a table in which ``ID`` and ``id`` are two columns. The order of
+    columns and nulls do not count.
     """
-    sides = [{f.name.lower(): f for f in schema} for schema in (present, wanted)]
+    sides = [
+        {f.name if case_counts else f.name.lower(): f for f in schema}
+        for schema in (present, wanted)
+    ]
     missing = [f for name, f in sides[1].items() if name not in sides[0]]
     problems = [] if evolve else [f"{f.name} is missing" for f in missing]
     problems += [

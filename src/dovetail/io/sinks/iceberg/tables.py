@@ -171,4 +171,7 @@ class IcebergTarget:
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
         present = spark_schema(columns_in_arrow(self.title, table.schema().fields))
-        return StructType(refuse_columns(self.title, present, self.schema, evolve=self.evolve))
+        missing = refuse_columns(
+            self.title, present, self.schema, evolve=self.evolve, case_counts=True
+        )
+        return StructType(missing)
