@@ -309,6 +309,19 @@ def test_names_in_another_case_are_other_columns(query: Query) -> None:
         query.run(existing="adopt")
 
 
+def test_a_null_in_a_column_that_requires_values_is_refused(query: Query) -> None:
+    query.add()
+    others = [("k", pa.string()), ("n", pa.int64()), ("op", pa.string()), ("_timestamp", TIME)]
+    schema = pa.schema([*others, pa.field("v", pa.int64(), nullable=False)])
+    iceberg.opened(query.catalog).create_table(NAME, schema=schema)
+    query.run()
+    assert query.content() == query.rows
+    query.add()
+    nulls = query.changes().with_columns(v=F.expr("nullif(v, v)"))
+    with pytest.raises(StreamingQueryException, match="requires values in column 'v', and rows"):
+        query.run(nulls, checkpoint="other", existing="adopt")
+
+
 def test_partitions_by_floats_are_refused(query: Query) -> None:
     """Pyiceberg takes 0.0 and -0.0 for two partitions, and writes the rows of both to each."""
     query.add()

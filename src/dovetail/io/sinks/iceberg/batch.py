@@ -61,6 +61,7 @@ class IcebergAppender:
             from dovetail.iceberg.replacement import commit
 
             table = self.target.with_all_columns(table)
+            self.target.refuse_nulls(table, rows)
             commit(table, rows, summary=summary, properties={})
 
         _once(self.target, query, batch_id, append)
@@ -126,6 +127,7 @@ class IcebergMerger:
         removed, rows = renew(None if relation == "replaced" else table)
         if relation == "replaced":
             removed = all_files(table)
+        target.refuse_nulls(table, rows)
         commit(table, rows, removed, summary=summary, properties={QUERY: query})
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Renewed:

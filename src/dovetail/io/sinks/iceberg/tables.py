@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from dovetail.errors import PlanError, TargetError, line_of
@@ -142,6 +143,18 @@ class IcebergTarget:
         with table.update_schema() as update:
             update.union_by_name(arrow_schema(missing))
         return self.open()
+
+    def refuse_nulls(self, table: Table, rows: pa.Table) -> None:
+        """Raise ``TargetError`` if ``rows`` have a null in a column that the table requires."""
+        for field in table.schema().fields:
+            if field.required and rows[field.name].null_count:
+                raise TargetError(
+                    self.title,
+                    f"the table requires values in column {field.name!r}, and rows that come have "
+                    "nulls there",
+                    "Make the column optional in the table, or change the rows by with_columns() "
+                    "or where(), and start the query again",
+                )
 
     def _refuse_float_partitions(self, table: Table) -> None:
         """Raise ``TargetError`` for a table with partitions by floats. Pyiceberg writes rows with
