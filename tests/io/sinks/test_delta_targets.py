@@ -175,6 +175,17 @@ def test_other_columns_are_refused_before_the_query_starts(
     assert place.stored() == OWN
 
 
+@pytest.mark.parametrize("column", ["v char(3)", "v varchar(3)"])
+def test_a_column_that_fills_texts_with_blanks_is_refused(place: Place, column: str) -> None:
+    columns = f"id bigint, {column}, _timestamp timestamp"
+    place.spark.sql(f"CREATE TABLE delta.`{place.target}` ({columns}) USING delta")
+    if column == "v varchar(3)":
+        place.run()
+        assert place.stored() == OWN
+    else:
+        refused(place, "v is char(3) and comes as string")
+
+
 def test_columns_that_are_missing_are_added(place: Place) -> None:
     """With the first micro-batch; what came before has nulls."""
     place.there([(9, "y")], "id long, w string")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql.types import StructField, StructType
 
 from dovetail.errors import TargetError
+
+_DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+"""The metadata with the type of a column that Spark shows as texts."""
+_PADDED = re.compile(r"\bchar\(")
+"""A type whose texts are filled with blanks, so that a row is no longer what the query has."""
 
 
 def refuse_columns(
@@ -28,6 +35,11 @@ def refuse_columns(
     ]
     missing = [f for name, f in sides[1].items() if name not in sides[0]]
     problems = [] if evolve else [f"{f.name} is missing" for f in missing]
+    problems += [
+        f"{f.name} is {f.metadata[_DECLARED]} and comes as {sides[1][name].dataType.simpleString()}"
+        for name, f in sides[0].items()
+        if name in sides[1] and _PADDED.search(f.metadata.get(_DECLARED, ""))
+    ]
     problems += [
         f"{f.name} is not among the query's" for name, f in sides[0].items() if name not in sides[1]
     ]
