@@ -183,6 +183,13 @@ def location(session: SparkSession, table: str) -> str:
     return str(details(session, table)["location"])
 
 
+def partition_columns(session: SparkSession, table: str) -> list[str]:
+    """Return the columns by which the files of an existing table are laid out, in order. ``table``:
+    its name in SQL.
+    """
+    return list(details(session, table)["partitionColumns"])
+
+
 def local_path(location: str) -> str | None:
     """Return the path of a location with the scheme ``file``, on this machine's disks; None for any
     other.

@@ -220,6 +220,29 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
     assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
 
 
+@pytest.mark.parametrize("of", ["table", "stream"])
+def test_an_empty_text_that_lays_out_the_table_is_refused(place: Place, of: str) -> None:
+    """Delta would store null in its place."""
+    reader = place.spark.readStream.schema("id long, v string, at timestamp")
+    frame = reader.parquet(str(place.directory / "in")).withColumn("w", F.nullif("v", F.lit("a")))
+    kind = dt.Table if of == "table" else dt.Stream
+    changes = kind.from_changelog(frame, key="v", timestamp="at", name="t").select("id", "w")
+
+    def run() -> None:
+        changes.write_stream(
+            dt.to_delta(place.target, partition_by=["v", "w"]),
+            checkpoint=place.directory / "checkpoint",
+            trigger={"availableNow": True},
+        ).awaitTermination()
+
+    run()
+    place.come([(3, "")])
+    with pytest.raises(StreamingQueryException, match="has an empty text in column 'v', by which"):
+        run()
+    rows = place.spark.read.format("delta").load(str(place.target)).select("v", "w").collect()
+    assert sorted(map(tuple, rows)) == [("a", None), ("b", "b")]
+
+
 @pytest.mark.slow
 def test_a_table_is_laid_out_by_its_columns(place: Place) -> None:
     with pytest.raises(dt.errors.PlanError, match="partition_by= names an unknown column 'w'"):

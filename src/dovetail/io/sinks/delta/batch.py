@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
+from dovetail.io.sinks.delta.columns import without_empty_partitions
 from dovetail.io.sinks.delta.conflicts import conflicts_named
 from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
@@ -81,6 +82,8 @@ class DeltaMerger:
     _session: SparkSession | None = field(default=None, init=False)
     _taken: bool = field(default=False, init=False)
     """True once this start of the query has taken the table."""
+    _partition_columns: Sequence[str] = field(default=(), init=False)
+    """The columns by which the table is laid out, once the query has taken it."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Merge micro-batch ``batch_id``, in one commit. The first one of a start may take over or
@@ -107,12 +110,16 @@ class DeltaMerger:
             else:
                 relation = target.relation(session, query, begun=batch_id > 0)
                 if relation == "replaced":
+                    self._partition_columns = target.partition_by
+                    batch = self._refusing(batch)
                     with delta_upsert.for_many(session), delta_tables.setting(session, once):
                         self._replace(session, batch, query)
                     self._taken = True
                     return
                 target.take(session, query, relation)
                 self._taken = True
+                self._partition_columns = delta_tables.partition_columns(session, table)
+            batch = self._refusing(batch)
 
             with delta_tables.setting(session, once):
                 self._merge(session, batch, details)
@@ -128,6 +135,10 @@ class DeltaMerger:
                 details = details or delta_tables.details(session, table)
                 tables.clean_log(session, details["location"])
             tables.read_log_ahead(session, table)
+
+    def _refusing(self, batch: DataFrame) -> DataFrame:
+        """Return the batch such that rows fail the query that the table's layout would change."""
+        return without_empty_partitions(self.target.title, batch, self._partition_columns)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
         """Merge a micro-batch into the table, in one commit, or none without changes. ``session``:
@@ -193,7 +204,13 @@ class DeltaAppender:
     """The sink's call as written, for errors."""
     location: str
     """The path of the table."""
+    partition_columns: Sequence[str]
+    """The columns by which the table is laid out."""
     owner: Owner
+
+    def refusing(self, changes: DataFrame) -> DataFrame:
+        """Return changes such that rows fail the query that the table's layout would change."""
+        return without_empty_partitions(self.title, changes, self.partition_columns)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, with all their columns.
@@ -205,4 +222,5 @@ class DeltaAppender:
         query = self.owner.query(batch.sparkSession)
         once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
         with conflicts_named(self.title):
-            batch.write.format("delta").mode("append").options(**once).save(self.location)
+            rows = self.refusing(batch)
+            rows.write.format("delta").mode("append").options(**once).save(self.location)

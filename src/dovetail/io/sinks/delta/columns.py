@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +22,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from dovetail.base.columns import CHANGE, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
@@ -58,6 +61,29 @@ def refuse_unstorable(
             )
     if partition_by and len(partition_by) == len(schema):
         raise PlanError(title, "partition_by= names all columns", "Leave one out at least")
+
+
+def without_empty_partitions(
+    title: str, changes: DataFrame, partition_columns: Sequence[str]
+) -> DataFrame:
+    """Return a changelog that fails the query at a row with an empty text in a column by which the
+    table is laid out. Delta stores null in its place, so a row with such a key is never found.
+    """
+    partitions = {name.lower() for name in partition_columns}
+    for field in changes.schema:
+        if field.name.lower() not in partitions or not isinstance(field.dataType, StringType):
+            continue
+        name = field.name
+        column = F.col(quoted(name))
+        problem = (
+            f"{title}: a row has an empty text in column {name!r}, by which the table is laid out, "
+            "and Delta stores null in its place. Put another text there by with_columns(), or lay "
+            "the table out by other columns."
+        )
+        is_empty = (F.col(CHANGE) == UPSERT) & (column == "")
+        refused = F.raise_error(F.lit(problem)).cast("string")
+        changes = changes.withColumn(name, F.when(is_empty, refused).otherwise(column))
+    return changes
 
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:

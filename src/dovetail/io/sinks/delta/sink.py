@@ -108,6 +108,7 @@ class DeltaSink:
         with refused(self.title, *_UNUSABLE):
             target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
             if isinstance(target, DeltaAppender):
+                changes = target.refusing(changes)
                 appended = changes.writeStream.format("delta").outputMode("append")
                 return appended.option("path", target.location)
             return batch_writer(changes, target.write)
@@ -150,7 +151,9 @@ class DeltaSink:
         owner = Owner(checkpoint)
         if not node.current:
             target.prepare_appending(session)
-            return DeltaAppender(self.title, delta_tables.location(session, table), owner)
+            location = delta_tables.location(session, table)
+            partition_columns = delta_tables.partition_columns(session, table)
+            return DeltaAppender(self.title, location, partition_columns, owner)
         target.prepare(session, *progress(session, checkpoint))
         rewriter = None
         if self.engine == "deltalake":
@@ -252,7 +255,8 @@ def to_delta(
         It must be at least ``retention``. By default it is Delta's own, 30 days, or
         ``retention`` if that is longer.
     partition_by : str or list of str, optional
-        The columns that partition a new table. By default it has no partitions.
+        The columns that partition a new table. By default it has no partitions. An empty
+        text in one of them fails the query, because Delta stores null for it.
     evolve : bool, default False
         True to add columns of the query that the table lacks, null in its present rows.
         Other differences are refused all the same.
