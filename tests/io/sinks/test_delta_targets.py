@@ -186,6 +186,43 @@ def test_a_column_that_fills_texts_with_blanks_is_refused(place: Place, column: 
         refused(place, "v is char(3) and comes as string")
 
 
+@pytest.mark.parametrize(
+    ("column", "rule", "problem", "engine"),
+    slow_after(
+        1,
+        [
+            (
+                "v string",
+                "ADD CONSTRAINT short CHECK (v <> 'b')",
+                "constraint short .* v : b",
+                "spark",
+            ),
+            ("v varchar(3)", "", "exceeds char/varchar type length limitation", "spark"),
+            ("v string NOT NULL", "", "NOT NULL constraint violated for column: v", "spark"),
+            ("v string NOT NULL", "", "NOT NULL constraint violated for column: v", "deltalake"),
+        ],
+    ),
+)
+def test_a_row_that_the_table_refuses_is_an_error(
+    place: Place, column: str, rule: str, problem: str, engine: str
+) -> None:
+    table = f"delta.`{place.target}`"
+    columns = f"id bigint, {column}, _timestamp timestamp"
+    place.spark.sql(f"CREATE TABLE {table} ({columns}) USING delta")
+    if rule:
+        place.spark.sql(f"ALTER TABLE {table} {rule}")
+    frame = place.spark.readStream.schema("id long, v string, at timestamp")
+    changes = frame.parquet(str(place.directory / "in"))
+    rows = dt.Table.from_changelog(changes, key="id", timestamp="at", name="t")
+    made = F.expr("null" if "NULL" in column else "repeat(v, 4)" if "var" in column else "v")
+    with pytest.raises(StreamingQueryException, match=f"the table refuses a row: .*{problem}"):
+        rows.with_columns(v=made.cast("string")).write_stream(
+            dt.to_delta(place.target, engine=engine),
+            checkpoint=place.directory / "checkpoint",
+            trigger={"availableNow": True},
+        ).awaitTermination()
+
+
 def test_columns_that_are_missing_are_added(place: Place) -> None:
     """With the first micro-batch; what came before has nulls."""
     place.there([(9, "y")], "id long, w string")

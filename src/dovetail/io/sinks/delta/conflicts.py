@@ -1,7 +1,8 @@
-"""Commits that conflict with those of other writers of a Delta table."""
+"""Commits that conflict with those of other writers of a Delta table, or that the table refuses."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec
@@ -13,21 +14,34 @@ from dovetail.errors import TargetError
 from dovetail.platform.spark_errors import reason
 
 P = ParamSpec("P")
+_REFUSED = re.compile(
+    r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
+    r"(.*(?:\n - .*)*)"
+)
+"""The errors of rows that a rule of the table forbids. Spark may put another error before them."""
 _CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
 """The errors of a commit that conflicts with another writer's."""
 
 
 @contextmanager
 def conflicts_named(title: str) -> Iterator[None]:
-    """Raise a conflict with another writer in the block as a ``TargetError``; other errors stay as
-    they are. Nothing is repeated.
+    """Raise a conflict with another writer in the block as a ``TargetError``, and so a row that a
+    rule of the table forbids. Other errors stay as they are. Nothing is repeated.
     """
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        if not is_conflict(error):
+        if is_conflict(error):
+            raise conflict(title, reason(error)) from error
+        refused = _REFUSED.search(f"{error}\n{getattr(error, '_stackTrace', '')}")
+        if refused is None:
             raise
-        raise conflict(title, reason(error)) from error
+        raise TargetError(
+            title,
+            f"the table refuses a row: {' '.join(refused[1].split()).rstrip('.')}",
+            "ALTER the table so that it takes the rows, or change them by with_columns() or "
+            "where(), and start the query again",
+        ) from error
 
 
 def conflict(title: str, problem: str) -> TargetError:

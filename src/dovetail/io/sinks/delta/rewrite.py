@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
+_FORBIDDEN: Final = "failed validation check"
+"""The text of deltalake's error for rows that a rule of the table forbids."""
 _FEATURES: Final = {"appendOnly", "invariants", "deletionVectors"}
 """The features of writers that a table may have."""
 _PLAIN_WRITER: Final = 2
@@ -79,15 +81,15 @@ class Rewriter:
 
     def merge(self, rows: pa.Table) -> bool:
         """Put rows in place of those of the same keys, in one commit. Return False, and change
-        nothing, if this is Spark's to do: a key is null, or deltalake cannot write the table. The
-        latter warns.
+        nothing, if this is Spark's to do: a key is null, deltalake cannot write the table, or a
+        rule of the table forbids a row, which Spark names. Of these the second warns.
 
         ``rows``: one per key: the table's columns and ``_deleted``, true for a key without a row.
         Raises ``TargetError`` if another writer conflicts twice; deltalake's other errors pass.
         """
         if any(rows[name].null_count for name in self.keys):
             return False
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         rows = _in_utc(rows)
         for last in (False, True):
@@ -102,6 +104,10 @@ class Rewriter:
             except CommitFailedError as error:
                 if last:
                     raise conflict(self.title, str(error)) from error
+            except DeltaError as error:
+                if _FORBIDDEN not in str(error):
+                    raise
+                return False
         return True
 
     def compact(self) -> None:

@@ -298,7 +298,7 @@ def to_delta(
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit,
-        or another query has taken the table.
+        or another query has taken the table. Also if a rule of the table forbids a row.
     ConfigurationError
         At the start of a query, if the session lacks Delta Lake. With
         ``engine="deltalake"`` also if the package is not installed, on Spark Connect, and
