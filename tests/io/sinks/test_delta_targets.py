@@ -237,6 +237,22 @@ def test_columns_that_are_missing_are_added(place: Place) -> None:
     assert place.stored() == [(2, "b"), (3, "c"), (9, None)]
 
 
+def test_a_column_of_structs_with_odd_names_is_added(place: Place) -> None:
+    place.there([(9, "y")])
+    reader = place.spark.readStream.schema("id long, v string, at timestamp")
+    changes = reader.parquet(str(place.directory / "in"))
+    table = dt.Table.from_changelog(changes, key="id", timestamp="at", name="t")
+    odd = F.struct(F.array(F.struct(F.col("v").alias("a-b"))).alias("c:`d"))
+    table.with_columns(odd=odd).write_stream(
+        dt.to_delta(place.target, existing="adopt", evolve=True),
+        checkpoint=place.directory / "checkpoint",
+        trigger={"availableNow": True},
+    ).awaitTermination()
+    rows = place.spark.read.format("delta").load(str(place.target)).select("id", "odd").collect()
+    found = {row["id"]: row["odd"] and row["odd"].asDict(recursive=True) for row in rows}
+    assert found == {9: None, 1: {"c:`d": [{"a-b": "a"}]}, 2: {"c:`d": [{"a-b": "b"}]}}
+
+
 @pytest.mark.slow
 def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Place) -> None:
     frame = place.spark.readStream.schema("id long, v string, at timestamp")

@@ -18,7 +18,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.base.columns import quoted
 from dovetail.errors import DovetailWarning
 from dovetail.io.sinks.delta.conflicts import is_conflict, twice
 from dovetail.io.sinks.ownership import (
@@ -155,7 +154,7 @@ class DeltaTarget:
         """
         fields = self._missing_columns(session)
         if fields:
-            added = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in fields)
+            added = StructType([StructField(f.name, f.dataType) for f in fields]).toDDL()
             session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({added})")
 
     def _missing_columns(self, session: SparkSession) -> list[StructField]:
