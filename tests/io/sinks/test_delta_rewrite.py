@@ -213,6 +213,19 @@ def test_a_null_in_a_key_is_left_to_spark(delta_spark: SparkSession, tmp_path: P
     assert len(content(delta_spark, path)) == 2
 
 
+def test_names_in_another_case_are_those_of_the_table(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    created(delta_spark, path, "V bigint, K bigint")
+    for value in (1, 2):
+        rows = [(1, value, NEAR, "upsert", 0), (2, None, NEAR, "delete", 1)]
+        merged(delta_spark, path, rows, f"k bigint, v bigint, {CHANGES}", ["k"])
+    assert engines(path) == [False, True, True]
+    assert content(delta_spark, path) == content(delta_spark, f"{path}-twin")
+    assert len(content(delta_spark, path)) == 1
+
+
 def test_a_faster_writer_is_waited_for_once(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

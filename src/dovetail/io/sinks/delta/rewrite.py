@@ -99,7 +99,9 @@ class Rewriter:
                 self._warn(reason)
                 return False
             try:
-                _merge(table, rows, self.keys)
+                names = {field.name.lower(): field.name for field in table.schema().fields}
+                named = rows.rename_columns([names.get(n.lower(), n) for n in rows.column_names])
+                _merge(table, named, [names[key.lower()] for key in self.keys])
                 break
             except CommitFailedError as error:
                 if last:
