@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from parquet_rows import add_file
@@ -50,6 +51,19 @@ def test_a_changelog_is_read_as_its_table(spark: SparkSession, tmp_path: Path) -
     found = {(row["word"], row["a.b"]): row["v"] for row in current.collect()}
     assert found == {key: value for key, value in rows.items() if value is not None}
     assert dt.read_current(spark, out, key=["word", "a.b"]).count() == len(found)
+
+
+def test_a_column_with_the_name_of_micro_batches_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    reader = spark.readStream.schema("id int, _Batch int, at timestamp")
+    changes = reader.parquet(str(tmp_path / "in"))
+    table = dt.Table.from_changelog(changes, key="id", timestamp="at", name="t")
+    written: list[Any] = [dt.to_parquet(tmp_path / "out")]
+    for sinks in (written, [*written, dt.to_console()]):
+        with pytest.raises(dt.errors.PlanError, match=r"column '_Batch' has a name that to_parq"):
+            dt.run({table: sinks}, checkpoint=tmp_path / "checkpoint")
 
 
 def test_what_is_no_changelog_is_refused(spark: SparkSession, tmp_path: Path) -> None:

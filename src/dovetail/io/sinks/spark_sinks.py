@@ -175,10 +175,12 @@ class ParquetSink:
         """Return Spark's writer of the query's ``changes`` into the folder, configured but not
         started. Make the folder if it is missing.
 
-        Raises ``TargetError`` if the folder has another query's changes, or those of a query with
-        several results. Also if it has later micro-batches than this checkpoint. Raises
-        ``ConfigurationError`` if the folder cannot be made.
+        Raises ``PlanError`` for a column ``_batch``. Raises ``TargetError`` if the folder has
+        another query's changes, or those of a query with several results. Also if it has later
+        micro-batches than this checkpoint. Raises ``ConfigurationError`` if the folder cannot be
+        made.
         """
+        self._refuse_name(node)
         session = changes.sparkSession
         files = files_of(session)
         begun = files.has_files(f"{checkpoint}/offsets")
@@ -231,10 +233,10 @@ class ParquetSink:
         """Return a function of a micro-batch's changes and number, which writes a folder for each
         micro-batch. Make the folder if it is missing. A repeated micro-batch replaces its folder.
 
-        Raises ``PlanError`` for ``retention=``. Raises ``TargetError`` for a folder with another
-        query's changes, with those of a query with one result, or with later micro-batches than
-        this checkpoint. Raises ``ConfigurationError`` if the folder cannot be made. The function
-        raises ``TargetError`` as ``_write`` does.
+        Raises ``PlanError`` for ``retention=`` and for a column ``_batch``. Raises ``TargetError``
+        for a folder with another query's changes, with those of a query with one result, or with
+        later micro-batches than this checkpoint. Raises ``ConfigurationError`` if the folder cannot
+        be made. The function raises ``TargetError`` as ``_write`` does.
         """
         if self.retention_ms is not None:
             raise PlanError(
@@ -242,6 +244,7 @@ class ParquetSink:
                 "retention= is for the list of files of a query with one result",
                 "Leave it out; of several results old folders of micro-batches may be deleted",
             )
+        self._refuse_name(node)
         files = files_of(session)
         begun = files.has_files(f"{checkpoint}/offsets")
         make_folder(session, "to_parquet", "path=", self.path)
@@ -265,6 +268,19 @@ class ParquetSink:
                 f"the files of micro-batch {batch_id} cannot be renamed to {_BATCH}={batch_id}",
                 "See what else writes the folder, and start the query again",
             )
+
+    def _refuse_name(self, node: Node) -> None:
+        """Raise ``PlanError`` if a column has the name of the micro-batches' folders, whatever the
+        case. Readers of the folder would have their number in its place.
+        """
+        for name in (*node.key.names, *node.values.names):
+            if name.lower() == _BATCH:
+                raise PlanError(
+                    self.title,
+                    f"column {name!r} has a name that to_parquet gives to the number of a "
+                    "micro-batch",
+                    "Rename it in select=, or by rename(...)",
+                )
 
     def _refuse_ahead(self, files: Files, checkpoint: str, numbers: Sequence[int]) -> None:
         """Raise ``TargetError`` if one of ``numbers`` is larger than the last micro-batch that the
