@@ -170,6 +170,14 @@ def test_a_table_in_memory_begins_anew(spark: SparkSession, home: Path, emits: b
         assert sorted(row.id for row in spark.table("lasting").collect()) == ids
 
 
+def test_a_table_in_memory_has_its_own_name(spark: SparkSession, home: Path) -> None:
+    """The query's name is another one, and its next start makes the same table."""
+    for name in ("first_query", "second_query"):
+        run(spark, home, dt.to_memory("of_its_own"), query_name=name)
+        assert not spark.catalog.tableExists(name)
+        assert spark.catalog.dropTempView("of_its_own")
+
+
 def test_files_that_are_too_old_are_warned_of(spark: SparkSession, home: Path) -> None:
     put(home / "in", {"id": 2}, age=8 * 86400)
     with pytest.warns(DovetailWarning, match="maxFileAge"):

@@ -250,6 +250,15 @@ class Outcome:
         return replace(self, sinks=tuple(sinks))
 
 
+def lasting(outcomes: Sequence[Outcome], name: str | None, *, closes: bool) -> Sequence[Outcome]:
+    """Return the results with sinks that serve both runs of a query that ``closes``. The same sinks
+    serve a query with a name, because Spark would give that name to its table in memory.
+    """
+    if closes or name is not None:
+        return [outcome.across_runs() for outcome in outcomes]
+    return outcomes
+
+
 @dataclass(frozen=True)
 class _End:
     """One result of a query with several results. Its rows are those of the union with its

@@ -57,7 +57,7 @@ from dovetail.spark.query.options import (
     with_defaults,
 )
 from dovetail.spark.query.planned_batches import is_planned, wake
-from dovetail.spark.query.results import Outcome, Sink
+from dovetail.spark.query.results import Outcome, Sink, lasting
 from dovetail.spark.query.topology_query import Follow, TopologyQuery
 from dovetail.spark.query.writer import (
     PARTITIONS,
@@ -179,7 +179,7 @@ def start(
     refuse_strange_workers(session)
     if close_at_end:
         end_of_input.refuse_remote(operator, session)
-        outcomes = [outcome.across_runs() for outcome in outcomes]
+    outcomes = lasting(outcomes, name, closes=close_at_end)
     run = StartRequest(
         operator,
         nodes,
