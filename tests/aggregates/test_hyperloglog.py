@@ -84,6 +84,7 @@ def test_pieces_and_merges(data: st.DataObject) -> None:
         (pa.list_(LONG), [[], [1], [1, None], [1]], 3),
         (pa.struct([("a", LONG)]), [{"a": 1}, {"a": None}, None], 2),
         (LONG, [None, None], 0),
+        (pa.list_(pa.float64()), [[0.0], [-0.0], [math.nan], [-math.nan]], 2),
     ],
     ids=str,
 )

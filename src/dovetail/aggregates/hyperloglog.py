@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, valid
 from dovetail.aggregates.scans import running_sum, scan
+from dovetail.arrays.equality import canonical
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.hashing import stable_hash
-from dovetail.arrays.ordering import canonical
 
 _INDEX_BITS = 9
 _REGISTERS = 1 << _INDEX_BITS
@@ -35,8 +35,8 @@ class ApproxCountDistinct(Aggregate):
     5 % in two of three cases. Rows cannot be retracted.
 
     A value's hash chooses a register, which keeps the largest *rank* seen. A rank is the number of
-    leading zeros in another part of the hash, plus one. -0.0 and 0.0 are one value. The accumulator
-    is the registers, a byte each.
+    leading zeros in another part of the hash, plus one. -0.0 and 0.0 are one value, and all NaNs
+    are one, at any depth. The accumulator is the registers, a byte each.
     """
 
     retracts = False
@@ -106,10 +106,7 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
     value: int64[m] each.
     """
     update = np.flatnonzero(valid(values))
-    values = values.take(pa.array(update))
-    if pa.types.is_floating(values.type):
-        floats = canonical(values).to_numpy(zero_copy_only=False)
-        values = pa.array(floats + floats.dtype.type(0))  # -0.0 + 0.0 is 0.0
+    values = canonical(values.take(pa.array(update)))
     hash_ = stable_hash([values]) if len(values) else np.zeros(0, dtype=np.int64)
     register = (hash_ >> (64 - _INDEX_BITS)) & (_REGISTERS - 1)
     low = (hash_ & ((1 << _RANK_BITS) - 1)).astype(np.float64)  # exact: 52 bits
