@@ -53,7 +53,7 @@ def stored(driver: testing.Driver, name: str, *, kind: str | None = None) -> lis
                 if store.of == name and store.kind in ((kind,) if kind else get_args(Kind)):
                     assert manifest is not None
                     runs = manifest.stores.get(key, Runs())
-                    beside = {n: manifest.stores.get(n, Runs()) for n in store.beside}
+                    beside = {n: manifest.stores.get(n, Runs()) for n in store.companion_stores}
                     horizon_us = store_contents.horizon_us(store, manifest)
                     cache = SegmentCache()
                     tables = store_contents.rows(store, runs, beside, horizon_us, own, cache)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.physical.planner import plan_of
-from dovetail.physical.routing import walk
+from dovetail.physical.routing import walk_steps
 from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import fingerprint, in_one_order
 from dovetail.spark.query import start as query
@@ -90,7 +90,11 @@ def test_rows_for_others_pass_a_delta_join(
     plan = plan_of(
         in_one_order([table.plan for table in results.values()]), buckets=2, emit="change"
     )
-    joins = [s for s in walk(plan.ends) if isinstance(s.origin, Stage) and s.stage.node.eventual]
+    joins = [
+        s
+        for s in walk_steps(plan.last_steps)
+        if isinstance(s.origin, Stage) and s.stage.node.eventual
+    ]
     assert [step.passes for step in joins] == [True, True]
     query = dt.run(
         {

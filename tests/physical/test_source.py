@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail import testing
-from dovetail.physical.source import unique
+from dovetail.physical.source import number_repeated_names
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from dovetail.physical.source import unique
     ],
 )
 def test_repeated_names_are_numbered(names: list[str], numbered: list[str]) -> None:
-    assert unique(names) == numbered
-    assert unique(numbered) == numbered
+    assert number_repeated_names(names) == numbered
+    assert number_repeated_names(numbered) == numbered
 
 
 def test_a_table_may_have_the_number_of_another_one() -> None:

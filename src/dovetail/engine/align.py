@@ -22,8 +22,8 @@ from dovetail.base.columns import DUE, EVENT_TIME, HASH, HIGH, LOG_PARTITION, SE
 from dovetail.engine.batches.pieces import Piece
 from dovetail.laws.arrival import before_all, running_clock
 from dovetail.operators.job import Batch
-from dovetail.physical.fragment import Fragment, ahead_of
-from dovetail.physical.source import SourceSpec, unique
+from dovetail.physical.fragment import Fragment, alignment_store_name
+from dovetail.physical.source import SourceSpec, number_repeated_names
 from dovetail.state.blobs import Blobs
 from dovetail.state.manifest import Logs, Manifest
 from dovetail.state.queue import QueueState
@@ -88,7 +88,7 @@ def align(
         )
     ]
     batches, passed_us, stores = [], [], {}
-    names = unique([source.name for source in fragment.sources])
+    names = number_repeated_names([source.name for source in fragment.sources])
     for source_index, (source, name, batch) in enumerate(
         zip(fragment.sources, names, incoming, strict=True)
     ):
@@ -103,7 +103,7 @@ def align(
         others = [time for o, time in enumerate(reached) if o != source_index and time is not None]
         upto_us = max(before_us, min([*others, own_us]))
         schema = source.wire_schema.append(pa.field(DUE, pa.int64()))
-        store = ahead_of(name)
+        store = alignment_store_name(name)
         runs = before.stores.get(store, Runs())
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
         waited = queue.take(upto_us)

@@ -32,9 +32,11 @@ class BucketReport:
     tombstones: list[int]
     """The number of tombstones among ``rows``, by input."""
     matched: list[int] = field(default_factory=list)
-    """The number of records that found rows on all other sides, by ``Fragment.pairs``."""
+    """The number of records that found rows on all other sides, by
+    ``Fragment.match_counted_inputs``.
+    """
     unmatched: list[int] = field(default_factory=list)
-    """The number of records that did not find such rows, by ``Fragment.pairs``."""
+    """The number of records that did not find such rows, by ``Fragment.match_counted_inputs``."""
     waiting: list[int] = field(default_factory=list)
     """The number of stored rows that wait for a time, by ``Fragment.waits``."""
     stored_rows: int = 0

@@ -64,17 +64,17 @@ class Flow(ABC, Generic[R, P]):
 
 
 def changes(plan: Plan, flow: Flow[R, P]) -> R:
-    """Run a plan with a single result (``Plan.single``), and return the changelog of that result's
-    stage.
+    """Run a plan with a single result (``Plan.has_one_result``), and return the changelog of that
+    result's stage.
     """
-    assert plan.single
-    (last,) = plan.ends
+    assert plan.has_one_result
+    (last,) = plan.last_steps
     return flow.changes(last, _inputs(last, flow))
 
 
 def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
     """Run a plan and return all results, packed: one item for each end of its lines."""
-    return [_leaving(end, flow) for end in plan.ends]
+    return [_leaving(end, flow) for end in plan.last_steps]
 
 
 def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
@@ -93,7 +93,7 @@ def _leaving(step: RouteStep, flow: Flow[R, P]) -> P:
     if isinstance(step.origin, Relay):
         return flow.packed(step, flow.relayed(step, _inputs(step, flow)))
     inputs = _inputs(step, flow)
-    if step.moves is not None:
+    if step.hash_column_edge is not None:
         return flow.partitioned(step, inputs)
     if not step.is_read:
         return flow.emitted(step, inputs)

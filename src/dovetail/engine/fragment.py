@@ -199,7 +199,7 @@ def _worked(
                 after = replace(
                     after, position=manifest.position, rows=manifest.rows, stores=stores
                 )
-                report.add_pairs(counts, share.fragment.pairs)
+                report.add_pairs(counts, share.fragment.match_counted_inputs)
                 report.add_state(stores)
                 report.waiting = [*_waiting(share, after)]
                 share.cache.see(manifests.save(share.blobs, after))

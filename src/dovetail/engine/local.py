@@ -53,8 +53,8 @@ from dovetail.operators.joins.lookup import Answering, Caches
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import held_columns
-from dovetail.physical.routing import InputEdge, Plan, RouteStep, walk
-from dovetail.physical.specs.by_key import InOrder
+from dovetail.physical.routing import InputEdge, Plan, RouteStep, walk_steps
+from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.specs.delta_join import DeltaJoinLaw
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.physical.stage import Port, Stage
@@ -189,14 +189,18 @@ class Local:
             self.given |= {port: [] for port in stage.ports}
             if stage.fragment.stateful:
                 self.by_stage[stage] = Buckets(stage.fragment)
-        self._readings = [reading for step in walk(plan.ends) for reading in step.readings]
+        self._readings = [
+            reading for step in walk_steps(plan.last_steps) for reading in step.readings
+        ]
 
     def go_on(self, idle: Idle) -> None:
         """Let stream time go on when no rows arrive, by the rules ``idle``. It holds for all later
         micro-batches.
         """
         self.plan, self.idle = replace(self.plan, idles=True), idle
-        self._readings = [reading for step in walk(self.plan.ends) for reading in step.readings]
+        self._readings = [
+            reading for step in walk_steps(self.plan.last_steps) for reading in step.readings
+        ]
 
     @property
     def buckets(self) -> list[Buckets]:
@@ -351,7 +355,7 @@ class Local:
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
         results = self.plan.results
-        if self.plan.single:
+        if self.plan.has_one_result:
             for table in flow.changes(self.plan, micro_batch).changes:
                 yield ResultRows(0, reduce(self._viewed, results[0].views, table))
             return
@@ -384,7 +388,7 @@ class Local:
         rows = list(pack([packer], batches, partition))
         counted = Counts()
         for text in (text for batch in rows for text in batch["counted"].drop_null().to_pylist()):
-            for name, (count, example) in zip(reading.counts, json.loads(text), strict=False):
+            for name, (count, example) in zip(reading.metric_names, json.loads(text), strict=False):
                 counted.add(name, count, example)
         if reading.fails:
             self._letters(reading, batches)
@@ -400,7 +404,7 @@ class Local:
         if not self.plan.dead_letters:
             return
         title, places = reading.stage.fragment.title, [1, -1]
-        letters = Letters(0, DEAD_LETTERS, [0], operator=title, problem=reading.failure)
+        letters = Letters(0, DEAD_LETTERS, [0], operator=title, problem=reading.failure_text)
         for batch in batches:
             letter_rows = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
             self.letters += [pa.Table.from_batches([letter_rows])] if letter_rows.num_rows else []
@@ -431,7 +435,7 @@ class Local:
         for number, reference in enumerate(input_.references):
             named = [canonical(columns[name]) for name, _ in reference]
             hashed = pa.array(self.hash(named), pa.int64())
-            fields = (field.name for field in input_.reference(number))
+            fields = (field.name for field in input_.star_key_fields(number))
             columns |= zip(fields, [hashed, *named], strict=True)
         if input_.used is not None:
             columns |= {aggregated_name(n): columns[name] for n, name in enumerate(input_.used)}
@@ -488,7 +492,7 @@ class _MicroBatch(Flow[Made, Packed]):
         table becomes a piece for every bucket of the only reader. Parcels that pass the stage come
         last.
         """
-        stage, reading = step.stage, step.moves
+        stage, reading = step.stage, step.hash_column_edge
         assert reading is not None
         assert reading.port.hash_column is not None
         labels = range(stage.fragment.buckets)
@@ -520,7 +524,7 @@ class _MicroBatch(Flow[Made, Packed]):
         if stage.fragment.stateful:
             tables: Iterable[pa.Table] = (t for _, t in self._processed(step, contents, passing))
         else:
-            assert isinstance(last.law, InOrder)
+            assert isinstance(last.law, InOrderLaw)
             piece_rows = (piece.rows for _, piece in contents if piece.rows is not None)
             tables = merge(piece_rows, last.law, last.output_schema.names, self._batch)
         changelogs = (self._local.changelog(stage, table) for table in tables if len(table))

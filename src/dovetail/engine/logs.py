@@ -22,8 +22,8 @@ from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQU
 from dovetail.laws.logs import replacing
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Share
-from dovetail.physical.fragment import logs_of, replaced
-from dovetail.physical.source import SourceSpec, unique
+from dovetail.physical.fragment import log_store_name, replaced_metric
+from dovetail.physical.source import SourceSpec, number_repeated_names
 from dovetail.state.run_state import Located
 from dovetail.state.runs import Merge, Runs
 from dovetail.state.table_state import TableState, newest_of_key
@@ -42,11 +42,11 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     """
     stores: dict[str, Runs] = {}
     batches = list(share.batches)
-    names = unique([source.name for source in share.sources])
+    names = number_repeated_names([source.name for source in share.sources])
     for source_index, (source, name) in enumerate(zip(share.sources, names, strict=True)):
         if not source.arrival.logs:
             continue
-        runs = share.manifest.stores.get(logs_of(name))
+        runs = share.manifest.stores.get(log_store_name(name))
         key_logs = None
         if source.arrival.limited or runs is not None:
             key_logs = _Known(source, runs or Runs(), share, share.final_us[source_index])
@@ -55,12 +55,12 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
             kept_row = _kept(share, source_index, key_logs)
             if len(kept_row) < len(rows):
                 lost_row = np.delete(np.arange(len(rows)), kept_row)
-                counts.add_rows(replaced(source), source, rows, lost_row)
+                counts.add_rows(replaced_metric(source), source, rows, lost_row)
                 batches[source_index] = batches[source_index].of(
                     kept_row, rows.take(pa.array(kept_row))
                 )
         if key_logs is not None:
-            stores[logs_of(name)] = key_logs.runs
+            stores[log_store_name(name)] = key_logs.runs
     if any(new is not old for new, old in zip(batches, share.batches, strict=True)):
         share = replace(share, batches=batches)
     return share, stores

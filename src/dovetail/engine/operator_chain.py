@@ -34,9 +34,9 @@ from dovetail.base.columns import (
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Cause, Done, Job, Share, minus_each, whole
 from dovetail.operators.registry import operate
-from dovetail.physical.fragment import Feed, no_window
+from dovetail.physical.fragment import Feed, no_window_metric
 from dovetail.physical.source import SourceSpec
-from dovetail.physical.specs.groups import Final
+from dovetail.physical.specs.groups import FinalLaw
 from dovetail.plan.types.windows import Windows
 from dovetail.state.runs import Runs
 
@@ -72,7 +72,7 @@ def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
     """
     stores_by_name = share.manifest.stores
     names = {
-        local_name: share.fragment.stored(operator_index, local_name)
+        local_name: share.fragment.manifest_name(operator_index, local_name)
         for local_name in share.fragment.operators[operator_index].stores
     }
     return {
@@ -87,7 +87,7 @@ def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
     for them.
     """
     return {
-        share.fragment.stored(operator_index, local_name): runs
+        share.fragment.manifest_name(operator_index, local_name): runs
         for local_name, runs in done.stores.items()
     }
 
@@ -225,7 +225,7 @@ def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.T
                 [share.said(name, source) for source in range(len(share.sources))]
             )[order][at]
     cause = Cause(columns)
-    if isinstance(last.law, Final):
+    if isinstance(last.law, FinalLaw):
         end = emitted.column(key_name(last.keys - 1)).cast(pa.int64()).to_numpy()
         key = [whole(emitted.column(key_name(n))) for n in range(last.keys)]
         every = np.ones(len(rank), np.bool_)
@@ -310,7 +310,7 @@ def _fed(
         there = pc.invert(rows.column(DELETED)).to_numpy(zero_copy_only=False)
         feeding_source = share.sources[feed.number]
         counts.add_rows(
-            no_window(feeding_source), feeding_source, rows, np.flatnonzero(lost & there)
+            no_window_metric(feeding_source), feeding_source, rows, np.flatnonzero(lost & there)
         )
         for column_index in (others - 2, others - 1):
             columns[column_index] = pc.if_else(pa.array(~lost), columns[column_index], None)

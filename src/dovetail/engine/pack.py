@@ -319,7 +319,7 @@ class _Buckets(Pack):
         if self._held or self._counts.number:
             packer = self._packer
             tag = Tag(packer.reader, packer.number, self._partition, self._number)
-            tag = replace(tag, counted=counted_text(self._counts, packer.source.counts))
+            tag = replace(tag, counted=counted_text(self._counts, packer.source.metric_names))
             yield packer.packed(self._held, tag)
             self._number += 1
             self._begin()

@@ -79,7 +79,7 @@ def rows(
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
     kept, or those that wait. ``beside``: the runs of the stores that are read with it, all of
-    ``Store.beside``. ``horizon_us``: the time before which rows are of no use. ``blobs``,
+    ``Store.companion_stores``. ``horizon_us``: the time before which rows are of no use. ``blobs``,
     ``cache``: where segments are read from. Raises ``StateError`` for a segment of another format.
     """
     segment = next(runs.segments, None)
@@ -108,7 +108,7 @@ def found(
     """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
     key without any gives none; rows lie by hash, not in the order asked.
 
-    ``beside``: the runs of the stores that are read with it, all of ``Store.beside``.
+    ``beside``: the runs of the stores that are read with it, all of ``Store.companion_stores``.
     ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where segments are read from.
     Raises ``StateError`` for a segment of another format.
 
@@ -161,7 +161,7 @@ def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Tabl
     if store.results:
         columns = [*map(table.column, store.key), *_results(store, table, lists)]
     else:
-        columns = [table.column(name) for name in store.stored]
+        columns = [table.column(name) for name in store.stored_columns]
     columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
     if store.kind == "versions":
         columns.append(_changes(table.column(DELETED)))

@@ -1,4 +1,4 @@
-"""A stream without repeated records, on one bucket (``Deduplicate``).
+"""A stream without repeated records, on one bucket (``DeduplicateLaw``).
 
 The store holds keys and times of emitted records. They are kept for twice ``within`` behind stream
 time, as long as a record that is not late may lie near them. A record is *late* if it is further
@@ -21,12 +21,12 @@ from dovetail.laws.joins.table_join import Changes
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import emitted
 from dovetail.operators.job import Done, Job, minus, picked
-from dovetail.physical.specs.by_key import Deduplicate
+from dovetail.physical.specs.by_key import DeduplicateLaw
 from dovetail.plan.metrics import Kind, metric
 from dovetail.state.history import HistoryState
 
 
-def run(job: Job, law: Deduplicate) -> Done:
+def run(job: Job, law: DeduplicateLaw) -> Done:
     """Emit the records that are not late and repeat no emitted one, in the order of arrival. A
     record with a null in its key repeats none and is never late. It is emitted and not stored.
     Count the late and the repeated ones.
@@ -67,7 +67,7 @@ def run(job: Job, law: Deduplicate) -> Done:
     )
 
 
-def _store(job: Job, name: str, law: Deduplicate) -> HistoryState:
+def _store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
     """Open the store ``name`` of emitted records: ``_hash``, ``_event_time``, then the key columns.
     Its horizon lies twice ``within`` behind the final stream time.
     """

@@ -1,4 +1,4 @@
-"""A table whose rows expire, on one bucket (``Expire``).
+"""A table whose rows expire, on one bucket (``ExpireLaw``).
 
 The stores hold the rows, and a queue of their keys. A key waits until the row that it had when it
 was queued would have expired. If it has another row by then, it waits for that one. An expired row
@@ -43,14 +43,14 @@ from dovetail.laws.expire import Lives, lives
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output
 from dovetail.operators.tables import Pool, queued_keys
-from dovetail.physical.specs.by_key import Expire, expiry
+from dovetail.physical.specs.by_key import ExpireLaw, expiry_store_name
 from dovetail.plan.metrics import metric
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: Expire) -> Done:
+def run(job: Job, law: ExpireLaw) -> Done:
     """Emit each record's change, and the tombstone of each expired row before the record whose time
     expires it. With ``emit="batch"``, emit each key's last change, if it differs from the stored
     row. Count as late the rows that had expired when they arrived. Without rows in the batch, rows
@@ -71,7 +71,7 @@ def run(job: Job, law: Expire) -> Done:
     else:
         table, late = None, np.zeros(0, np.int64)
         store.expire(store.horizon_us)
-    stores = {name: store.runs, expiry(name): queue.runs}
+    stores = {name: store.runs, expiry_store_name(name): queue.runs}
     counts, source = Counts(), job.sources[0]
     counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
     return Done(table, stores, counts=counts)
@@ -113,7 +113,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
     )
     system_fields = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
     schema = pa.schema([*system_fields, *shape.key_fields])
-    runs, taken_us = job.runs(expiry(name)), job.initial_us[0]
+    runs, taken_us = job.runs(expiry_store_name(name)), job.initial_us[0]
     return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
 
 
@@ -140,7 +140,7 @@ class _Versions:
     """
 
     job: Job
-    law: Expire
+    law: ExpireLaw
     events: Timeline
     pool: Pool
     group: Ints
@@ -168,7 +168,7 @@ class _Versions:
     def of(
         cls,
         job: Job,
-        law: Expire,
+        law: ExpireLaw,
         store: TableState,
         waiting: SourceRows,
         until_us: int,

@@ -1,5 +1,5 @@
 """The elements of a table's array as rows of their own, on one bucket of the table's keys
-(``Explode``). The store holds each key's last row.
+(``ExplodeLaw``). The store holds each key's last row.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dovetail.laws.explode import Elements, emitted
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Done, Job, output
 from dovetail.operators.row_changes import RowChanges
-from dovetail.physical.specs.by_key import Explode
+from dovetail.physical.specs.by_key import ExplodeLaw
 from dovetail.plan.metrics import Kind, metric
 
 
-def run(job: Job, law: Explode) -> Done:
+def run(job: Job, law: ExplodeLaw) -> Done:
     """Emit the elements that leave and enter with each change of a row, in the order of the
     records. With ``emit="batch"``, emit each element's last change, if its row differs from the one
     before the batch.
@@ -73,7 +73,7 @@ def run(job: Job, law: Explode) -> Done:
     return Done(table if len(event) else None, stores, counts=counts)
 
 
-def _elements(lists: Sequence[pa.Array], law: Explode) -> tuple[Elements, pa.Array]:
+def _elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements, pa.Array]:
     """Return the elements of all arrays and their values, those of the arrays before the changes
     first.
 

@@ -1,4 +1,4 @@
-"""Partial records of a table completed from the key's former row, on one bucket (``Fill``). The
+"""Partial records of a table completed from the key's former row, on one bucket (``FillLaw``). The
 store holds each key's last row, completed.
 """
 
@@ -19,11 +19,11 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.emission import changes_of, emitted
 from dovetail.operators.job import Done, Job
 from dovetail.operators.tables import Pool, latest
-from dovetail.physical.specs.by_key import Fill
+from dovetail.physical.specs.by_key import FillLaw
 from dovetail.plan.metrics import metric
 
 
-def run(job: Job, law: Fill) -> Done:
+def run(job: Job, law: FillLaw) -> Done:
     """Emit the records in their order, with unsent values completed from the key's former row. With
     ``emit="batch"``, emit each key's last row, if it differs from the stored one.
 
@@ -73,7 +73,7 @@ def run(job: Job, law: Fill) -> Done:
 
 
 def _filled(
-    job: Job, law: Fill, events: Timeline, pool: Pool, stored: Mask
+    job: Job, law: FillLaw, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
     """Return the value columns of all events, completed, and the number of values that stay
     missing.
@@ -100,7 +100,7 @@ def _filled(
     return filled, missing
 
 
-def _named_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
+def _named_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
     """Return the events that name a column as unsent: bool[events] by the number of the column, for
     named columns only.
 
@@ -118,7 +118,7 @@ def _named_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
     return events
 
 
-def _null_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
+def _null_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
     """Return the events with a null in a column, bool[events], by the number of each column of
     ``law.nulls`` that has any. ``values``: the value columns, one row per event.
     """
@@ -129,7 +129,7 @@ def _null_events(values: Sequence[pa.Array], law: Fill) -> dict[int, Mask]:
     }
 
 
-def _refuse(job: Job, law: Fill, column: str, events: Timeline, event: int) -> None:
+def _refuse(job: Job, law: FillLaw, column: str, events: Timeline, event: int) -> None:
     """Raise ``DataError`` for an event that does not bring ``column`` and has no former value. The
     error names the event's key.
     """

@@ -22,25 +22,24 @@ from dovetail.operators.stars import dimensions as star_dimensions
 from dovetail.operators.stars import join as star_join
 from dovetail.operators.stars import subscribe as star_subscribe
 from dovetail.physical.specs.by_key import (
-    Deduplicate,
-    Expire,
-    Explode,
-    Fill,
+    DeduplicateLaw,
+    ExpireLaw,
+    ExplodeLaw,
+    FillLaw,
     ForeignKeyJoinLaw,
     HistoryJoinLaw,
-    InOrder,
+    InOrderLaw,
     StreamJoinLaw,
     StreamTableJoinLaw,
-    Subscribe,
+    SubscribeLaw,
     TableJoinLaw,
     ToChangesLaw,
-    Transact,
+    TransactLaw,
     UnionLaw,
 )
-from dovetail.physical.specs.groups import AggregationLaw, Retract
-from dovetail.physical.specs.groups import Final as FinalLaw
+from dovetail.physical.specs.groups import AggregationLaw, FinalLaw, RetractLaw
 from dovetail.physical.specs.law import Law
-from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe
+from dovetail.physical.specs.star import StarJoinLaw, StarLookupLaw, StarSubscribeLaw
 
 
 def _aggregated(job: Job, law: AggregationLaw) -> Done:
@@ -55,24 +54,24 @@ def _aggregated(job: Job, law: AggregationLaw) -> Done:
 
 OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
     AggregationLaw: _aggregated,
-    Deduplicate: deduplicate.run,
-    Expire: expire.run,
-    Explode: explode.run,
-    Fill: fill.run,
+    DeduplicateLaw: deduplicate.run,
+    ExpireLaw: expire.run,
+    ExplodeLaw: explode.run,
+    FillLaw: fill.run,
     FinalLaw: closed_windows.run,
     ForeignKeyJoinLaw: foreign_key_join.run,
     HistoryJoinLaw: history_join.run,
-    InOrder: in_order.run,
-    Retract: retract.run,
-    StarJoin: star_join.run,
-    StarLookup: star_dimensions.run,
-    StarSubscribe: star_subscribe.run,
+    InOrderLaw: in_order.run,
+    RetractLaw: retract.run,
+    StarJoinLaw: star_join.run,
+    StarLookupLaw: star_dimensions.run,
+    StarSubscribeLaw: star_subscribe.run,
     StreamJoinLaw: stream_join.run,
     StreamTableJoinLaw: stream_table_join.run,
-    Subscribe: subscribe.run,
+    SubscribeLaw: subscribe.run,
     TableJoinLaw: table_join.run,
     ToChangesLaw: to_changes.run,
-    Transact: transact.run,
+    TransactLaw: transact.run,
     UnionLaw: union.run,
 }
 """The function for each law that runs on one bucket."""

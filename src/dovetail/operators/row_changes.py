@@ -1,5 +1,5 @@
 """A batch's changes of one table's rows, for stages that send them on under other keys
-(``Retract``, ``Subscribe``).
+(``RetractLaw``, ``SubscribeLaw``).
 """
 
 from __future__ import annotations

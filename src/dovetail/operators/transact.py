@@ -1,5 +1,5 @@
-"""Rows of a key counted within a transaction, on one bucket (``Transact``). The store holds of each
-key with a row its last transaction, and how many rows the key has at the moment.
+"""Rows of a key counted within a transaction, on one bucket (``TransactLaw``). The store holds of
+each key with a row its last transaction, and how many rows the key has at the moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, set
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import changes_of, emitted
 from dovetail.operators.job import Done, Job, picked, whole
-from dovetail.physical.specs.by_key import Transact
+from dovetail.physical.specs.by_key import TransactLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
@@ -32,7 +32,7 @@ _STATE: Final = (
 """The stored columns behind the key: a ``Tally``, with the transaction's id."""
 
 
-def run(job: Job, law: Transact) -> Done:
+def run(job: Job, law: TransactLaw) -> Done:
     """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
     key's last one; a delete of a key without a stored row emits nothing. Count the events that were
     there before as repeated.

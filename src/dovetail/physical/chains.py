@@ -23,26 +23,29 @@ from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.aggregation import Aggregation
 
 
-def subscriptions(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """Return the output of ``Subscribe`` as an input: by foreign key, with primary key and values.
+def subscription_source(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
+    """Return the output of ``SubscribeLaw`` as an input: by foreign key, with primary key and
+    values.
 
-    ``left``: the input of ``Subscribe``, which has a foreign key. ``carries``: the arrival columns
-    that the rows bring.
-    """
-    values = [*left.shape.key_fields, *left.shape.value_fields]
-    return _moved(left, values, carries, instruction=(PLACE, EPOCH, INSTRUCTION))
-
-
-def retracted(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """Return the output of ``Retract`` as an input: by group, with the columns to be aggregated.
-
-    ``read``: the input of ``Retract``, whose foreign key is the group. ``carries``: the arrival
+    ``left``: the input of ``SubscribeLaw``, which has a foreign key. ``carries``: the arrival
     columns that the rows bring.
     """
-    return _moved(read, read.shape.value_fields, carries, instruction=(INSTRUCTION,))
+    values = [*left.shape.key_fields, *left.shape.value_fields]
+    return _source_by_foreign_key(left, values, carries, instruction=(PLACE, EPOCH, INSTRUCTION))
 
 
-def _moved(
+def retraction_source(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
+    """Return the output of ``RetractLaw`` as an input: by group, with the columns to be aggregated.
+
+    ``read``: the input of ``RetractLaw``, whose foreign key is the group. ``carries``: the arrival
+    columns that the rows bring.
+    """
+    return _source_by_foreign_key(
+        read, read.shape.value_fields, carries, instruction=(INSTRUCTION,)
+    )
+
+
+def _source_by_foreign_key(
     source: SourceSpec,
     values: list[pa.Field],
     carries: tuple[str, ...],
@@ -64,11 +67,11 @@ def _moved(
             window=source.shape.window,
         ),
         RowMeaning(retention_us=source.meaning.retention_us),
-        between_stages(source, carries, instruction),
+        arrival_between_stages(source, carries, instruction),
     )
 
 
-def between_stages(
+def arrival_between_stages(
     source: SourceSpec, carries: tuple[str, ...], instruction: tuple[str, ...]
 ) -> RowArrival:
     """Return the arrival of rows that one stage of a node sends to the next.
@@ -85,7 +88,7 @@ def between_stages(
     )
 
 
-def foreign_key(
+def foreign_key_operator(
     left: SourceSpec,
     carries: tuple[str, ...],
     right: SourceSpec,
@@ -98,14 +101,15 @@ def foreign_key(
 ) -> Operator:
     """Return the operator that joins subscriptions with the table that they refer to.
 
-    ``left``: the input of ``Subscribe``, whose output the operator reads. ``carries``: the arrival
-    columns that this output brings. ``right``: the table. ``how``: the kind of join. ``emit``: the
-    emission. ``feeds``: the columns that tell a reader which record caused a change. ``visible``:
-    True if changes say which sides have a row. ``buckets``: the number of buckets of its output.
+    ``left``: the input of ``SubscribeLaw``, whose output the operator reads. ``carries``: the
+    arrival columns that this output brings. ``right``: the table. ``how``: the kind of join.
+    ``emit``: the emission. ``feeds``: the columns that tell a reader which record caused a change.
+    ``visible``: True if changes say which sides have a row. ``buckets``: the number of buckets of
+    its output.
     """
     return Operator(
         law=ops.ForeignKeyJoinLaw(left.shape.keys, how),
-        sources=(subscriptions(left, carries), right),
+        sources=(subscription_source(left, carries), right),
         emit=emit,
         visible=visible,
         feeds=feeds,
@@ -113,7 +117,7 @@ def foreign_key(
     )
 
 
-def in_order(answering: Operator, name: str) -> Operator:
+def in_order_operator(answering: Operator, name: str) -> Operator:
     """Return the operator that puts the results of a foreign-key join in order: those of each
     primary key by the change that caused them.
 
@@ -121,9 +125,9 @@ def in_order(answering: Operator, name: str) -> Operator:
     """
     numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
     results = SourceSpec(name, RowShape(pa.schema([*answering.output_schema, *numbers]), keys=0))
-    left, right = (tuple(answering.law.values(answering.sources, leaf)) for leaf in (0, 1))
+    left, right = (tuple(answering.law.value_types(answering.sources, leaf)) for leaf in (0, 1))
     return Operator(
-        law=ops.InOrder(tuple(answering.key), (left, right), answering.emit == "batch"),
+        law=ops.InOrderLaw(tuple(answering.key), (left, right), answering.emit == "batch"),
         sources=(results,),
         emit=answering.emit,
         visible=answering.visible,
@@ -131,14 +135,16 @@ def in_order(answering: Operator, name: str) -> Operator:
     )
 
 
-def aggregation(node: Aggregation) -> groups.AggregationLaw:
+def aggregation_law(node: Aggregation) -> groups.AggregationLaw:
     """Return the law of an aggregation node, with a column for each result. Value columns are
     numbered by their position in ``node.used``. It takes rows back unless the input is a stream.
     """
     return groups.AggregationLaw(
         node.name,
         tuple(
-            groups.Column(c.name, tuple(node.used.index(name) for name in c.columns), c.kernel)
+            groups.ResultColumn(
+                c.name, tuple(node.used.index(name) for name in c.columns), c.kernel
+            )
             for c in node.columns
         ),
         node.windows,

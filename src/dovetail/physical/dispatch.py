@@ -11,16 +11,16 @@ from pyspark.sql.types import StructType
 from dovetail.laws.joins.stream_join import Window
 from dovetail.laws.joins.table_join import Tree, TreeJoin, TreeLeaf
 from dovetail.physical.specs.by_key import (
-    Deduplicate,
-    Expire,
-    Explode,
-    Fill,
+    DeduplicateLaw,
+    ExpireLaw,
+    ExplodeLaw,
+    FillLaw,
     HistoryJoinLaw,
     StreamJoinLaw,
     StreamTableJoinLaw,
     TableJoinLaw,
     ToChangesLaw,
-    Transact,
+    TransactLaw,
     UnionLaw,
 )
 from dovetail.physical.specs.law import Law
@@ -44,19 +44,19 @@ def law_of(node: Node, entries: Sequence[Entry]) -> Law:
     ``entries``: the inputs of the stage, each once, with all that the node reads. The law refers to
     them by their indices.
     """
-    return TableJoinLaw(_tree(node, entries))
+    return TableJoinLaw(_join_tree(node, entries))
 
 
 @law_of.register
 def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
     """Return the law of a join of versioned tables over their history."""
-    return HistoryJoinLaw(_sides(node, entries), node.how)
+    return HistoryJoinLaw(_side_indices(node, entries), node.how)
 
 
 @law_of.register
 def _(node: join_call.Materialized, entries: Sequence[Entry]) -> Law:
     """Return the law of a table of which only changes of its rows are emitted."""
-    return TableJoinLaw(_tree(node.node, entries), distinct=True)
+    return TableJoinLaw(_join_tree(node.node, entries), distinct=True)
 
 
 @law_of.register
@@ -64,7 +64,7 @@ def _(node: View, entries: Sequence[Entry]) -> Law:
     """Return the law of a view that has a stage to itself: a union of one for a stream, else a join
     of one table.
     """
-    return UnionLaw() if node.stream else TableJoinLaw(_tree(node, entries))
+    return UnionLaw() if node.stream else TableJoinLaw(_join_tree(node, entries))
 
 
 @law_of.register(union.Union)
@@ -76,13 +76,13 @@ def _(*_: object) -> Law:
 @law_of.register
 def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
     """Return the law of a stream without repetitions."""
-    return Deduplicate(node.within_us)
+    return DeduplicateLaw(node.within_us)
 
 
 @law_of.register
 def _(node: Expired, _: Sequence[Entry]) -> Law:
     """Return the law of a table whose rows expire."""
-    return Expire(node.after_us)
+    return ExpireLaw(node.after_us)
 
 
 @law_of.register
@@ -90,7 +90,7 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
     """Return the law of a table with a row for each element of an array."""
     (element,) = arrow_schema(StructType([node.element]))
     column_index = node.node.values.names.index(node.column)
-    return Explode(column_index, element.type, node.position is not None)
+    return ExplodeLaw(column_index, element.type, node.position is not None)
 
 
 @law_of.register
@@ -103,8 +103,8 @@ def _(node: Filled, _: Sequence[Entry]) -> Law:
     names = tuple(node.node.values.names)
     if node.unsent is None:
         nulls = tuple(names.index(name) for name in node.nulls)
-        return Fill(-1, f"ignore_null_updates of {node.name}", names, False, nulls)
-    return Fill(
+        return FillLaw(-1, f"ignore_null_updates of {node.name}", names, False, nulls)
+    return FillLaw(
         names.index(node.unsent), f"keep_former of {node.name}", names, node.missing == "fail"
     )
 
@@ -112,7 +112,7 @@ def _(node: Filled, _: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: Transacted, _: Sequence[Entry]) -> Law:
     """Return the law of a table of a database's events, counted within their transactions."""
-    return Transact(node.node.values.names.index(node.transaction))
+    return TransactLaw(node.node.values.names.index(node.transaction))
 
 
 @law_of.register
@@ -124,30 +124,30 @@ def _(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
 @law_of.register
 def _(node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]) -> Law:
     """Return the law of a stream joined with tables."""
-    return StreamTableJoinLaw(_tree(node, entries), node.grace_us)
+    return StreamTableJoinLaw(_join_tree(node, entries), node.grace_us)
 
 
 @law_of.register
 def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
     """Return the law of a join of two streams within a window."""
     window = Window(**asdict(node.within))
-    return StreamJoinLaw(_sides(node, entries), node.how, window, node.unmatched)
+    return StreamJoinLaw(_side_indices(node, entries), node.how, window, node.unmatched)
 
 
-def _sides(node: nodes.JoinNode, entries: Sequence[Entry]) -> tuple[int, int]:
+def _side_indices(node: nodes.JoinNode, entries: Sequence[Entry]) -> tuple[int, int]:
     """Return the indices of a join's left and right side among the inputs ``entries``."""
-    return _source(node.left, entries), _source(node.right, entries)
+    return _entry_index(node.left, entries), _entry_index(node.right, entries)
 
 
-def _tree(node: Node, entries: Sequence[Entry]) -> Tree:
+def _join_tree(node: Node, entries: Sequence[Entry]) -> Tree:
     """Return the joins below a node as a tree, with the indices of inputs among ``entries`` as
     leaves.
     """
     if not isinstance(node, nodes.JoinNode):
-        return TreeLeaf(_source(node, entries))
-    return TreeJoin(_tree(node.left, entries), _tree(node.right, entries), node.how)
+        return TreeLeaf(_entry_index(node, entries))
+    return TreeJoin(_join_tree(node.left, entries), _join_tree(node.right, entries), node.how)
 
 
-def _source(node: Node, entries: Sequence[Entry]) -> int:
+def _entry_index(node: Node, entries: Sequence[Entry]) -> int:
     """Return the index of a node among the inputs ``entries``, which contain it."""
     return next(source_index for source_index, entry in enumerate(entries) if entry == node)

@@ -27,19 +27,21 @@ def explain(
     foreign key is three stages. Parts that several results share are described once.
     """
     shown: set[Node] | None = set() if len(nodes) > 1 else None
-    lines = [line for node in nodes for line in ("", "Topology", *_tree(node, "", "", shown))][1:]
+    lines = [
+        line for node in nodes for line in ("", "Topology", *_tree_lines(node, "", "", shown))
+    ][1:]
     for stage in topology_graph(*nodes).stages:
-        lines += ["", *_stage(stage, reasons=reasons)]
+        lines += ["", *_stage_lines(stage, reasons=reasons)]
     for part in dict.fromkeys(part for node in nodes for part in node.walk()):
         if part.verdicts:
-            lines += ["", *_verdicts(part)]
+            lines += ["", *_verdict_lines(part)]
     targets = [f"{node.name} → {title}" for node, titles in sinks.items() for title in titles]
     if targets:
         lines += ["", "Sinks", *(f"  {line}" for line in targets)]
     return "\n".join(lines)
 
 
-def _stage(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
+def _stage_lines(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
     """Yield the lines of one stage: its number, then what it shuffles, stores and looks up, and its
     result. ``reasons``: also say why.
     """
@@ -56,14 +58,14 @@ def _stage(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
         yield f"  result   {stage.result}"
 
 
-def _tree(node: Node, first: str, indent: str, shown: set[Node] | None) -> Iterator[str]:
+def _tree_lines(node: Node, first: str, indent: str, shown: set[Node] | None) -> Iterator[str]:
     """Yield the lines of a node and of its inputs, as a tree.
 
     ``first`` precedes the node's own line, ``indent`` the lines of its inputs. ``shown``: the nodes
     whose inputs are not repeated, which grows; None to repeat all.
     """
     if isinstance(node, Derived):
-        yield from _tree(node.node, first, indent, shown)
+        yield from _tree_lines(node.node, first, indent, shown)
         return
     line = f"{first}{node.summary}  ({'; '.join(columns_of(node))})"
     if shown is not None and node.inputs:
@@ -75,10 +77,10 @@ def _tree(node: Node, first: str, indent: str, shown: set[Node] | None) -> Itera
     for child_number, child in enumerate(node.inputs, start=1):
         last = child_number == len(node.inputs)
         own, below = ("└─ ", "   ") if last else ("├─ ", "│  ")
-        yield from _tree(child, indent + own, indent + below, shown)
+        yield from _tree_lines(child, indent + own, indent + below, shown)
 
 
-def _verdicts(join: Node) -> Iterator[str]:
+def _verdict_lines(join: Node) -> Iterator[str]:
     """Yield the chosen kind of join, then each limitation: met, or broken and why."""
     yield f"Delta join: {'chosen' if join.eventual else 'not chosen'} for {join.name}"
     for verdict in join.verdicts:

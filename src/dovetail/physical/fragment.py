@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dovetail.base.columns import DELETED, EVENT_TIME, POSITION, VISIBLE, key_name, value_name
 from dovetail.base.validation import Rule
-from dovetail.physical.source import SourceSpec, unique
-from dovetail.physical.specs.law import Law, Store, Wait, table_of
+from dovetail.physical.source import SourceSpec, number_repeated_names
+from dovetail.physical.specs.law import Law, Store, Wait, table_store
 from dovetail.plan import metrics
 from dovetail.plan.metrics import metric
 from dovetail.plan.types.spans import written
@@ -53,7 +53,7 @@ class Feed:
 @dataclass(frozen=True, kw_only=True)
 class Operator:
     """A law with its sources. All sources have the same key columns, in order and type. Only those
-    of a ``StarLookup`` have keys of their own.
+    of a ``StarLookupLaw`` have keys of their own.
     """
 
     law: Law
@@ -79,32 +79,32 @@ class Operator:
 
     @property
     def keys(self) -> int:
-        """The number of key columns of the first source: the same for all but a ``StarLookup``."""
+        """The number of key columns of the first source, the same for all but ``StarLookupLaw``."""
         return self.sources[0].shape.keys
 
     @property
     def key_columns(self) -> range:
         """The indices of the first source's key columns in its schema: the same for all sources of
-        all laws but ``StarLookup``.
+        all laws but ``StarLookupLaw``.
         """
         return self.sources[0].shape.key_columns
 
     @property
     def key(self) -> list[pa.Field]:
         """The key columns of a change with their types, under the names that the law gives them."""
-        return self.law.key(self.sources)
+        return self.law.key_fields(self.sources)
 
     @cached_property
     def names(self) -> list[str]:
         """The names under which the sources' rows are stored; repeated names are numbered."""
-        return unique([source.name for source in self.sources])
+        return number_repeated_names([source.name for source in self.sources])
 
     @property
     def stores(self) -> Mapping[str, Store]:
         """The stores of a bucket, by the names that the operator gives them."""
         return self.law.stores(self.sources)
 
-    def inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
+    def time_inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
         """Return the numbers of the fragment's inputs by whose stream time these ``sources`` of the
         operator go.
 
@@ -131,7 +131,7 @@ class Operator:
         """
         fields = [field.with_name(key_name(n)) for n, field in enumerate(self.key)]
         for leaf in range(len(self.law.leaves)):
-            for value_index, type_ in enumerate(self.law.values(self.sources, leaf)):
+            for value_index, type_ in enumerate(self.law.value_types(self.sources, leaf)):
                 fields.append(pa.field(value_name(leaf, value_index), type_))
         fields += [
             pa.field(DELETED, pa.bool_()),
@@ -177,7 +177,7 @@ class Fragment:
     @property
     def key_columns(self) -> range:
         """The indices of the first input's key columns in its schema: the same for all inputs of
-        all fragments but that of a ``StarLookup``.
+        all fragments but that of a ``StarLookupLaw``.
         """
         return self.sources[0].shape.key_columns
 
@@ -197,24 +197,26 @@ class Fragment:
         return any(law.stateful for law in self.laws)
 
     @property
-    def counts(self) -> list[str]:
+    def metric_names(self) -> list[str]:
         """The metrics of rows that had no use, of all operators, each once."""
         names: dict[str, None] = {}
         for operator in self.operators:
-            names |= dict.fromkeys(operator.law.counts(operator.sources))
+            names |= dict.fromkeys(operator.law.metric_names(operator.sources))
             names |= dict.fromkeys(
-                no_window(self.sources[feed.number]) for feed in operator.reads if feed.looks
+                no_window_metric(self.sources[feed.number]) for feed in operator.reads if feed.looks
             )
         logs = (source for source in self.sources if self.counted and source.arrival.logs)
-        names |= dict.fromkeys(map(replaced, logs))
+        names |= dict.fromkeys(map(replaced_metric, logs))
         return list(names)
 
     @cached_property
-    def pairs(self) -> list[str]:
+    def match_counted_inputs(self) -> list[str]:
         """The inputs of joins whose records are counted by whether they find rows on all other
         sides, each once.
         """
-        return [*dict.fromkeys(n for o in self.operators for n in o.law.pairs(o.sources))]
+        return [
+            *dict.fromkeys(n for o in self.operators for n in o.law.match_counted_inputs(o.sources))
+        ]
 
     @cached_property
     def waits(self) -> list[Wait]:
@@ -223,18 +225,18 @@ class Fragment:
         """
         waits = [
             Wait(
-                self.stored(operator_index, wait.name),
+                self.manifest_name(operator_index, wait.name),
                 wait.metric,
-                replace(wait.store, clocks=operator.inputs_of(wait.store.clocks)),
+                replace(wait.store, clocks=operator.time_inputs_of(wait.store.clocks)),
             )
             for operator_index, operator in enumerate(self.operators)
-            for wait in operator.law.waits_for(operator.sources)
+            for wait in operator.law.waiting_stores(operator.sources)
         ]
-        names = unique([source.name for source in self.sources])
+        names = number_repeated_names([source.name for source in self.sources])
         ahead = [
-            Wait(ahead_of(name), metrics.waiting(source.name, "ahead"), store)
+            Wait(alignment_store_name(name), metrics.waiting(source.name, "ahead"), store)
             for source, name in zip(self.sources, names, strict=True)
-            if (store := self._ahead.get(ahead_of(name))) is not None
+            if (store := self._alignment_stores.get(alignment_store_name(name))) is not None
         ]
         return [*waits, *ahead]
 
@@ -257,46 +259,50 @@ class Fragment:
         """
         alone = len(self.operators) == 1
         stores = {
-            self.stored(operator_index, name): replace(
-                store, clocks=operator.inputs_of(store.clocks)
+            self.manifest_name(operator_index, name): replace(
+                store, clocks=operator.time_inputs_of(store.clocks)
             )
             for operator_index, operator in enumerate(self.operators)
             for name, store in operator.stores.items()
         }
-        assert alone or not any(store.beside for store in stores.values()), "stores by other names"
+        assert alone or not any(store.companion_stores for store in stores.values()), (
+            "stores by other names"
+        )
         if alone:
             stores = {name: store.with_key(self.key_names) for name, store in stores.items()}
         else:
             stores = {name: replace(store, hashed=False) for name, store in stores.items()}
-        return {**stores, **self._ahead, **self._logs}
+        return {**stores, **self._alignment_stores, **self._log_stores}
 
     @property
-    def _ahead(self) -> Mapping[str, Store]:
+    def _alignment_stores(self) -> Mapping[str, Store]:
         """The stores of rows that wait for another input; empty without ``align_us``."""
         if self.align_us is None:
             return {}
         holds = f"what is ahead of another input, for up to {written(self.align_us)}"
-        names = unique([source.name for source in self.sources])
-        rows = {ahead_of(name): table_of(self.sources, n) for n, name in enumerate(names)}
+        names = number_repeated_names([source.name for source in self.sources])
+        rows = {
+            alignment_store_name(name): table_store(self.sources, n) for n, name in enumerate(names)
+        }
         return {
             name: replace(store, holds=holds, kind="queue", span_us=0)
             for name, store in rows.items()
         }
 
     @property
-    def _logs(self) -> Mapping[str, Store]:
+    def _log_stores(self) -> Mapping[str, Store]:
         """The stores that know from which log each row comes, by name. Empty unless logs may bring
         older rows.
         """
-        names = unique([source.name for source in self.sources])
+        names = number_repeated_names([source.name for source in self.sources])
         holds = "per key, from which partition its row is"
         return {
-            logs_of(name): Store(holds, of=source.name, whole=False)
+            log_store_name(name): Store(holds, of=source.name, whole=False)
             for name, source in zip(names, self.sources, strict=True)
             if source.arrival.logs and source.arrival.limited
         }
 
-    def stored(self, operator: int, store: str) -> str:
+    def manifest_name(self, operator: int, store: str) -> str:
         """Return the manifest's name for the store ``store`` of the operator with index
         ``operator``: ``"2. left"`` for the second operator's ``"left"``. The name of a lone
         operator's store stays as it is.
@@ -304,25 +310,25 @@ class Fragment:
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
 
 
-def ahead_of(name: str) -> str:
+def alignment_store_name(name: str) -> str:
     """Return the name of the store of an input's rows that wait for another input (``align=``).
     ``name``: the input's name.
     """
     return f"{name}: ahead"
 
 
-def logs_of(name: str) -> str:
+def log_store_name(name: str) -> str:
     """Return the name of the store that knows from which log each row of the input ``name``
     comes.
     """
     return f"{name}: partitions"
 
 
-def replaced(source: SourceSpec) -> str:
+def replaced_metric(source: SourceSpec) -> str:
     """Return the metric of an input's rows that are older than their key's row from another log."""
     return metric(source.name, "replaced")
 
 
-def no_window(source: SourceSpec) -> str:
+def no_window_metric(source: SourceSpec) -> str:
     """Return the metric of an input's rows that name no window, or one that is no longer kept."""
     return metric(source.name, "no_window")

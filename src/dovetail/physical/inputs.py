@@ -32,7 +32,7 @@ from dovetail.physical.source import (
     RowMeaning,
     RowShape,
     SourceSpec,
-    unique,
+    number_repeated_names,
 )
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.types.arrow import arrow_schema
@@ -67,7 +67,7 @@ class Input:
         return [self.source.fields[name] for name in self.key]
 
     @property
-    def by(self) -> str:
+    def key_text(self) -> str:
         """The columns by which the stage finds rows, in words: with ``key`` first if they are the
         source's key.
         """
@@ -96,14 +96,16 @@ class Input:
         """
         if self.references:
             return [
-                field for number in range(len(self.references)) for field in self.reference(number)
+                field
+                for number in range(len(self.references))
+                for field in self.star_key_fields(number)
             ]
         if self.used is not None:
             return [self.source.fields[name] for name in self.used]
         values = (f for f in self.source.values if self.only is None or f.name in self.only)
         return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
-    def reference(self, number: int) -> list[StructField]:
+    def star_key_fields(self, number: int) -> list[StructField]:
         """Return the columns of foreign key ``number`` of a star, counted from 0: its hash, then
         each column of the key.
         """
@@ -157,11 +159,11 @@ class Arrival:
             left_out=any(part.loose for part in computed),
         )
 
-    def shared_log(self, source: Entry) -> bool:
+    def has_shared_log(self, source: Entry) -> bool:
         """Say whether the rows of a source have a place in a log that all inputs share."""
         return self.one_log or source.ordered
 
-    def carries(self, source: Entry) -> tuple[str, ...]:
+    def carried_columns(self, source: Entry) -> tuple[str, ...]:
         """Return the arrival columns that rows of another stage bring, without ``_sequence``.
 
         Empty for sources, and for delta joins, whose results are put in order anew.
@@ -169,41 +171,41 @@ class Arrival:
         base = source.base
         if isinstance(base, Source) or base.node.eventual:
             return ()
-        return (*self._order(source), TIE, *self._time)
+        return (*self._order_columns(source), TIE, *self._time_columns)
 
     @property
-    def _time(self) -> tuple[str, ...]:
+    def _time_columns(self) -> tuple[str, ...]:
         """The column with the stream time of a stage's rows; empty if nothing needs it."""
         needed = self.expires or self.streams or (self.timed and self.left_out)
         return (STREAM_TIME,) if needed else ()
 
-    def _order(self, source: Entry) -> tuple[str, ...]:
+    def _order_columns(self, source: Entry) -> tuple[str, ...]:
         """Return the columns that order an input's changes, without ``_sequence``: ``_clock`` and
         ``_order``, or none in a shared log.
 
         In a shared log with expiring rows it is ``_order``: a row that expires comes before the
         record that makes it expire.
         """
-        if self.shared_log(source):
+        if self.has_shared_log(source):
             return (ORDER,) if self.expires else ()
         return (CLOCK, ORDER)
 
-    def feeds(self, node: Node) -> tuple[str, ...]:
+    def cause_columns(self, node: Node) -> tuple[str, ...]:
         """Return the names of the columns by which readers of ``node``'s stage know the record that
         caused a change; empty if none are needed.
         """
         entry = node if isinstance(node, Entry) else Derived(node)
-        return (*((SEQUENCE,) if self.shared_log(entry) else ()), *self.carries(entry))
+        return (*((SEQUENCE,) if self.has_shared_log(entry) else ()), *self.carried_columns(entry))
 
-    def first_feeds(self, source: Entry) -> tuple[str, ...]:
+    def first_cause_columns(self, source: Entry) -> tuple[str, ...]:
         """Return the names of the columns that the first of two stages of one node gives to the
         second.
 
         By them the second knows the record that caused a row. ``source``: the input of the first
         stage.
         """
-        position = (SEQUENCE,) if self.shared_log(source) else ()
-        return (*position, *self._order(source), TIE, *self._time)
+        position = (SEQUENCE,) if self.has_shared_log(source) else ()
+        return (*position, *self._order_columns(source), TIE, *self._time_columns)
 
 
 def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
@@ -246,9 +248,9 @@ def source_spec(
     | ``aligned`` | the inputs wait for each other |
     """
     source, base = input_.source, input_.source.base
-    ordered_by = _ordered_by(source, arrival)
+    ordered_by = _order_kind(source, arrival)
     shared_log = ordered_by == "shared log"
-    carries = arrival.carries(source)
+    carries = arrival.carried_columns(source)
     clocked = not carries
     orders_left_out = clocked and source.loose and not shared_log
     goes_by_time = arrival.timed and (shared_log or (orders_left_out and not aligned))
@@ -285,11 +287,11 @@ def source_spec(
     )
 
 
-def _ordered_by(source: Entry, arrival: Arrival) -> OrderedBy | None:
+def _order_kind(source: Entry, arrival: Arrival) -> OrderedBy | None:
     """Return what orders the rows of a source under this arrival: ``"shared log"``, ``"own logs"``
     or ``"file"``, the first that applies. Return None for rows that time alone orders.
     """
-    if arrival.shared_log(source):
+    if arrival.has_shared_log(source):
         return "shared log"
     base = source.base
     if isinstance(base, Source) and base.order.log_partition is not None:
@@ -332,7 +334,7 @@ def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str])
     They do if ``feeds``, the columns that it gives to its readers, has them. They also do if the
     rows of one of its ``inputs`` bring them.
     """
-    return ORDER in feeds or any(ORDER in arrival.carries(i.source) for i in inputs)
+    return ORDER in feeds or any(ORDER in arrival.carried_columns(i.source) for i in inputs)
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
@@ -356,7 +358,7 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
 
 def unique_names(inputs: Sequence[Input]) -> list[str]:
     """Return the names of the inputs in order; repeated ones are numbered."""
-    return unique([input_.source.name for input_ in inputs])
+    return number_repeated_names([input_.source.name for input_ in inputs])
 
 
 def wire_schema(input_: Input) -> pa.Schema:
@@ -364,10 +366,10 @@ def wire_schema(input_: Input) -> pa.Schema:
     foreign key and the values. All are nullable, timestamps are in UTC.
     """
     values = input_.value_fields if input_.used is None else input_.aggregated_fields
-    return carried(StructType([*input_.key_fields, *input_.foreign_fields, *values]))
+    return carried_schema(StructType([*input_.key_fields, *input_.foreign_fields, *values]))
 
 
-def carried(columns: StructType) -> pa.Schema:
+def carried_schema(columns: StructType) -> pa.Schema:
     """Return the Arrow schema of rows in a fragment: ``ROW_COLUMNS``, then ``columns``, all
     nullable, with timestamps in UTC.
     """

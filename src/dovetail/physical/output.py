@@ -48,7 +48,7 @@ class Output:
         """The Arrow types of the columns; timestamps are in UTC."""
         return arrow_schema(self.columns)
 
-    def rows(self, changes: pa.Table) -> pa.Table:
+    def rows_of_changes(self, changes: pa.Table) -> pa.Table:
         """Return a stage's changes (``Fragment.output_schema``) as rows of ``schema``, one for
         each. If a projection follows, they stay as they are.
         """
@@ -102,14 +102,14 @@ def held_columns(stage: Stage) -> dict[str, str]:
     node = stage.node
     names = (*node.key.names, *node.values.names)
     if isinstance(node, Unwindowed):
-        stage_columns = _held(windowed(node), 0, stage)
+        stage_columns = _stage_columns(windowed_node(node), 0, stage)
         columns = zip(names, node.columns, strict=True)
         return {name: stage_columns[column] for name, column in columns if isinstance(column, str)}
-    stage_columns = _held(node, 0, stage)
+    stage_columns = _stage_columns(node, 0, stage)
     return {name: stage_columns[name] for name in names}
 
 
-def windowed(node: Unwindowed) -> Node:
+def windowed_node(node: Unwindowed) -> Node:
     """Return the node whose columns the stage emits for a windowed table read as a table or
     stream.
     """
@@ -139,7 +139,7 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     return {name: left[name] for name in node.key.names}
 
 
-def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
+def _stage_columns(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
     """Map each column of ``node`` to its stage column, through all joins below it. A node that is
     no join is a leaf. ``first_leaf``: the index of the leaf of its first input.
     """
@@ -147,7 +147,7 @@ def _held(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
         return leaf_columns(stage, first_leaf)
     middle = first_leaf + len(node.left.entries)
     sides = {
-        side: _held(child, leaf, stage)
+        side: _stage_columns(child, leaf, stage)
         for side, child, leaf in zip(
             SIDES, (node.left, node.right), (first_leaf, middle), strict=True
         )

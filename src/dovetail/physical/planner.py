@@ -36,12 +36,22 @@ from dovetail.physical.inputs import (
 from dovetail.physical.routing import Plan, Result
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs import by_key as ops
-from dovetail.physical.specs.delta_join import Settle, by_join_key, eventual, settled
-from dovetail.physical.specs.groups import Retract
-from dovetail.physical.specs.star import StarJoin, StarLookup, StarSubscribe, shared_columns
+from dovetail.physical.specs.delta_join import (
+    SettleLaw,
+    delta_join_law,
+    join_key_input,
+    settled_source,
+)
+from dovetail.physical.specs.groups import RetractLaw
+from dovetail.physical.specs.star import (
+    StarJoinLaw,
+    StarLookupLaw,
+    StarSubscribeLaw,
+    shared_columns,
+)
 from dovetail.physical.stage import Port, Stage
 from dovetail.physical.stars import Star, star_answers, star_messages, star_of
-from dovetail.physical.windows import windowed
+from dovetail.physical.windows import plan_windowed_fragment
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.joins.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
@@ -75,7 +85,7 @@ def plan_of(
     Raises ``PlanError`` for a source that is a stream, and for random values in state or in keys.
     Also for ``emit="batch"`` of a node without current rows, and if two readers of a node need
     different emissions. Also if only some inputs of a stage share a log, and for selections that
-    ``windowed`` refuses.
+    ``plan_windowed_fragment`` refuses.
     """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
@@ -86,20 +96,22 @@ def plan_of(
             )
     for node in nodes:
         refuse_random_state(node)
-    resting = [_netted(*at_rest(node), emit) for node in nodes]
-    readers = _readers([node for node, _ in resting])
+    resting = [_materialize_union(*at_rest(node), emit) for node in nodes]
+    readers = _count_readers([node for node, _ in resting])
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which
     # knows what the stage must emit.
     for computed, _ in sorted(
         resting, key=lambda node_and_views: -sum(1 for _ in node_and_views[0].walk())
     ):
-        planner.of(computed, emit, ())
-    results = (Result(planner.of(computed, emit, ()), views) for computed, views in resting)
+        planner.stage_of(computed, emit, ())
+    results = (Result(planner.stage_of(computed, emit, ()), views) for computed, views in resting)
     return Plan(tuple(results), dead_letters)
 
 
-def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tuple[View, ...]]:
+def _materialize_union(
+    node: Node, views: tuple[View, ...], emit: Emit
+) -> tuple[Node, tuple[View, ...]]:
     """Return a result's node and its unchanged views. A union of tables under ``emit="batch"``
     becomes a node that stores its rows; any other node stays.
 
@@ -110,7 +122,7 @@ def _netted(node: Node, views: tuple[View, ...], emit: Emit) -> tuple[Node, tupl
     return (materialized(node) if keeps else node), views
 
 
-def _readers(results: Sequence[Node]) -> Counter[Node]:
+def _count_readers(results: Sequence[Node]) -> Counter[Node]:
     """Count the nodes and results that read each node, directly or as the result of its stage. A
     node that nothing reads counts 0; one that another reads twice counts once for it.
     """
@@ -141,7 +153,7 @@ class _Planner:
     emits: dict[Node, Emit] = field(default_factory=dict)
     """The emission of each node that is read without a view."""
 
-    def of(
+    def stage_of(
         self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
     ) -> Stage:
         """Return the stage that computes ``node`` with the emission ``emit``, creating it on first
@@ -155,10 +167,10 @@ class _Planner:
         if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
         if (node, emit) not in self.made:
-            self.made[node, emit] = self.stage(node, emit, feeds)
+            self.made[node, emit] = self.plan_stage(node, emit, feeds)
         return self.made[node, emit]
 
-    def _port(
+    def _plan_port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
         """Return the port of an input that is read by key. If the input is a node, plan the stage
@@ -166,7 +178,7 @@ class _Planner:
 
         ``emit``: the emission of the reader. The stage behind has it too if the node is current, no
         delta join or union, and its views keep all rows. Else it emits each change. ``by``: the
-        columns that partition rows, the key if empty. Raises the errors of ``of``.
+        columns that partition rows, the key if empty. Raises the errors of ``stage_of``.
         """
         base = input_.source.base
         if isinstance(base, Source):
@@ -176,15 +188,15 @@ class _Planner:
         # change of each key.
         exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
         nets = exact and not sees_each_change(input_.source)
-        origin = self.of(
+        origin = self.stage_of(
             base.node,
             emit if nets else "change",
-            self.arrival.feeds(base),
+            self.arrival.cause_columns(base),
             input_.source,
         )
         return Port(source, origin, input_, by)
 
-    def _fragment(
+    def _fragment_of_operator(
         self,
         node: Node,
         topology: str,
@@ -210,7 +222,7 @@ class _Planner:
         )
 
     @singledispatchmethod
-    def stage(self, node: Node, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    def plan_stage(self, node: Node, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Return a new stage for ``node``. Nodes with several operators register their own method.
 
         By default the stage is one operator, with each input once in the order of first use. It
@@ -218,7 +230,8 @@ class _Planner:
         node's changes. ``feeds``: the columns that tell a reader which record caused a change.
 
         Raises ``PlanError`` for ``emit="batch"`` without current rows, if only some inputs share a
-        log, and if aligned inputs share one. Raises the errors of ``of`` for the stages behind.
+        log, and if aligned inputs share one. Raises the errors of ``stage_of`` for the stages
+        behind.
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
@@ -238,7 +251,7 @@ class _Planner:
                 alone=input_.source.stream and node.keeps(input_.source),
                 valueless=law.valueless and input_.source.stream,
                 keeps_time=law.keeps_time,
-                stairs=align_us is None and law.goes_by(input_.source),
+                stairs=align_us is None and law.depends_on_time_of(input_.source),
                 aligned=align_us is not None,
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
@@ -251,29 +264,31 @@ class _Planner:
             feeds=feeds,
             buckets=self.buckets,
         )
-        fragment = self._fragment(
+        fragment = self._fragment_of_operator(
             node, fingerprint(node), operator, key_names=inputs[0].key, align_us=align_us
         )
         # The inputs of a union may be netted, though the union itself nets nothing. Parts of rows
         # must not be netted, though their reader nets the rows.
         read = self.emit if isinstance(node, Union) else "change" if node.patches else emit
-        ports = (self._port(*pair, read) for pair in zip(inputs, sources, strict=True))
+        ports = (self._plan_port(*pair, read) for pair in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
         if law.names_columns:
             leaves = (Input(Derived(node), tuple(node.key.names)),)
-        return Stage(node, fragment, tuple(ports), inputs[0].by, leaves)
+        return Stage(node, fragment, tuple(ports), inputs[0].key_text, leaves)
 
-    @stage.register
-    def _foreign_key(self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    @plan_stage.register
+    def _plan_foreign_key_join(
+        self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]
+    ) -> Stage:
         """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order.
         Return the last stage; the others feed it. Several such joins may be a star.
 
-        ``emit``, ``feeds``: as for ``stage``. Raises ``PlanError`` if only one side has its place
-        in a shared log, and the errors of ``of`` for the stages behind.
+        ``emit``, ``feeds``: as for ``plan_stage``. Raises ``PlanError`` if only one side has its
+        place in a shared log, and the errors of ``stage_of`` for the stages behind.
         """
         star = star_of(node, self.readers)
         if star is not None:
-            return self._star(star, emit, feeds)
+            return self._plan_star(star, emit, feeds)
         foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
         left = Input(node.left, tuple(node.left.key.names), foreign_key)
         right = Input(node.right, tuple(node.right.key.names))
@@ -283,17 +298,17 @@ class _Planner:
             source_spec(side, name, self.arrival, numbered=True)
             for side, name in zip((left, right), unique_names((left, right)), strict=True)
         )
-        between = self.arrival.first_feeds(node.left)
+        between = self.arrival.first_cause_columns(node.left)
         topology = fingerprint(node)
         subscribing = Operator(
-            law=ops.Subscribe(node.how),
+            law=ops.SubscribeLaw(node.how),
             sources=(left_source,),
             emit=emit,
             feeds=between,
             buckets=self.buckets,
         )
         # No row refers to a row with a null in its key.
-        answering = chains.foreign_key(
+        answering = chains.foreign_key_operator(
             left_source,
             between,
             replace(right_source, meaning=replace(right_source.meaning, null_keys=False)),
@@ -303,36 +318,36 @@ class _Planner:
             feeds=feeds,
             buckets=self.buckets,
         )
-        ordering = chains.in_order(answering, node.name)
+        ordering = chains.in_order_operator(answering, node.name)
         first = Stage(
             node,
-            self._fragment(node, f"{topology}.1", subscribing, key_names=left.key),
-            (self._port(left, left_source, emit),),
-            left.by,
+            self._fragment_of_operator(node, f"{topology}.1", subscribing, key_names=left.key),
+            (self._plan_port(left, left_source, emit),),
+            left.key_text,
         )
         second = Stage(
             node,
-            self._fragment(node, f"{topology}.2", answering, key_names=right.key),
+            self._fragment_of_operator(node, f"{topology}.2", answering, key_names=right.key),
             (
                 Port(answering.sources[0], first, hash_column=HASH),
-                self._port(right, answering.sources[1], emit),
+                self._plan_port(right, answering.sources[1], emit),
             ),
-            f"foreign {right.by}",
+            f"foreign {right.key_text}",
         )
         return Stage(
             node,
-            self._fragment(node, topology, ordering),
+            self._fragment_of_operator(node, topology, ordering),
             (Port(ordering.sources[0], second, hash_column=PLACE),),
-            f"{left.by}, each key's changes in order",
+            f"{left.key_text}, each key's changes in order",
             (left, Input(node.right, ())),
         )
 
-    def _star(self, star: Star, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    def _plan_star(self, star: Star, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan joins by foreign key of one table: by its key, by all foreign keys, then by its key
         again. Return the last stage; the others feed it.
 
-        ``emit``, ``feeds``: as for ``stage``. Raises ``PlanError`` if only some of the tables have
-        their place in a shared log, and the errors of ``of`` for the stages behind.
+        ``emit``, ``feeds``: as for ``plan_stage``. Raises ``PlanError`` if only some of the tables
+        have their place in a shared log, and the errors of ``stage_of`` for the stages behind.
         """
         node = star.joins[-1]
         primary = tuple(star.fact.key.names)
@@ -350,21 +365,21 @@ class _Planner:
             read = source_spec(input_, name, self.arrival, numbered=True)
             # No row refers to a row with a null in its key.
             dimensions.append(replace(read, meaning=replace(read.meaning, null_keys=False)))
-        between = self.arrival.first_feeds(star.fact)
+        between = self.arrival.first_cause_columns(star.fact)
         types, places = shared_columns(
             [[field.type for field in dimension.shape.key_fields] for dimension in dimensions]
         )
         # The number is that of the form in which a star stores its rows.
         topology = f"{fingerprint(node)}.star2"
         subscribing = Operator(
-            law=StarSubscribe(places),
+            law=StarSubscribeLaw(places),
             sources=(key_source,),
             feeds=between,
             buckets=self.buckets,
         )
         messages = star_messages(key_source, types, between)
         looking_up = Operator(
-            law=StarLookup(places, len(primary)),
+            law=StarLookupLaw(places, len(primary)),
             sources=(messages, *dimensions),
             emit=emit,
             feeds=between,
@@ -374,7 +389,7 @@ class _Planner:
         shape = fact_source.shape
         columns = [dimension.shape.user_fields for dimension in dimensions]
         joining = Operator(
-            law=StarJoin(
+            law=StarJoinLaw(
                 tuple(join.how for join in star.joins),
                 tuple(tuple(map(shape.schema.get_field_index, n)) for n in star.foreign),
                 tuple(
@@ -395,39 +410,39 @@ class _Planner:
         first = Stage(
             node,
             replace(
-                self._fragment(node, f"{topology}.1", subscribing, key_names=primary),
+                self._fragment_of_operator(node, f"{topology}.1", subscribing, key_names=primary),
                 counted=False,
             ),
-            (self._port(keys, key_source, emit),),
-            keys.by,
+            (self._plan_port(keys, key_source, emit),),
+            keys.key_text,
             within=within,
         )
         second = Stage(
             node,
-            self._fragment(node, f"{topology}.2", looking_up),
+            self._fragment_of_operator(node, f"{topology}.2", looking_up),
             (
                 Port(messages, first, hash_column=HASH),
-                *(self._port(*pair, emit) for pair in zip(others, dimensions, strict=True)),
+                *(self._plan_port(*pair, emit) for pair in zip(others, dimensions, strict=True)),
             ),
-            f"foreign {' and '.join(dict.fromkeys(other.by for other in others))}",
+            f"foreign {' and '.join(dict.fromkeys(other.key_text for other in others))}",
             within=within,
         )
         return Stage(
             node,
-            self._fragment(node, f"{topology}.3", joining, key_names=primary),
-            (self._port(fact, fact_source, emit), Port(answers, second, hash_column=HASH)),
-            fact.by,
+            self._fragment_of_operator(node, f"{topology}.3", joining, key_names=primary),
+            (self._plan_port(fact, fact_source, emit), Port(answers, second, hash_column=HASH)),
+            fact.key_text,
             (Input(node.left, tuple(node.left.key.names)), Input(node.right, ())),
             within,
         )
 
-    @stage.register
-    def _aggregation(self, node: Aggregation, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    @plan_stage.register
+    def _plan_aggregation(self, node: Aggregation, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan an aggregation: one stage by group, which is returned.
 
         Before it, a table has a stage by its own key, which knows the group that each row leaves. A
-        stream has none. ``emit``, ``feeds``: as for ``stage``. Raises the errors of ``of`` for the
-        stage behind.
+        stream has none. ``emit``, ``feeds``: as for ``plan_stage``. Raises the errors of
+        ``stage_of`` for the stage behind.
         """
         entry = node.input
         topology = fingerprint(node)
@@ -436,37 +451,37 @@ class _Planner:
             input_ = Input(entry, node.by, used=node.used)
             numbered = is_numbered((input_,), self.arrival, feeds)
             read = source_spec(input_, entry.name, self.arrival, numbered=numbered)
-            port = self._port(input_, read, emit)
+            port = self._plan_port(input_, read, emit)
         else:
             by = tuple((name, entry.fields[name].dataType) for name in node.by)
             input_ = Input(entry, tuple(entry.key.names), by, node.used)
             read = source_spec(input_, entry.name, self.arrival, numbered=True)
-            between = self.arrival.first_feeds(entry)
+            between = self.arrival.first_cause_columns(entry)
             names = (*node.by, *(field.name for field in input_.value_fields))
             leaving = Operator(
-                law=Retract(names), sources=(read,), feeds=between, buckets=self.buckets
+                law=RetractLaw(names), sources=(read,), feeds=between, buckets=self.buckets
             )
             first = Stage(
                 node,
-                self._fragment(node, f"{topology}.1", leaving, key_names=input_.key),
-                (self._port(input_, read, emit),),
-                input_.by,
+                self._fragment_of_operator(node, f"{topology}.1", leaving, key_names=input_.key),
+                (self._plan_port(input_, read, emit),),
+                input_.key_text,
             )
             topology = f"{topology}.2"
-            port = Port(chains.retracted(read, between), first, hash_column=HASH)
+            port = Port(chains.retraction_source(read, between), first, hash_column=HASH)
         aggregating = Operator(
-            law=chains.aggregation(node),
+            law=chains.aggregation_law(node),
             sources=(port.source,),
             emit=emit,
             feeds=feeds,
             buckets=self.buckets,
         )
-        fragment = self._fragment(node, topology, aggregating, key_names=node.by)
+        fragment = self._fragment_of_operator(node, topology, aggregating, key_names=node.by)
         group = signature(StructType([entry.fields[name] for name in node.by]))
         return Stage(node, fragment, (port,), f"group {group}", leaves)
 
-    @stage.register
-    def _lookups(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    @plan_stage.register
+    def _plan_delta_join(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan a delta join: both sides by join key, with only the columns that the result needs.
         Return the stage that joins.
 
@@ -482,23 +497,23 @@ class _Planner:
             )
         )
         sources = tuple(
-            by_join_key(
+            join_key_input(
                 source_spec(input_, name, self.arrival),
                 () if input_.source.null_keys else tuple(input_.source.key.names),
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)
         )
-        law = eventual(node, sources)
+        law = delta_join_law(node, sources)
         left, right = (
-            self._port(*port_pair, emit) for port_pair in zip(inputs, sources, strict=True)
+            self._plan_port(*port_pair, emit) for port_pair in zip(inputs, sources, strict=True)
         )
         if law.moving:
-            meeting = settled(left.source)
-            settle = Settle(law.sides[0].key, tuple(meeting.wire_schema.names))
+            meeting = settled_source(left.source)
+            settle = SettleLaw(law.sides[0].key, tuple(meeting.wire_schema.names))
             settling = Operator(law=settle, sources=(left.source,))
             first = Stage(
                 node,
-                self._fragment(node, "", settling),
+                self._fragment_of_operator(node, "", settling),
                 (replace(left, by=tuple(node.left.key.names)),),
                 f"key {signature(node.left.key)}, the last change of each",
             )
@@ -510,24 +525,32 @@ class _Planner:
             visible=node.computes,
             buckets=self.buckets,
         )
-        fragment = self._fragment(node, fingerprint(node), joining, key_names=inputs[0].key)
+        fragment = self._fragment_of_operator(
+            node, fingerprint(node), joining, key_names=inputs[0].key
+        )
         leaves = (
             Input(node.left, tuple(node.left.key.names), only=needed[0]),
             Input(node.right, (), only=needed[1]),
         )
-        return Stage(node, fragment, (left, right), inputs[0].by, leaves)
+        return Stage(node, fragment, (left, right), inputs[0].key_text, leaves)
 
-    @stage.register(Unwindowed)
-    @stage.register(WindowJoin)
-    def _windows(self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
+    @plan_stage.register(Unwindowed)
+    @plan_stage.register(WindowJoin)
+    def _plan_windows(
+        self, node: Unwindowed | WindowJoin, emit: Emit, feeds: tuple[str, ...]
+    ) -> Stage:
         """Plan windowed tables as one fragment of several operators, and return the stage with it.
 
         ``feeds``: the columns that tell readers the cause of a change. Raises the errors of
-        ``windowed``.
+        ``plan_windowed_fragment``.
         """
-        planned = windowed(node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds)
+        planned = plan_windowed_fragment(
+            node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds
+        )
         ports = (
-            self._port(*pair, emit)
+            self._plan_port(*pair, emit)
             for pair in zip(planned.inputs, planned.fragment.sources, strict=True)
         )
-        return Stage(node, planned.fragment, tuple(ports), planned.inputs[0].by, planned.leaves)
+        return Stage(
+            node, planned.fragment, tuple(ports), planned.inputs[0].key_text, planned.leaves
+        )

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dovetail.physical.stage import Port, Stage, stages
+from dovetail.physical.stage import Port, Stage, stages_up_to
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.views import View, views_of
 
@@ -49,7 +49,7 @@ class InputEdge:
     """True if it reports the rows on which its expression fails. One stage of a node does."""
 
     @property
-    def reports(self) -> bool:
+    def reports_dead_letters(self) -> bool:
         """True if its views may leave out rows as dead letters that no other reading of the plan
         reports.
         """
@@ -57,18 +57,18 @@ class InputEdge:
         return any(view.letters is not None for view in views[self.reported :])
 
     @property
-    def counts(self) -> list[str]:
+    def metric_names(self) -> list[str]:
         """The metrics of rows left out during packing that this reading reports, in order.
 
         Empty if the stage's operators do not count such rows.
         """
         if not self.stage.fragment.counted:
             return []
-        counts = self.port.source.counts
+        counts = self.port.source.metric_names
         return counts if self.fails else counts[:1]
 
     @property
-    def failure(self) -> str:
+    def failure_text(self) -> str:
         """The problem in words that a dead letter names if the foreign key's expression fails on
         its row.
         """
@@ -143,7 +143,7 @@ class RouteStep:
         return next(read, Derived(self.origin.node))
 
     @property
-    def moves(self) -> InputEdge | None:
+    def hash_column_edge(self) -> InputEdge | None:
         """The one reading that partitions the step's rows by a hash column in them, or None.
 
         A step with such a reading has no other reader, and is no result.
@@ -180,13 +180,17 @@ class Plan:
     def stages(self) -> tuple[Stage, ...]:
         """All stages of the plan, each once, every stage after those that feed it."""
         return tuple(
-            dict.fromkeys(stage for result in self.results for stage in stages(result.stage))
+            dict.fromkeys(stage for result in self.results for stage in stages_up_to(result.stage))
         )
 
     @property
-    def reads(self) -> list[Source]:
+    def source_reads(self) -> list[Source]:
         """The sources in the order of Spark's query plan, each as often as the query reads it."""
-        sources = (step for step in walk(self.ends) if not isinstance(step.origin, Stage | Relay))
+        sources = (
+            step
+            for step in walk_steps(self.last_steps)
+            if not isinstance(step.origin, Stage | Relay)
+        )
         bases = [step.entry.base for step in sources]
         return [base for base in bases if isinstance(base, Source)]
 
@@ -205,7 +209,7 @@ class Plan:
         return self.results[0].stage.fragment.buckets
 
     @property
-    def single(self) -> bool:
+    def has_one_result(self) -> bool:
         """True if there is one result and dead letters are none, so rows need no address."""
         return len(self.results) == 1 and not self.dead_letters
 
@@ -216,12 +220,14 @@ class Plan:
         Two results of one stage share an address. Addresses are larger than all numbers in the
         line.
         """
-        count = len(self.line)
-        result_addresses = [count + self.line.index(result.stage) for result in self.results]
+        count = len(self.stages_and_relays)
+        result_addresses = [
+            count + self.stages_and_relays.index(result.stage) for result in self.results
+        ]
         return [*result_addresses, *([2 * count] if self.dead_letters else [])]
 
     @cached_property
-    def line(self) -> tuple[Stage | Relay, ...]:
+    def stages_and_relays(self) -> tuple[Stage | Relay, ...]:
         """All stages in the order in which they run, each followed by its relays.
 
         A stage has a relay for each view that reads it if the stage is a result, or if it is read
@@ -240,11 +246,11 @@ class Plan:
         return tuple(in_line)
 
     @cached_property
-    def ends(self) -> tuple[RouteStep, ...]:
+    def last_steps(self) -> tuple[RouteStep, ...]:
         """The last step of each line of steps. ``RouteStep.before`` leads from them to all other
-        steps; ``walk`` yields them in order.
+        steps; ``walk_steps`` yields them in order.
         """
-        return _steps(self)
+        return _build_last_steps(self)
 
 
 # The module's example: S is a stream, A and B aggregate it, and C joins them. A pair (number,
@@ -259,7 +265,7 @@ class Plan:
 #
 # 5 is the address of the result: the length of the line plus C's number. If A is a result as well,
 # its rows are also for (3, 0). Then B and C pass them on to the end.
-def _steps(plan: Plan) -> tuple[RouteStep, ...]:
+def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
     """Build the steps of a plan and return the last step of each line of steps.
 
     All other steps are reached through ``before``.
@@ -267,14 +273,16 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
     readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)
     reported: set[View] = set()
     computed: set[tuple[Node, Entry | None]] = set()
-    numbers: dict[Entry | Stage | Relay, int] = {item: n for n, item in enumerate(plan.line)}
+    numbers: dict[Entry | Stage | Relay, int] = {
+        item: n for n, item in enumerate(plan.stages_and_relays)
+    }
     relays: dict[tuple[Stage, Entry], Relay] = {
-        (item.stage, item.view): item for item in plan.line if isinstance(item, Relay)
+        (item.stage, item.view): item for item in plan.stages_and_relays if isinstance(item, Relay)
     }
     for stage in plan.stages:
         stage_index = numbers[stage]
         for input_index, port in enumerate(stage.ports):
-            origin = _origin(port, relays)
+            origin = _rows_origin(port, relays)
             entry = None if port.input is None else port.input.source
             views = () if entry is None else views_of(entry)
             reported_before = sum(view in reported for view in views)
@@ -292,17 +300,19 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
     sources = [origin for origin in readings if not isinstance(origin, Stage | Relay)]
     # The first reader of each source, if there are several.
     keeping = {item.base: item for item in reversed(sources) if _keeps_unread(item.base)}
-    beats = _beats(readings) if plan.idles else {}
+    beats = _heartbeat_inputs(readings) if plan.idles else {}
     hearing = {(item.reader, item.number) for others in beats.values() for item in others}
-    end = len(plan.line)
+    end = len(plan.stages_and_relays)
     arriving: dict[int, list[tuple[RouteStep, set[tuple[int, int]]]]] = defaultdict(list)
-    origins: list[Entry | Stage | Relay] = [*sources, *plan.line]
+    origins: list[Entry | Stage | Relay] = [*sources, *plan.stages_and_relays]
     for origin in origins:
         origin_readings = readings[origin]
         onward = tuple(numbers[item] for item in relays.values() if item.stage is origin)
         result, stage_index = results.get(origin), numbers.get(origin, -1)
         unread = letters is not None and origin in keeping.values()
-        fallible = unread or any(item.fails or item.reports for item in origin_readings)
+        fallible = unread or any(
+            item.fails or item.reports_dead_letters for item in origin_readings
+        )
         failing = letters if fallible else None
         arrivals = arriving[stage_index]
         arrivals.sort(key=lambda item: _first_input(item[1], stage_index))
@@ -329,7 +339,7 @@ def _steps(plan: Plan) -> tuple[RouteStep, ...]:
     return tuple(step for step, _ in arriving[end])
 
 
-def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
+def _rows_origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
     """Return the origin of the rows of an input: a source, a view of it, a stage or a relay.
 
     ``relays``: by stage and the view of it that they apply. A source is read once for all its
@@ -343,7 +353,7 @@ def _origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | 
     return entry.base if all(view.row_by_row for view in views_of(entry)) else entry
 
 
-def _beats(
+def _heartbeat_inputs(
     readings: Mapping[Entry | Stage | Relay, Sequence[InputEdge]],
 ) -> dict[Stage, tuple[InputEdge, ...]]:
     """Return for each stage with state the inputs that get its heartbeats; stages without any are
@@ -384,8 +394,8 @@ def _first_input(wanted: set[tuple[int, int]], stage_index: int) -> int:
     return min(input_index for to, input_index in wanted if to == stage_index)
 
 
-def walk(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:
+def walk_steps(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:
     """Yield each of these steps after all steps before it, at any depth."""
     for step in steps:
-        yield from walk(step.before)
+        yield from walk_steps(step.before)
         yield step

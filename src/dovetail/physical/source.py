@@ -134,7 +134,7 @@ class RowMeaning:
     """The longest that a window's rows are kept behind stream time; None without windows."""
 
     @property
-    def kept(self) -> str:
+    def stored_rows_text(self) -> str:
         """The rows of the input that a stage stores, in words: windows for a time, versions for a
         time, or the last row of each key.
         """
@@ -192,7 +192,7 @@ class RowArrival:
         return self.ordered_by == "file"
 
     @property
-    def brought(self) -> list[str]:
+    def brought_columns(self) -> list[str]:
         """The names of the int64 columns that rows have before pack, in their order; empty for rows
         that only have a time.
         """
@@ -203,7 +203,7 @@ class RowArrival:
         return [*self.instruction, *(name for name, has in columns if has), *self.carries]
 
     @property
-    def added(self) -> list[str]:
+    def added_columns(self) -> list[str]:
         """The names of the int64 columns that pack adds, in their order; empty for rows that bring
         all of them.
         """
@@ -225,7 +225,7 @@ class SourceSpec:
     arrival: RowArrival = RowArrival()
 
     @property
-    def counts(self) -> list[str]:
+    def metric_names(self) -> list[str]:
         """The metrics of rows that are left out during packing: ``dropped`` and, if the foreign key
         may fail, ``failed``.
         """
@@ -240,21 +240,21 @@ class SourceSpec:
     @cached_property
     def wire_schema(self) -> pa.Schema:
         """The columns of rows that reach a bucket: their shape, then int64 columns of arrival."""
-        return self.shape.schema_with([*self.arrival.brought, *self.arrival.added])
+        return self.shape.schema_with([*self.arrival.brought_columns, *self.arrival.added_columns])
 
     @cached_property
     def travel_schema(self) -> pa.Schema:
         """The columns of rows on their way to pack: the row's own, then what they bring of their
         order. Rows read by file also have the file's time and path, and their block.
         """
-        schema = self.shape.schema_with(self.arrival.brought)
+        schema = self.shape.schema_with(self.arrival.brought_columns)
         if not self.arrival.by_file:
             return schema
         file_columns = [(FILE_TIME, pa.int64()), (FILE_PATH, pa.string()), (FILE_BLOCK, pa.int64())]
         return pa.schema([*schema, *(pa.field(*column) for column in file_columns)])
 
 
-def unique(names: Sequence[str]) -> list[str]:
+def number_repeated_names(names: Sequence[str]) -> list[str]:
     """Return the names in order, with a number after each repeated one, so that all differ.
 
     The first of equal names stays as it is. The others get ``#2``, ``#3`` and so on, without the

@@ -95,12 +95,12 @@ class Stage:
         return "on=" if isinstance(self.node, ForeignKeyJoin) else "window_of="
 
 
-def stages(last: Stage) -> Iterator[Stage]:
+def stages_up_to(last: Stage) -> Iterator[Stage]:
     """Yield all stages that feed ``last``, each after those before it, then ``last``.
 
     A stage that is read twice comes twice.
     """
     for port in last.ports:
         if isinstance(port.origin, Stage):
-            yield from stages(port.origin)
+            yield from stages_up_to(port.origin)
     yield last

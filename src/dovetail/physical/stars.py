@@ -23,7 +23,7 @@ from pyspark.sql.types import DataType
 
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, foreign_name, value_name
 from dovetail.laws.joins.table_join import preserved
-from dovetail.physical.chains import between_stages
+from dovetail.physical.chains import arrival_between_stages
 from dovetail.physical.source import ROW_COLUMNS, RowShape, SourceSpec
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node, Source
@@ -68,10 +68,11 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
             return None
         joins.insert(0, inner)
     fact = joins[0].left
-    if len(joins) == 1 or not _is_fact(fact) or any(map(_is_alone, joins)):
+    if len(joins) == 1 or not _is_fact(fact) or any(map(_needs_own_stage, joins)):
         return None
     foreign = [
-        [_origin(joins[:index], str(name)) for name in join.on] for index, join in enumerate(joins)
+        [_column_origin(joins[:index], str(name)) for name in join.on]
+        for index, join in enumerate(joins)
     ]
     if any(part for columns in foreign for part, _ in columns):
         return None
@@ -81,7 +82,7 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
         tuple(joins),
         fact,
         tuple(tuple(name for _, name in columns) for columns in foreign),
-        tuple(_origin(joins[:-1], name) for name in values),
+        tuple(_column_origin(joins[:-1], name) for name in values),
     )
 
 
@@ -97,7 +98,7 @@ def _is_fact(entry: Entry) -> bool:
     )
 
 
-def _is_alone(join: ForeignKeyJoin) -> bool:
+def _needs_own_stage(join: ForeignKeyJoin) -> bool:
     """Say whether a join must be a stage of its own: its right rows may appear alone, its foreign
     key is computed, or the times of its right side are put in order first.
     """
@@ -106,7 +107,7 @@ def _is_alone(join: ForeignKeyJoin) -> bool:
     )
 
 
-def _origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
+def _column_origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
     """Return the part (``Star.left``) and the column behind a column of the last join's result, or
     of the fact for no joins. The selections of the joins only name columns.
     """
@@ -114,7 +115,7 @@ def _origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
         return 0, name
     selected = {item.name: item.ref for item in joins[-1].select}
     side, column = selected.get(name) or ("left", name)
-    return (len(joins), column) if side == "right" else _origin(joins[:-1], column)
+    return (len(joins), column) if side == "right" else _column_origin(joins[:-1], column)
 
 
 def star_messages(
@@ -128,7 +129,9 @@ def star_messages(
     """
     columns = [pa.field(foreign_name(n), type_) for n, type_ in enumerate([pa.int16(), *types])]
     instruction = (PLACE, EPOCH, INSTRUCTION)
-    return _between(keys, [*columns, *keys.shape.key_fields], len(columns), instruction, carries)
+    return _source_between_stages(
+        keys, [*columns, *keys.shape.key_fields], len(columns), instruction, carries
+    )
 
 
 def star_answers(
@@ -143,13 +146,13 @@ def star_answers(
         *(
             field
             for dimension_number, spec in enumerate(dimensions, 1)
-            for field in _answer(dimension_number, spec)
+            for field in _answer_fields(dimension_number, spec)
         ),
     ]
-    return _between(keys, columns, keys.shape.keys, (EPOCH, INSTRUCTION), carries)
+    return _source_between_stages(keys, columns, keys.shape.keys, (EPOCH, INSTRUCTION), carries)
 
 
-def _answer(dimension_number: int, dimension: SourceSpec) -> Iterator[pa.Field]:
+def _answer_fields(dimension_number: int, dimension: SourceSpec) -> Iterator[pa.Field]:
     """Yield the columns of a dimension in answers, under internal names: the time of its row, then
     the row, key columns first. ``dimension_number``: counted from 1.
     """
@@ -158,7 +161,7 @@ def _answer(dimension_number: int, dimension: SourceSpec) -> Iterator[pa.Field]:
         yield pa.field(value_name(dimension_number, column_index), field.type)
 
 
-def _between(
+def _source_between_stages(
     keys: SourceSpec,
     columns: Sequence[pa.Field],
     count: int,
@@ -175,5 +178,5 @@ def _between(
     return SourceSpec(
         keys.name,
         RowShape(pa.schema([*row_fields, *columns]), keys=count),
-        arrival=between_stages(keys, carries, instruction),
+        arrival=arrival_between_stages(keys, carries, instruction),
     )

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import Result
-from dovetail.physical.source import unique
-from dovetail.physical.specs.lookup import lookups, store_lookup
+from dovetail.physical.source import number_repeated_names
+from dovetail.physical.specs.lookup import stage_lookups, store_lookup
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.fingerprint import in_one_order
 from dovetail.plan.joins.lookup import Lookup
@@ -107,7 +107,7 @@ def topology_graph(
     run = [node for node in nodes if not (node.stream and node in node.origins)]
     for node in nodes:
         if node not in run:
-            builder.entry(node, None)
+            builder.add_entry(node, None)
     if not run:
         return builder.graph()
     tables = [as_table(node, "on_change") if node.windows else node for node in run]
@@ -124,7 +124,7 @@ def topology_graph(
     for node, titles in sinks.items():
         before = [builder.last_of[node]] if node in builder.last_of else []
         for title in titles:
-            builder.add("sink", title, () if before else (node.name,), before)
+            builder.add_node("sink", title, () if before else (node.name,), before)
     return builder.graph()
 
 
@@ -164,7 +164,7 @@ class _GraphBuilder:
         flows = {edge: flow for edge, flow in self.edges.items() if flow is not None}
         return TopologyGraph(tuple(self.nodes), tuple(self.edges), tuple(self.stages), flows)
 
-    def add(
+    def add_node(
         self,
         kind: GraphKind,
         title: str,
@@ -182,17 +182,17 @@ class _GraphBuilder:
         self.nodes.append(node)
         for source in sources:
             arrival = None if stage is None else self.arrivals.get((stage, source))
-            self.edges[source, node.id] = arrival or self._flow(source)
+            self.edges[source, node.id] = arrival or self._output_figure(source)
         return node.id
 
-    def _flow(self, source: str) -> EdgeFigure | None:
+    def _output_figure(self, source: str) -> EdgeFigure | None:
         """Return the figure of rows that leave a node, None if none counts them."""
         node = next(node for node in self.nodes if node.id == source)
         if node.kind == "input":
             return EdgeFigure(None, node.title)
         return EdgeFigure(node.stage, None) if source in self.last.values() else None
 
-    def entry(self, entry: Node, origin: Source | Stage | None) -> str:
+    def add_entry(self, entry: Node, origin: Source | Stage | None) -> str:
         """Return the id of ``entry``, an input of a stage; add it and all views below it, unless
         they are in the graph. The result of another stage has the id of that stage's operator.
 
@@ -204,11 +204,15 @@ class _GraphBuilder:
             return self.last[origin]
         if (None, entry) not in self.ids:
             if isinstance(entry, View):
-                below = [self.entry(entry.node, origin)]
+                below = [self.add_entry(entry.node, origin)]
                 looked_up = (store_lookup(entry).summary,) if isinstance(entry, Lookup) else ()
-                node_id = self.add("view", entry.summary, (*columns_of(entry), *looked_up), below)
+                node_id = self.add_node(
+                    "view", entry.summary, (*columns_of(entry), *looked_up), below
+                )
             else:
-                node_id = self.add("input", entry.name, (_sort_of(entry), *columns_of(entry)), [])
+                node_id = self.add_node(
+                    "input", entry.name, (_node_kind(entry), *columns_of(entry)), []
+                )
             self.ids[None, entry] = node_id
         return self.ids[None, entry]
 
@@ -216,15 +220,15 @@ class _GraphBuilder:
         """Add stage ``number`` with its operators, and with all inputs that are new. The stages
         that feed it must have been added. ``is_result``: it computes one of several results.
         """
-        described = _described(number, stage, is_result=is_result)
+        described = _describe_stage(number, stage, is_result=is_result)
         self.stages.append(described)
         self.planned[stage.node] += 1
         top = stage.node.inputs[0] if stage.node in self.hidden else stage.node
         top = top.node if isinstance(top, Derived) else top
-        names = unique([source.name for source in stage.fragment.sources])
+        names = number_repeated_names([source.name for source in stage.fragment.sources])
         self.arriving = dict(zip(stage.ports, names, strict=False))
         before = [
-            self._arrived(number, port, self.last[port.origin])
+            self._record_arrivals(number, port, self.last[port.origin])
             for port in stage.ports
             if port.input is None and isinstance(port.origin, Stage)
         ]
@@ -232,9 +236,9 @@ class _GraphBuilder:
         sources = [
             node_id
             for part in (*stage.within, top)
-            for node_id in self._sources(number, part, ports)
+            for node_id in self._add_sources(number, part, ports)
         ]
-        state = (*(f"state {line}" for line in described.state), *_looked_up(stage))
+        state = (*(f"state {line}" for line in described.state), *_lookup_texts(stage))
         title = "rows by key" if isinstance(top, Entry) else top.summary
         if stage.within:
             title = f"star: {'; '.join(part.summary for part in (*stage.within, top))}"
@@ -242,9 +246,11 @@ class _GraphBuilder:
         step, steps = self.planned[stage.node], self.steps[stage.node]
         if steps > 1:
             details = (f"step {step} of {steps}", *(details if step == steps else ()))
-        self.last[stage] = self.add("operator", title, (*details, *state), before + sources, number)
+        self.last[stage] = self.add_node(
+            "operator", title, (*details, *state), before + sources, number
+        )
 
-    def _sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
+    def _add_sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
         """Return the ids of the nodes whose rows a node of stage ``number`` reads, in the order of
         its inputs; add those that are new.
 
@@ -255,26 +261,28 @@ class _GraphBuilder:
         for child in (node,) if node in ports else node.inputs:
             if isinstance(child, Entry) and child in ports:
                 port = ports[child]
-                sources.append(self._arrived(number, port, self.entry(child, port.origin)))
+                sources.append(
+                    self._record_arrivals(number, port, self.add_entry(child, port.origin))
+                )
             elif not isinstance(child, Entry) or child.windows is not None:
                 inner = child.node if isinstance(child, Derived) else child
-                sources.append(self._inner(number, inner, ports))
+                sources.append(self._add_inner_node(number, inner, ports))
         return sources
 
-    def _arrived(self, number: int, port: Port, source: str) -> str:
+    def _record_arrivals(self, number: int, port: Port, source: str) -> str:
         """Store the figure of the rows that come from the node ``source`` to a port of stage
         ``number``. Return ``source``, the node's id.
         """
         self.arrivals[number, source] = EdgeFigure(number, self.arriving.get(port))
         return source
 
-    def _inner(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
+    def _add_inner_node(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
         """Return the id of a node that runs within stage ``number`` and is not its last; add what
         is new. ``ports``: the stage's inputs.
         """
         if (number, node) not in self.ids:
-            sources = self._sources(number, node, ports)
-            added = self.add("operator", node.summary, columns_of(node), sources, number)
+            sources = self._add_sources(number, node, ports)
+            added = self.add_node("operator", node.summary, columns_of(node), sources, number)
             self.ids[number, node] = added
         return self.ids[number, node]
 
@@ -284,36 +292,36 @@ class _GraphBuilder:
         """
         last = self.last[result.stage]
         if result.views:
-            last = self.entry(result.views[-1], result.stage)
-        sort = "windowed table" if node in self.hidden else _sort_of(node)
-        return self.add("result", node.name, (sort, *columns_of(node)), [last])
+            last = self.add_entry(result.views[-1], result.stage)
+        sort = "windowed table" if node in self.hidden else _node_kind(node)
+        return self.add_node("result", node.name, (sort, *columns_of(node)), [last])
 
 
-def _sort_of(node: Node) -> str:
+def _node_kind(node: Node) -> str:
     """Return ``stream``, ``table`` or ``static table`` for a node."""
     static = "static " if isinstance(node, Source) and node.static else ""
     return f"{static}{'stream' if node.stream else 'table'}"
 
 
-def _described(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
+def _describe_stage(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
     """Return the description of stage ``number``: its inputs, stores and lookups, and its node's
     name if it ``is_result``.
     """
-    lookups_of_views = (store_lookup(view).summary for view in lookups(stage))
+    lookups_of_views = (store_lookup(view).summary for view in stage_lookups(stage))
     return GraphStage(
         number,
         reads=tuple(dict.fromkeys(port.source.name for port in stage.ports)),
         by=stage.by,
         state=tuple(f"{name}: {store.holds}" for name, store in stage.fragment.stores.items()),
-        lookups=(*_looked_up(stage), *lookups_of_views),
+        lookups=(*_lookup_texts(stage), *lookups_of_views),
         reasons=stage.reasons,
         result=stage.node.name if is_result else None,
     )
 
 
-def _looked_up(stage: Stage) -> tuple[str, ...]:
+def _lookup_texts(stage: Stage) -> tuple[str, ...]:
     """Return what a stage's operators look up in other systems, one text for each; empty for
     none.
     """
     operators = stage.fragment.operators
-    return tuple(line for o in operators for line in o.law.looks_up(o.sources))
+    return tuple(line for o in operators for line in o.law.lookup_texts(o.sources))

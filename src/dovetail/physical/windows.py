@@ -38,7 +38,7 @@ from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
 from dovetail.physical.inputs import (
     Arrival,
     Input,
-    carried,
+    carried_schema,
     is_numbered,
     refuse_partly_ordered,
     source_spec,
@@ -76,13 +76,13 @@ class WindowedFragment:
 # | number | law               | reads                                       | emits             |
 # |--------|-------------------|---------------------------------------------|-------------------|
 # | 0      | AggregationLaw    | the input                                   | windows           |
-# | 1      | Subscribe         | 0; foreign key: page and window less 1 hour | messages          |
+# | 1      | SubscribeLaw      | 0; foreign key: page and window less 1 hour | messages          |
 # | 2      | ForeignKeyJoinLaw | 1; 0 as the right table                     | joined windows    |
-# | 3      | InOrder           | 2                                           | the same in order |
+# | 3      | InOrderLaw        | 2                                           | the same in order |
 #
 # A node is planned once, so both sides are operator 0. ``hours.to_stream(windows="on_close")`` has
-# two operators: 0, which emits each window's last row of a batch, and ``Final``.
-def windowed(
+# two operators: 0, which emits each window's last row of a batch, and ``FinalLaw``.
+def plan_windowed_fragment(
     node: Unwindowed | WindowJoin,
     arrival: Arrival,
     *,
@@ -103,7 +103,7 @@ def windowed(
     """
     if emit == "batch" and node.stream:
         chains.refuse_batch(node)
-    builder = _Builder()
+    builder = _FragmentBuilder()
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
@@ -121,13 +121,13 @@ def windowed(
         sessions = computed.windows is not None and computed.windows.kind == "session"
         alone = isinstance(computed, Aggregation) and not sessions
         inner = "batch" if alone else "change"
-    rows = builder.made(computed, inner)
-    leaves = builder.sides(computed)
+    rows = builder.plan_node(computed, inner)
+    leaves = builder.naming_inputs(computed)
     if final:
-        builder.final(computed, rows)
-        builder.operators[:] = [_timed(operator) for operator in builder.operators]
+        builder.add_final(computed, rows)
+        builder.operators[:] = [_emitting_time_changes(operator) for operator in builder.operators]
         leaves = (Input(Derived(computed), tuple(computed.key.names)),)
-    inputs = builder.finished()
+    inputs = builder.inputs_in_use()
     if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
     visible = computed.computes or (
@@ -165,7 +165,7 @@ def windowed(
     return WindowedFragment(inputs, fragment, leaves)
 
 
-def _timed(operator: Operator) -> Operator:
+def _emitting_time_changes(operator: Operator) -> Operator:
     """Return the operator so that it also emits groups of which only the time has changed."""
     if not isinstance(operator.law, groups.AggregationLaw):
         return operator
@@ -173,7 +173,7 @@ def _timed(operator: Operator) -> Operator:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _PlannedRows:
     """The rows of an input or of an operator, while the fragment is planned."""
 
     number: int
@@ -202,13 +202,13 @@ class _Made:
         columns = tuple((self.columns[name], by_us) for name, by_us in pairs)
         return Feed(self.number, self.operator, columns, rehashed, looks)
 
-    def as_it_is(self) -> Feed:
+    def unchanged_feed(self) -> Feed:
         """Return the feed that passes the rows on with all their columns, unchanged."""
         return Feed(self.number, self.operator, None)
 
 
 @dataclass
-class _Read:
+class _PlannedInput:
     """An input of a fragment while the fragment is planned."""
 
     source: Entry
@@ -222,15 +222,15 @@ class _Read:
 
 
 @dataclass
-class _Builder:
+class _FragmentBuilder:
     """The operators and inputs of a fragment, while it is planned."""
 
-    reads: list[_Read] = field(default_factory=list)
+    reads: list[_PlannedInput] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
-    _known: dict[int, _Made] = field(default_factory=dict)
+    _known: dict[int, _PlannedRows] = field(default_factory=dict)
     """The rows of each node that is planned already, by the node's ``id``."""
 
-    def finished(self) -> tuple[Input, ...]:
+    def inputs_in_use(self) -> tuple[Input, ...]:
         """Return the inputs of the fragment, in order of first use. All operators must be
         planned.
         """
@@ -239,7 +239,7 @@ class _Builder:
             for r in self.reads
         )
 
-    def sides(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
+    def naming_inputs(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
         """Return the inputs that name the output of a node's last operator: one for an
         aggregation's result, or the left and the right side of a join. Only a join by key names the
         right key.
@@ -251,19 +251,19 @@ class _Builder:
         by_key = node.meets_by_key
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
-    def made(self, node: Aggregation | WindowJoin, emit: Emit) -> _Made:
+    def plan_node(self, node: Aggregation | WindowJoin, emit: Emit) -> _PlannedRows:
         """Return the rows of ``node``. On first use, plan its operators with the emission
         ``emit``.
         """
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
-                rows = self._aggregated(node, emit)
+                rows = self._add_aggregation(node, emit)
             else:
-                rows = self._joined(node, emit)
+                rows = self._add_join(node, emit)
             self._known[id(node)] = rows
         return self._known[id(node)]
 
-    def final(self, node: Aggregation | WindowJoin, rows: _Made) -> _Made:
+    def add_final(self, node: Aggregation | WindowJoin, rows: _PlannedRows) -> _PlannedRows:
         """Add the operator that emits each window's last row once it is closed, and return its
         rows. ``rows``: those of ``node``, which it reads.
         """
@@ -271,22 +271,24 @@ class _Builder:
         assert windows is not None
         source = SourceSpec(
             node.name,
-            RowShape(carried(node.row), len(node.key), window=windows.kept_by),
+            RowShape(carried_schema(node.row), len(node.key), window=windows.kept_by),
             RowMeaning(retention_us=windows.size_us + windows.grace_us),
             _IN_SEQUENCE,
         )
-        law = groups.Final(windows.wait_us, after=not windows.fixed)
+        law = groups.FinalLaw(windows.wait_us, after=not windows.fixed)
         feed = rows.feed(node.row.names)
-        columns_of = _named(node.key.names, node.values.names)
-        return self._operator(law, (source,), (feed,), "change", rows.clocks, columns_of)
+        columns_of = _output_columns(node.key.names, node.values.names)
+        return self._add_numbered_operator(
+            law, (source,), (feed,), "change", rows.clocks, columns_of
+        )
 
-    def _read(
+    def _input_rows(
         self,
         source: Entry,
         key: tuple[str, ...],
         foreign: tuple[tuple[str | Column, DataType], ...] = (),
         used: tuple[str, ...] | None = None,
-    ) -> _Made:
+    ) -> _PlannedRows:
         """Return the rows of an input. All operators that read it by the same keys share it.
 
         ``key``: the columns by which rows are found. ``foreign``: the columns or expressions of a
@@ -296,7 +298,7 @@ class _Builder:
         read_keys = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
         read_index = read_keys.index(alike) if alike in read_keys else len(read_keys)
         if read_index == len(read_keys):
-            self.reads.append(_Read(source, key, foreign, None if used is None else {}))
+            self.reads.append(_PlannedInput(source, key, foreign, None if used is None else {}))
         read = self.reads[read_index]
         columns = {name: name for name in key}
         if read.used is None:
@@ -307,9 +309,9 @@ class _Builder:
             used_as = {name: aggregated_name(n) for name, n in read.used.items()}
             columns = used_as | columns
         columns |= {foreign_name(n): foreign_name(n) for n in range(len(foreign))}
-        return _Made(read_index, False, columns, (read_index,))
+        return _PlannedRows(read_index, False, columns, (read_index,))
 
-    def _operator(
+    def _add_numbered_operator(
         self,
         law: Law,
         sources: tuple[SourceSpec, ...],
@@ -317,36 +319,36 @@ class _Builder:
         emit: Emit,
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
-    ) -> _Made:
+    ) -> _PlannedRows:
         """Add an operator whose changes are numbered by ``_sequence``, and return its rows.
 
         ``reads``: the route of each source's rows. ``clocks``: the inputs by whose stream time its
         windows close. ``columns``: the output column behind each column of the node.
         """
         operator = Operator(law=law, sources=sources, emit=emit, feeds=(SEQUENCE,))
-        return self._added(operator, reads, clocks, columns)
+        return self._add_operator(operator, reads, clocks, columns)
 
-    def _added(
+    def _add_operator(
         self,
         operator: Operator,
         reads: tuple[Feed, ...],
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
-    ) -> _Made:
+    ) -> _PlannedRows:
         """Add an operator to the fragment, and return its rows.
 
         ``reads``: the route of each source's rows. ``clocks``: the inputs by whose stream time its
         windows close. ``columns``: the output column behind each column of the node.
         """
         self.operators.append(replace(operator, reads=reads, clocks=clocks))
-        return _Made(len(self.operators) - 1, True, columns, clocks)
+        return _PlannedRows(len(self.operators) - 1, True, columns, clocks)
 
-    def _aggregated(self, node: Aggregation, emit: Emit) -> _Made:
+    def _add_aggregation(self, node: Aggregation, emit: Emit) -> _PlannedRows:
         """Add the operator of an aggregation with its input, and return the operator's rows.
         ``emit``: its emission.
         """
         used = node.used
-        read = self._read(node.input, node.by, used=used)
+        read = self._input_rows(node.input, node.by, used=used)
         input_fields = node.input.fields
         fields = [input_fields[name] for name in node.by]
         fields += [
@@ -354,36 +356,36 @@ class _Builder:
         ]
         source = SourceSpec(
             node.input.name,
-            RowShape(carried(StructType(fields)), len(node.by)),
+            RowShape(carried_schema(StructType(fields)), len(node.by)),
             RowMeaning(stream=True),
             _IN_SEQUENCE,
         )
         feed = read.feed([*node.by, *used], rehashed=False)
-        columns = _named(node.key.names, node.values.names)
-        law = chains.aggregation(node)
-        return self._operator(law, (source,), (feed,), emit, read.clocks, columns)
+        columns = _output_columns(node.key.names, node.values.names)
+        law = chains.aggregation_law(node)
+        return self._add_numbered_operator(law, (source,), (feed,), emit, read.clocks, columns)
 
-    def _joined(self, node: WindowJoin, emit: Emit) -> _Made:
+    def _add_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the operators of a join of windowed tables, and return the last one's rows. ``emit``:
         their emission.
         """
         if not node.meets_by_key:
-            return self._referred(node, emit)
+            return self._add_foreign_key_join(node, emit)
         if node.left.stream:
-            return self._looked_up(node, emit)
-        return self._on_same_window(node, emit)
+            return self._add_window_lookup(node, emit)
+        return self._add_window_join(node, emit)
 
-    def _side(self, entry: Entry, emit: Emit) -> _Made:
+    def _side_rows(self, entry: Entry, emit: Emit) -> _PlannedRows:
         """Return the rows of ``entry``, one side of a join: those of an input, or of a windowed
         node that is planned on first use with the emission ``emit``. Raises ``PlanError`` if that
         node's selection computes.
         """
         if entry.windows is None:
-            return self._read(entry, tuple(entry.key.names))
+            return self._input_rows(entry, tuple(entry.key.names))
         assert isinstance(entry, Derived)
         node = entry.node
         assert isinstance(node, (Aggregation, WindowJoin))
-        rows = self.made(node, emit)
+        rows = self.plan_node(node, emit)
         if node.computes:
             raise PlanError(
                 node.name,
@@ -392,22 +394,24 @@ class _Builder:
             )
         return rows
 
-    def _on_same_window(self, node: WindowJoin, emit: Emit) -> _Made:
+    def _add_window_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the operator that joins both sides by their whole key, the window included, and
         return its rows. A table joined with itself is read once.
         """
-        sides = [self._side(entry, emit) for entry in (node.left, node.right)]
+        sides = [self._side_rows(entry, emit) for entry in (node.left, node.right)]
         entries = [node.left, node.right]
         if sides[0] == sides[1]:
             sides, entries = sides[:1], entries[:1]
-        sources = tuple(_source(entry, entry.row, len(entry.key)) for entry in entries)
+        sources = tuple(_operator_source(entry, entry.row, len(entry.key)) for entry in entries)
         feeds = tuple(
             side.feed(entry.row.names) for side, entry in zip(sides, entries, strict=True)
         )
         law = ops.TableJoinLaw(TreeJoin(TreeLeaf(0), TreeLeaf(len(sides) - 1), node.how))
-        return self._operator(law, sources, feeds, emit, _clocks(sides), self._selected(node))
+        return self._add_numbered_operator(
+            law, sources, feeds, emit, _clock_inputs(sides), self._selected_columns(node)
+        )
 
-    def _referred(self, node: WindowJoin, emit: Emit) -> _Made:
+    def _add_foreign_key_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the three operators of a join by foreign key, and return the last one's rows.
 
         The foreign key is the left row's key with another window, or without a window if the right
@@ -418,17 +422,17 @@ class _Builder:
         names: list[str | tuple[str, int]] = [*base]
         looks = None
         if windows is None or node.left.windows is not None:
-            left = self._side(node.left, emit)
+            left = self._side_rows(node.left, emit)
             if windows is not None:
                 names += [(WINDOW_START, node.shift_us), (WINDOW_END, node.shift_us)]
         else:
-            left, column = self._window_of(node)
+            left, column = self._left_rows_and_window(node)
             names += [column, (column, windows.size_us)]
             looks = windows
-        right = self._side(node.right, emit)
+        right = self._side_rows(node.right, emit)
         foreign = [StructField(foreign_name(n), f.dataType) for n, f in enumerate(node.right.key)]
         values = [*node.left.values.fields]
-        source = _source(
+        source = _operator_source(
             node.left,
             [*left_key, StructField(FOREIGN, LongType()), *foreign, *values],
             len(left_key),
@@ -437,35 +441,43 @@ class _Builder:
         feed = left.feed(
             [*(f.name for f in left_key), *names, *(f.name for f in values)], looks=looks
         )
-        clocks = _clocks([side for side, w in ((left, node.left.windows), (right, windows)) if w])
-        subscribed = self._operator(ops.Subscribe(node.how), (source,), (feed,), emit, clocks, {})
-        answering = chains.foreign_key(
+        clocks = _clock_inputs(
+            [side for side, w in ((left, node.left.windows), (right, windows)) if w]
+        )
+        subscribed = self._add_numbered_operator(
+            ops.SubscribeLaw(node.how), (source,), (feed,), emit, clocks, {}
+        )
+        answering = chains.foreign_key_operator(
             source,
             (),
-            _source(node.right, node.right.row, len(node.right.key)),
+            _operator_source(node.right, node.right.row, len(node.right.key)),
             node.how,
             emit=emit,
             visible=node.computes,
             feeds=(SEQUENCE,),
         )
-        feeds = subscribed.as_it_is(), right.feed(node.right.row.names)
-        answered = self._added(answering, feeds, clocks, {})
-        ordering = chains.in_order(answering, node.name)
-        return self._added(ordering, (answered.as_it_is(),), clocks, self._selected(node))
+        feeds = subscribed.unchanged_feed(), right.feed(node.right.row.names)
+        answered = self._add_operator(answering, feeds, clocks, {})
+        ordering = chains.in_order_operator(answering, node.name)
+        return self._add_operator(
+            ordering, (answered.unchanged_feed(),), clocks, self._selected_columns(node)
+        )
 
-    def _looked_up(self, node: WindowJoin, emit: Emit) -> _Made:
+    def _add_window_lookup(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the operator that joins a stream with the window that ``window_of`` names for each
         record, and return its rows.
         """
         windows = node.right.windows
         assert windows is not None
-        left, column = self._window_of(node)
-        right = self._side(node.right, emit)
+        left, column = self._left_rows_and_window(node)
+        right = self._side_rows(node.right, emit)
         left_key, values = list(node.left.key), list(node.left.values)
         asked = [StructField(name, TimestampType()) for name in (WINDOW_START, WINDOW_END)]
-        source = _source(node.left, [*left_key, *asked, *values], len(left_key) + len(asked))
+        source = _operator_source(
+            node.left, [*left_key, *asked, *values], len(left_key) + len(asked)
+        )
         meaning = replace(source.meaning, stream=True, null_keys=preserved(node.how)[0])
-        theirs = _source(node.right, node.right.row, len(node.right.key))
+        theirs = _operator_source(node.right, node.right.row, len(node.right.key))
         names: list[str | tuple[str, int]] = [f.name for f in left_key]
         names += [column, (column, windows.size_us)]
         feeds = (
@@ -473,16 +485,16 @@ class _Builder:
             right.feed(node.right.row.names),
         )
         law = ops.StreamTableJoinLaw(TreeJoin(TreeLeaf(0), TreeLeaf(1), node.how))
-        return self._operator(
+        return self._add_numbered_operator(
             law,
             (replace(source, meaning=meaning), theirs),
             feeds,
             "change",
             right.clocks,
-            self._selected(node),
+            self._selected_columns(node),
         )
 
-    def _window_of(self, node: WindowJoin) -> tuple[_Made, str]:
+    def _left_rows_and_window(self, node: WindowJoin) -> tuple[_PlannedRows, str]:
         """Return the rows of the left side, which has no windows, and the name of a column. That
         column has the start of the window that each row looks in.
         """
@@ -490,14 +502,14 @@ class _Builder:
         assert looks is not None
         key = tuple(node.left.key.names)
         if isinstance(looks, str):
-            return self._read(node.left, key), looks
-        return self._read(node.left, key, ((looks, TimestampType()),)), foreign_name(0)
+            return self._input_rows(node.left, key), looks
+        return self._input_rows(node.left, key, ((looks, TimestampType()),)), foreign_name(0)
 
-    def _selected(self, node: WindowJoin) -> Mapping[str, str]:
+    def _selected_columns(self, node: WindowJoin) -> Mapping[str, str]:
         """Map each key column of a join, and each value column that its selection names, to the
         output column behind it. Columns that the selection computes are left out.
         """
-        left, right = self.sides(node)
+        left, right = self.naming_inputs(node)
         columns_by_side = {
             side: {f.name: key_name(n) for n, f in enumerate(input_.key_fields)}
             | {f.name: value_name(leaf, n) for n, f in enumerate(input_.value_fields)}
@@ -509,7 +521,7 @@ class _Builder:
         }
 
 
-def _source(
+def _operator_source(
     entry: Entry, columns: Iterable[StructField], keys: int, *, foreign: int = 0
 ) -> SourceSpec:
     """Return the input of an operator within the fragment, for an entry with these columns:
@@ -519,7 +531,7 @@ def _source(
     return SourceSpec(
         entry.name,
         RowShape(
-            carried(StructType(list(columns))),
+            carried_schema(StructType(list(columns))),
             keys,
             foreign,
             window=WINDOW_START if windows is None else windows.kept_by,
@@ -533,12 +545,12 @@ def _source(
     )
 
 
-def _clocks(sides: Sequence[_Made]) -> tuple[int, ...]:
+def _clock_inputs(sides: Sequence[_PlannedRows]) -> tuple[int, ...]:
     """Return the inputs by whose stream time any of the sides goes, in ascending order."""
     return tuple(sorted({clock for side in sides for clock in side.clocks}))
 
 
-def _named(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+def _output_columns(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
     """Map the columns of a node to the output columns of its only leaf."""
     key_columns = {name: key_name(index) for index, name in enumerate(key)}
     return key_columns | {name: value_name(0, index) for index, name in enumerate(values)}

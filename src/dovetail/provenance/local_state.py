@@ -40,7 +40,7 @@ class LocalState:
             if manifest is None:
                 continue
             runs = _runs(manifest, store)
-            beside = {name: _runs(manifest, name) for name in described.beside}
+            beside = {name: _runs(manifest, name) for name in described.companion_stores}
             horizon_us = store_contents.horizon_us(described, manifest)
             read = store_contents.rows(described, runs, beside, horizon_us, blobs, SegmentCache())
             tables += [matching(in_microseconds(table), match) for table in read]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.laws.joins.stream_join import Window
 from dovetail.laws.joins.table_join import preserved
-from dovetail.physical.specs.by_key import waiting
+from dovetail.physical.specs.by_key import waiting_store_name
 from dovetail.physical.stage import Stage
 from dovetail.plan.joins.stream_join import StreamJoin
 from dovetail.plan.nodes import Entry
@@ -49,8 +49,12 @@ class StreamResults(JoinedRows):
                     if all(row.values.get(c) == self.emitted.get(name) for name, c in refs.items())
                 ]
             kept.append(found)
-            queues = [stage for stage in stages if waiting(index) in stage.fragment.stores]
-            waits.append(sum(len(self.rows(stage, waiting(index), match)) for stage in queues))
+            queues = [
+                stage for stage in stages if waiting_store_name(index) in stage.fragment.stores
+            ]
+            waits.append(
+                sum(len(self.rows(stage, waiting_store_name(index), match)) for stage in queues)
+            )
             records += [self.stored_record(entry, row) for row in found[: self.members]]
         shown = {n: key[n] for n in node.key.names}
         if not records:

@@ -23,7 +23,7 @@ from typing import Any
 
 from dovetail.base.columns import WINDOW_END, foreign_name
 from dovetail.base.text_cells import microseconds_of
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw, InOrder
+from dovetail.physical.specs.by_key import ForeignKeyJoinLaw, InOrderLaw
 from dovetail.physical.stage import Stage
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.join_call import Materialized
@@ -129,7 +129,7 @@ class Walk(StreamResults):
         """
         primary = {name: key[name] for name in node.left.key.names}
         theirs = {n: key[right_key(n)] for n in node.right.key.names if right_key(n) in key}
-        if not stages or not isinstance(stages[-1].fragment.last.law, InOrder):
+        if not stages or not isinstance(stages[-1].fragment.last.law, InOrderLaw):
             return self._of_star(node, key, stages)
         answering = _before(stages[-1])
         subscribing = _before(answering)

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail import testing
 from dovetail.physical.planner import plan_of
-from dovetail.physical.routing import walk
+from dovetail.physical.routing import walk_steps
 from dovetail.testing import Change
 
 TEXT, NUMBER = pa.string(), pa.int64()
@@ -181,8 +181,8 @@ def test_what_results_share_is_there_once() -> None:
     # By foreign key three, the groups two, and again three.
     assert len(plan.stages) == 8
     assert len({stage.fragment.topology for stage in plan.stages}) == 8
-    (last,) = plan.ends
-    steps = list(walk(plan.ends))
+    (last,) = plan.last_steps
+    steps = list(walk_steps(plan.last_steps))
     assert len(steps) == 10  # with both sources
     assert [step.number for step in steps if step.passes] == [3, 4, 5, 6, 7]
     assert last.result == 15
@@ -191,7 +191,9 @@ def test_what_results_share_is_there_once() -> None:
     assert located.result == 10
     for result in results.values():
         own = plan_of([result.plan], buckets=2, emit="change")
-        assert len(list(walk(own.ends))) == len(set(own.stages)) + len(result.plan.origins)
+        assert len(list(walk_steps(own.last_steps))) == len(set(own.stages)) + len(
+            result.plan.origins
+        )
 
 
 def test_a_stage_that_is_read_as_views_is_there_once() -> None:
@@ -200,20 +202,20 @@ def test_a_stage_that_is_read_as_views_is_there_once() -> None:
     plan = plan_of([r.plan for r in results.values()], buckets=2, emit="change")
     topologies = [stage.fragment.topology for stage in plan.stages]
     assert len(topologies) == len(set(topologies))
-    located = next(step for step in walk(plan.ends) if step.relays)
+    located = next(step for step in walk_steps(plan.last_steps) if step.relays)
     assert located.stage.node is results["located"].plan
-    relays = [plan.line[number] for number in located.relays]
+    relays = [plan.stages_and_relays[number] for number in located.relays]
     assert [type(one).__name__ for one in relays] == ["Relay"] * len(relays)
     assert located.relays == tuple(range(located.number + 1, located.number + 1 + len(relays)))
     alone = plan_of([results["cities"].plan], buckets=2, emit="change")
-    assert not any(step.relays for step in walk(alone.ends))
+    assert not any(step.relays for step in walk_steps(alone.last_steps))
 
 
 def test_a_plan_without_forks_passes_nothing_on() -> None:
     t = given()
     plan = plan_of([t["orders"].join(t["customers"], on="customer").plan], buckets=2, emit="change")
-    assert not any(step.passes for step in walk(plan.ends))
-    assert plan.single
+    assert not any(step.passes for step in walk_steps(plan.last_steps))
+    assert plan.has_one_result
 
 
 def test_a_driver_of_several_is_asked_for_one() -> None:

@@ -199,7 +199,7 @@ class Tasks:
             done = join(self.operator, own, self.caches[task], self.ask, self.batch)
             keys = set()
             for table in done.changes:
-                rows = output.rows(table).to_pylist()
+                rows = output.rows_of_changes(table).to_pylist()
                 for row in rows:
                     key = shown({name: row[name] for name in self.stage.node.key.names})
                     assert key not in keys, f"two changes of {key} in one batch of a task"

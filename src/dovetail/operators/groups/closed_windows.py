@@ -1,4 +1,4 @@
-"""Each window's last row, once the window is closed, on one bucket (``Final``).
+"""Each window's last row, once the window is closed, on one bucket (``FinalLaw``).
 
 A window is emitted once, when stream time reaches its end plus the *grace period*, the time for
 which late records are accepted. Its own key need not have a record then. A deleted row is not
@@ -19,12 +19,12 @@ from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
 from dovetail.operators.job import Cause, Done, Job, output
 from dovetail.operators.tables import Pool, keep, queued_keys
-from dovetail.physical.specs.groups import Final
+from dovetail.physical.specs.groups import FinalLaw
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: Final) -> Done:
+def run(job: Job, law: FinalLaw) -> Done:
     """Emit the last row of each window that closes in this batch, in the order in which they close.
     Store the batch's rows, and queue new windows by closing time.
 

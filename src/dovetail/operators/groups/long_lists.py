@@ -309,10 +309,10 @@ def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
     none.
     """
     parts = []
-    for column in law.listed:
+    for column in law.long_list_columns:
         kernel = law.columns[column].kernel
         assert isinstance(kernel, Listing)
-        runs = {name: job.runs(name) for name in law.lists(column)}
+        runs = {name: job.runs(name) for name in law.list_store_names(column)}
         parts.append(Parts(column, kernel, job.operator.key, runs, job.blobs, job.cache))
     return parts
 

@@ -1,5 +1,5 @@
 """The stage before a table is grouped by other columns, on one bucket of its own keys
-(``Retract``). A changed row becomes two messages: the old row leaves its group, and the new one
+(``RetractLaw``). A changed row becomes two messages: the old row leaves its group, and the new one
 enters its own.
 
 The store holds each key's last row: its group and the aggregated columns.
@@ -17,11 +17,11 @@ from dovetail.base.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.laws.retract import SILENT, moves
 from dovetail.operators.job import Done, Job
 from dovetail.operators.row_changes import RowChanges, old_or_new
-from dovetail.physical.specs.groups import Retract
+from dovetail.physical.specs.groups import RetractLaw
 from dovetail.plan.metrics import metric
 
 
-def run(job: Job, _: Retract) -> Done:
+def run(job: Job, _: RetractLaw) -> Done:
     """Emit a message for each row that leaves or enters a group, in the order of the records. Rows
     with a null in the group's columns enter no group, and are counted. Without rows in the batch,
     emit nothing and leave the store as it is.

@@ -34,7 +34,7 @@ from dovetail.operators.job import Batch, Cause, output, picked, whole
 from dovetail.operators.joins.lookup_cache import SideCache
 from dovetail.physical.fragment import Operator
 from dovetail.physical.source import SourceSpec
-from dovetail.physical.specs.delta_join import DeltaJoinLaw, LookedUp
+from dovetail.physical.specs.delta_join import DeltaJoinLaw, DeltaJoinSide
 
 Ask: TypeAlias = "Callable[[int, Sequence[str], pa.Table], Found]"
 """``ask(side, columns, keys)``: return the side's rows whose ``columns`` are one of ``keys``."""
@@ -143,7 +143,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     return table.take(pa.array(np.sort(events.row[last_of_source(events, 0)])))
 
 
-def _changes(operator: Operator, side: LookedUp, batch: Batch, source: int) -> _SideBatch:
+def _changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int) -> _SideBatch:
     """Return the last change of each primary key in a side's ``batch``, all in group 0, with
     canonical key columns. ``source``: the number of the side. Raises ``DataError`` for a tombstone
     of a table without deletes.
@@ -231,7 +231,12 @@ def _with_others(
 
 
 def _stays(
-    title: str, side: LookedUp, fresh: _SideBatch, other_rows: pa.Table, group: Ints, answer: Ints
+    title: str,
+    side: DeltaJoinSide,
+    fresh: _SideBatch,
+    other_rows: pa.Table,
+    group: Ints,
+    answer: Ints,
 ) -> Mask:
     """Find the rows of ``other_rows`` that stay: bool[rows]. A row leaves if a fresh row has its
     primary key.

@@ -248,8 +248,8 @@ def _alone(events: Timeline, table: Right, references: References) -> ForeignRes
 
 
 # The module's example with ``how="left"``. Order 1 moves from Ann to Bob, so another bucket might
-# have its last result. ``InOrder`` decides by what this bucket gives: the row before the batch, and
-# the last result of each of the order's subscriptions. Order 2 has messages to one bucket only:
+# have its last result. ``InOrderLaw`` decides by what this bucket gives: the row before the batch,
+# and the last result of each of the order's subscriptions. Order 2 has messages to one bucket only:
 #
 # | result       | epoch       | last of its pair | emitted                          |
 # |--------------|-------------|------------------|----------------------------------|
@@ -260,7 +260,7 @@ def _alone(events: Timeline, table: Right, references: References) -> ForeignRes
 # | 1: Bob, Oslo | 4           | yes              | yes, since 1 moves               |
 # | 2: Ann, Kiev | ``SETTLED`` | yes              | yes: there was no row before     |
 #
-# ``InOrder`` then emits the last by epoch, "1: Bob, Oslo", as it is not the row before.
+# ``InOrderLaw`` then emits the last by epoch, "1: Bob, Oslo", as it is not the row before.
 def _net(
     law: ForeignKeyJoinLaw,
     events: Timeline,

@@ -18,13 +18,13 @@ from dovetail.arrays.grouping import by_key
 from dovetail.base.columns import DELETED, EPOCH, PLACE, POSITION
 from dovetail.laws.joins.foreign_key_join import BEFORE, SETTLED
 from dovetail.operators.job import Done, Job
-from dovetail.physical.specs.by_key import InOrder
+from dovetail.physical.specs.by_key import InOrderLaw
 
 _BATCH_SHIFT = 32
 
 
 def merge(
-    tables: Iterable[pa.Table], law: InOrder, columns: Sequence[str], batch: int
+    tables: Iterable[pa.Table], law: InOrderLaw, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
     """Merge the output of all buckets of a join by foreign key into tables of these ``columns``. A
     table may be empty. The inputs have these columns, ``_place`` and ``_epoch``. Each bucket's
@@ -51,7 +51,7 @@ def merge(
         yield _placed(moved, columns, position)
 
 
-def run(job: Job, law: InOrder) -> Done:
+def run(job: Job, law: InOrderLaw) -> Done:
     """Order the results of one bucket, when no exchange lies before it. The micro-batch's number
     counts as 0 (``merge``). The output is None if no rows came; it may be an empty table.
     """

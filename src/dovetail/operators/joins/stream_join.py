@@ -92,11 +92,11 @@ def _counted(
     ``event``: per side, the event of each record in ``Side.arrivals``.
     """
     counts = Counts()
-    if (name := law.too_late(job.sources)) is not None:
+    if (name := law.too_late_metric(job.sources)) is not None:
         counts.add(name, meeting.too_late)
     for side in sides:
         counts.pair(job.sources[side.source], ~side.unpaired)
-    for source in law.lossy:
+    for source in law.lossy_inputs:
         lost = np.logical_and.reduce([side.lost for side in sides if side.source == source])
         spec, rows = job.sources[source], job.batches[source].rows
         row = events.row[event[law.sides.index(source)][lost]]

@@ -23,7 +23,7 @@ from dovetail.laws.joins.stream_join import (
 )
 from dovetail.laws.joins.table_join import preserved
 from dovetail.operators.job import Job, minus
-from dovetail.physical.specs.by_key import StreamJoinLaw, marks, waiting
+from dovetail.physical.specs.by_key import StreamJoinLaw, marks_store_name, waiting_store_name
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
@@ -64,14 +64,17 @@ class SideStores:
             [
                 QueueState(
                     _queue_schema(job, source),
-                    job.runs(waiting(side)),
+                    job.runs(waiting_store_name(side)),
                     job.blobs,
                     job.cache,
                     taken_us=minus(max(job.initial_us), 1),
                 )
                 for side, source in enumerate(law.sides)
             ],
-            [TableState(_MARK, 1, job.runs(marks(side)), job.blobs, job.cache) for side in (0, 1)],
+            [
+                TableState(_MARK, 1, job.runs(marks_store_name(side)), job.blobs, job.cache)
+                for side in (0, 1)
+            ],
         )
 
     def by_name(self, job: Job) -> dict[str, RunState]:
@@ -80,7 +83,10 @@ class SideStores:
         """
         named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
         for side in (0, 1):
-            named |= {waiting(side): self.queues[side], marks(side): self.marks[side]}
+            named |= {
+                waiting_store_name(side): self.queues[side],
+                marks_store_name(side): self.marks[side],
+            }
         return {name: named[name] for name in job.operator.stores}
 
 

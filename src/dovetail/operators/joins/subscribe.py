@@ -1,4 +1,4 @@
-"""The first stage of a join by foreign key, on one bucket of primary keys (``Subscribe``). Each
+"""The first stage of a join by foreign key, on one bucket of primary keys (``SubscribeLaw``). Each
 change of a left row becomes messages to its former and its present foreign key.
 
 The store holds each primary key's foreign key, not its row: rows lie with the subscriptions.
@@ -17,10 +17,10 @@ from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, m
 from dovetail.laws.joins.table_join import preserved
 from dovetail.operators.job import Done, Job, picked
 from dovetail.operators.row_changes import RowChanges, old_or_new
-from dovetail.physical.specs.by_key import Subscribe
+from dovetail.physical.specs.by_key import SubscribeLaw
 
 
-def run(job: Job, law: Subscribe) -> Done:
+def run(job: Job, law: SubscribeLaw) -> Done:
     """Emit the messages of each change in the order of the records: first to the former foreign
     key, then to the present one. Store each primary key's foreign key.
 

@@ -315,5 +315,5 @@ def subscriptions_of(
         epoch=np.where(moved[pair], epoch[arranged], SETTLED),
         pool=Pool(rows, located, count),
         primary=primary,
-        values=law.held(job.sources, 0),
+        values=law.leaf_columns(job.sources, 0),
     )

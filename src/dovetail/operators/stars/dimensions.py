@@ -1,4 +1,4 @@
-"""The second stage of a star, on one bucket of foreign keys (``StarLookup``).
+"""The second stage of a star, on one bucket of foreign keys (``StarLookupLaw``).
 
 All dimensions are one join by foreign key (``operators.joins.foreign_key_join``), whose foreign key
 begins with the number of the dimension. Its left rows are keys of the fact, without values, and all
@@ -57,8 +57,8 @@ from dovetail.operators.tables import (
 )
 from dovetail.operators.tables import counts as counts_of
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
-from dovetail.physical.specs.star import StarLookup, subscribing
-from dovetail.physical.specs.star import subscriptions_of as store_of
+from dovetail.physical.specs.star import StarLookupLaw, left_input_of_dimensions
+from dovetail.physical.specs.star import subscription_store_name as store_of
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 
@@ -66,7 +66,7 @@ _ROWS_MAX = 50_000
 """The most answers in one table. It bounds memory, however many rows refer to one."""
 
 
-def run(job: Job, law: StarLookup) -> Done:
+def run(job: Job, law: StarLookupLaw) -> Done:
     """Emit the answers of all dimensions, in the order of the records, in chunks. With
     ``emit="batch"``, emit only the last answer to each key and foreign key. All changes come as
     chunks.
@@ -99,11 +99,11 @@ def run(job: Job, law: StarLookup) -> Done:
     return Done(None, stores, chunks=answers.tables(job.causes(events)), counts=counts)
 
 
-def _subscribing(job: Job, law: StarLookup) -> Job:
+def _subscribing(job: Job, law: StarLookupLaw) -> Job:
     """Return the job with the messages as the left rows of a join by foreign key. Their hashes lie
     in a range for each dimension, so equal keys of two dimensions differ.
     """
-    messages, batch = subscribing(job.sources[0]), job.batches[0]
+    messages, batch = left_input_of_dimensions(job.sources[0]), job.batches[0]
     columns = {name: batch.rows.column(name) for name in batch.rows.schema.names}
     dimension = columns[foreign_name(0)].to_numpy()
     columns[HASH] = pa.array(in_ranges(columns[HASH].to_numpy(), dimension, len(law.places)))
@@ -116,7 +116,7 @@ def _subscribing(job: Job, law: StarLookup) -> Job:
     )
 
 
-def _rows(job: Job, law: StarLookup) -> list[SourceRows]:
+def _rows(job: Job, law: StarLookupLaw) -> list[SourceRows]:
     """Return the rows of each source, the messages first, under the keys of messages: the number of
     the dimension, then the columns that the keys of all dimensions share. A column is null in the
     rows of a dimension whose key does not use it.
@@ -167,7 +167,9 @@ class _Dimensions:
     """The rows of each dimension."""
 
     @classmethod
-    def of(cls, job: Job, law: StarLookup, events: Timeline, hashes: Sequence[Ints]) -> _Dimensions:
+    def of(
+        cls, job: Job, law: StarLookupLaw, events: Timeline, hashes: Sequence[Ints]
+    ) -> _Dimensions:
         """Locate the stored rows of all keys of the batch, dimension by dimension. A key without a
         stored row has none. ``hashes``: those by which rows of each source are stored.
         """

@@ -1,4 +1,4 @@
-"""The third stage of a star, on one bucket of the fact's keys (``StarJoin``): the joined rows.
+"""The third stage of a star, on one bucket of the fact's keys (``StarJoinLaw``): the joined rows.
 
 The store holds each row of the fact beside the rows that it refers to, one in each dimension, with
 their times. Within a micro-batch each key passes through *moments* (``laws.joins.star``): a record
@@ -23,12 +23,12 @@ from dovetail.laws.joins.table_join import Changes, preserved
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import emitted
 from dovetail.operators.job import Done, Job, picked, whole
-from dovetail.physical.specs.star import StarJoin
+from dovetail.physical.specs.star import StarJoinLaw
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: StarJoin) -> Done:
+def run(job: Job, law: StarJoinLaw) -> Done:
     """Emit the result of each moment or, with ``emit="batch"``, the last one of each key, if it
     differs from the row before. Store the rows. Without rows in the batch, emit and store nothing.
 
@@ -200,7 +200,7 @@ class _StoredRows:
 class _Star:
     """The moments of a batch, with the rows of all parts."""
 
-    law: StarJoin
+    law: StarJoinLaw
     events: Timeline
     moments: _Moments
     parts: Sequence[_Part]
@@ -209,7 +209,7 @@ class _Star:
     """The number of columns before the fact's values."""
 
     @classmethod
-    def of(cls, job: Job, law: StarJoin, store: TableState) -> _Star:
+    def of(cls, job: Job, law: StarJoinLaw, store: TableState) -> _Star:
         """Return the moments of the job's rows, with the rows of the fact and the dimensions at
         each. ``store``: the rows before the batch.
         """
@@ -230,7 +230,7 @@ class _Star:
         ]
         shift = len(fact) - shape.value_columns.start
         for dimension_number in range(1, len(law.hows) + 1):
-            columns = law.answer(job.sources, dimension_number)
+            columns = law.answer_columns(job.sources, dimension_number)
             parts.append(
                 stored.part(
                     events,

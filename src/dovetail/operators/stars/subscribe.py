@@ -1,5 +1,5 @@
-"""The first stage of a star, on one bucket of the fact's keys (``StarSubscribe``). Each change of a
-row becomes messages to the dimensions whose foreign key moves.
+"""The first stage of a star, on one bucket of the fact's keys (``StarSubscribeLaw``). Each change
+of a row becomes messages to the dimensions whose foreign key moves.
 
 The store holds the foreign keys of each row. A null foreign key is a key like others: its dimension
 answers that there is no row.
@@ -27,10 +27,10 @@ from dovetail.base.columns import (
 from dovetail.laws.joins.foreign_key_join import MOVED, messages
 from dovetail.operators.job import Done, Job
 from dovetail.operators.row_changes import RowChanges, old_or_new
-from dovetail.physical.specs.star import StarSubscribe
+from dovetail.physical.specs.star import StarSubscribeLaw
 
 
-def run(job: Job, law: StarSubscribe) -> Done:
+def run(job: Job, law: StarSubscribeLaw) -> Done:
     """Emit the messages of each change, by dimension and then in the order of the records. Store
     the foreign keys.
 
@@ -56,7 +56,7 @@ def run(job: Job, law: StarSubscribe) -> Done:
 # | order 2 | products  | pen        | no      |
 #
 # Epochs count the messages. They order the answers to one record.
-def _messages(job: Job, law: StarSubscribe, changes: RowChanges) -> pa.Table:
+def _messages(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
     """Return the messages of ``changes`` to all dimensions as the second stage reads them: by
     dimension, then in the order of the records. A change has up to two messages to a dimension, to
     the former key first.

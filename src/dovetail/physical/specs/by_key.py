@@ -15,8 +15,16 @@ import pyarrow as pa
 
 from dovetail.laws.joins.stream_join import Unmatched, Window
 from dovetail.laws.joins.table_join import How, Tree, leaves, preserved
-from dovetail.physical.source import unique
-from dovetail.physical.specs.law import Law, Sources, Store, Wait, not_latest, table_of, too_old
+from dovetail.physical.source import number_repeated_names
+from dovetail.physical.specs.law import (
+    Law,
+    Sources,
+    Store,
+    Wait,
+    not_latest_metrics,
+    table_store,
+    too_old_metrics,
+)
 from dovetail.plan import metrics
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Entry
@@ -48,13 +56,13 @@ class TableJoinLaw(Law):
         """The number of the input behind each leaf of the join's tree, from left to right."""
         return tuple(leaves(self.tree))
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of records that do not change a table's latest version; empty without
         versioned tables.
         """
-        return not_latest(sources)
+        return not_latest_metrics(sources)
 
-    def pairs(self, sources: Sources) -> list[str]:
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the names of all tables; empty if there is only one."""
         used = sorted({*self.leaves})
         return [sources[source].name for source in used] if len(used) > 1 else []
@@ -99,36 +107,36 @@ class StreamTableJoinLaw(Law):
             stores[stream] = replace(stores[stream], holds=holds, kind="queue", span_us=0)
         return stores
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of records older than a history: the stream's first, then those of the
         tables.
 
         Empty if no table is versioned.
         """
-        old = too_old(sources)
+        old = too_old_metrics(sources)
         return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
-    def pairs(self, sources: Sources) -> list[str]:
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the name of the stream, the only input whose matches are counted."""
         return [sources[self.leaves[0]].name]
 
-    def waits_for(self, sources: Sources) -> list[Wait]:
+    def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the store of the stream's records in their grace period; empty without a grace
         period.
         """
         if self.grace_us is None:
             return []
         stream = self.leaves[0]
-        name = unique([source.name for source in sources])[stream]
+        name = number_repeated_names([source.name for source in sources])[stream]
         store = self.stores(sources)[name]
         return [Wait(name, metrics.waiting(sources[stream].name, "grace"), store)]
 
-    def goes_by(self, entry: Entry) -> bool:
+    def depends_on_time_of(self, entry: Entry) -> bool:
         """Return True if records of other inputs depend on the stream time of the input ``entry``.
 
         They depend on that of a stream with a grace period, and on those of versioned tables.
         """
-        return self.grace_us is not None if entry.stream else super().goes_by(entry)
+        return self.grace_us is not None if entry.stream else super().depends_on_time_of(entry)
 
 
 @dataclass(frozen=True)
@@ -185,19 +193,23 @@ class StreamJoinLaw(Law):
             if preserved(self.how)[side]:
                 if self.unmatched == "on_close":
                     holds = "records without a match, until their window closes"
-                    queue = replace(table_of(sources, self.sides[side]), holds=holds)
-                    stores[waiting(side)] = replace(
-                        queue, kind="queue", clocks=clocks, span_us=1, without=marks(side)
+                    queue = replace(table_store(sources, self.sides[side]), holds=holds)
+                    stores[waiting_store_name(side)] = replace(
+                        queue,
+                        kind="queue",
+                        clocks=clocks,
+                        span_us=1,
+                        without=marks_store_name(side),
                     )
-                stores[marks(side)] = Store("which of its records have found a match")
+                stores[marks_store_name(side)] = Store("which of its records have found a match")
         return stores
 
-    def goes_by(self, entry: Entry) -> bool:
+    def depends_on_time_of(self, entry: Entry) -> bool:
         """Return True if records of both sides wait, so that time decides which comes out first."""
         return self.how == "outer" and self.unmatched == "on_close"
 
     @property
-    def lossy(self) -> list[int]:
+    def lossy_inputs(self) -> list[int]:
         """The numbers of the inputs of which no side is preserved, ascending. Their late records
         may reach no result.
         """
@@ -206,7 +218,7 @@ class StreamJoinLaw(Law):
         }
         return sorted({*self.sides} - preserved_sources)
 
-    def too_late(self, sources: Sources) -> str | None:
+    def too_late_metric(self, sources: Sources) -> str | None:
         """Return the metric of pairs not made because a row was already emitted alone. It is None
         for inner joins, and unless ``unmatched`` is ``"on_close"``: they lose no such pairs.
         """
@@ -215,20 +227,20 @@ class StreamJoinLaw(Law):
         left, right = (sources[side].name for side in self.sides)
         return metric(f"{left}-{right}", "too_late")
 
-    def counts(self, sources: Sources) -> list[str]:
-        """Return the metrics of late records of the inputs in ``lossy``. That of pairs not made
-        (``too_late``) follows if there may be any.
+    def metric_names(self, sources: Sources) -> list[str]:
+        """Return the metrics of late records of the inputs in ``lossy_inputs``. That of pairs not
+        made (``too_late``) follows if there may be any.
         """
-        late = [metric(sources[source].name, "late") for source in self.lossy]
-        pairs = self.too_late(sources)
+        late = [metric(sources[source].name, "late") for source in self.lossy_inputs]
+        pairs = self.too_late_metric(sources)
         return late if pairs is None else [*late, pairs]
 
-    def pairs(self, sources: Sources) -> list[str]:
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the names of both streams; empty if a stream is joined with itself."""
         left, right = self.sides
         return [] if left == right else [sources[left].name, sources[right].name]
 
-    def waits_for(self, sources: Sources) -> list[Wait]:
+    def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the stores of records that wait until their window closes, the left side's first.
 
         Only preserved sides have one, and only if ``unmatched`` is ``"on_close"``; else it is
@@ -238,18 +250,18 @@ class StreamJoinLaw(Law):
         return [
             Wait(name, metrics.waiting(sources[source].name, "on_close"), stores[name])
             for side, source in enumerate(self.sides)
-            if (name := waiting(side)) in stores
+            if (name := waiting_store_name(side)) in stores
         ]
 
 
-def waiting(side: int) -> str:
+def waiting_store_name(side: int) -> str:
     """Return the name of the store of a side's records that wait for their window to close.
     ``side``: 0 for the left, 1 for the right.
     """
     return f"{('left', 'right')[side]}: waiting"
 
 
-def marks(side: int) -> str:
+def marks_store_name(side: int) -> str:
     """Return the name of the store of a side's records that found a match in a later batch.
     ``side``: 0 for the left, 1 for the right.
     """
@@ -271,13 +283,13 @@ class HistoryJoinLaw(Law):
         """The numbers of the inputs of the left and the right side."""
         return self.sides
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of records that are older than the tables' histories, one a table."""
-        return too_old(sources)
+        return too_old_metrics(sources)
 
 
 @dataclass(frozen=True)
-class Subscribe(Law):
+class SubscribeLaw(Law):
     """A table by primary key that has a foreign key: the first operator of a foreign-key join.
 
     Each record becomes messages to its former and its present foreign key. The store has the
@@ -294,18 +306,18 @@ class Subscribe(Law):
         """Return the only store of a bucket by its name: the foreign key of each row."""
         (source,) = sources
         store = replace(
-            table_of(sources, 0),
+            table_store(sources, 0),
             holds="foreign key per key",
             of="",
             fields=tuple(source.shape.key_fields + source.shape.foreign_fields),
         )
         return dict.fromkeys(super().stores(sources), store)
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of records that do not change the latest version; empty unless the
         table is versioned.
         """
-        return not_latest(sources)
+        return not_latest_metrics(sources)
 
 
 @dataclass(frozen=True)
@@ -335,7 +347,7 @@ class ForeignKeyJoinLaw(Law):
         first = sources[0].shape.value_columns.start
         return range(first, first + self.primary)
 
-    def held(self, sources: Sources, leaf: int) -> range:
+    def leaf_columns(self, sources: Sources, leaf: int) -> range:
         """Return the indices of the columns of a leaf's values in the rows of its input.
 
         ``leaf``: 0 for the left row, 1 for the right row. The right row's key counts as a value,
@@ -345,7 +357,7 @@ class ForeignKeyJoinLaw(Law):
             return sources[1].shape.user_columns
         return range(self.primary_columns(sources).stop, sources[0].shape.value_columns.stop)
 
-    def key(self, sources: Sources) -> list[pa.Field]:
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the key columns of a change: the left table's primary key.
 
         The right key follows if right rows also come out alone.
@@ -354,11 +366,13 @@ class ForeignKeyJoinLaw(Law):
         theirs = sources[1].shape.key_fields
         return primary + (theirs if preserved(self.how)[1] else [])
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of a leaf's value columns in a change. ``leaf``: 0 for the left row, 1
         for the right.
         """
-        return [field.type for field in sources[leaf].shape.fields(self.held(sources, leaf))]
+        return [
+            field.type for field in sources[leaf].shape.fields(self.leaf_columns(sources, leaf))
+        ]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Return the stores of a bucket by name: the subscriptions with their rows, and the right
@@ -367,8 +381,8 @@ class ForeignKeyJoinLaw(Law):
         If right rows also come out alone, a third store counts the left rows that refer to each.
         """
         left, right = sources
-        rows = table_of(sources, 0, key=left.shape.keys + self.primary)
-        theirs = table_of(sources, 1)
+        rows = table_store(sources, 0, key=left.shape.keys + self.primary)
+        theirs = table_store(sources, 1)
         stores = {
             self.SUBSCRIPTIONS: replace(
                 rows,
@@ -382,19 +396,19 @@ class ForeignKeyJoinLaw(Law):
             stores[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
         return stores
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of right records that do not change the latest version; empty unless
         the right table is versioned.
         """
-        return not_latest(sources[1:])
+        return not_latest_metrics(sources[1:])
 
-    def pairs(self, sources: Sources) -> list[str]:
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the name of the left table, the only input whose matches are counted."""
         return [sources[0].name]
 
 
 @dataclass(frozen=True)
-class InOrder(Law):
+class InOrderLaw(Law):
     """The results of a foreign-key join, with those of each primary key in order."""
 
     REASON: ClassVar[str] = "changes of a key come from several right rows, and leave in one order"
@@ -413,11 +427,11 @@ class InOrder(Law):
         """The numbers of the inputs of the left row, 0, and of the right row, 1."""
         return (0, 1)
 
-    def key(self, sources: Sources) -> list[pa.Field]:
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the key columns of the results, which do not depend on the inputs."""
         return list(self.keys)
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of a leaf's value columns in the results. ``leaf``: 0 for the left row,
         1 for the right.
         """
@@ -438,7 +452,7 @@ class UnionLaw(Law):
 
 
 @dataclass(frozen=True)
-class Deduplicate(Law):
+class DeduplicateLaw(Law):
     """A stream without repetitions.
 
     A record is dropped if a record of its key, no further than ``within_us`` from it, was emitted
@@ -456,7 +470,7 @@ class Deduplicate(Law):
         """
         (source,), span_us = sources, 2 * self.within_us
         store = replace(
-            table_of(sources, 0),
+            table_store(sources, 0),
             holds=f"keys and times of records of the last {written(span_us)}",
             kind="records",
             fields=tuple(source.shape.key_fields),
@@ -464,13 +478,13 @@ class Deduplicate(Law):
         )
         return dict.fromkeys(super().stores(sources), store)
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metric of late records, then that of repeated ones. Both kinds are dropped."""
         return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
 
 
 @dataclass(frozen=True)
-class Expire(Law):
+class ExpireLaw(Law):
     """A table whose rows stay until stream time is more than ``after_us`` past their time."""
 
     REASON: ClassVar[str] = "a row leaves when stream time is past it, so its time is needed"
@@ -485,14 +499,14 @@ class Expire(Law):
         """
         (name,) = super().stores(sources)
         holds = f"last row per key, for {written(self.after_us)}"
-        rows = replace(table_of(sources, 0), holds=holds, span_us=self.after_us, whole=False)
-        return {name: rows, expiry(name): Store("when each row expires")}
+        rows = replace(table_store(sources, 0), holds=holds, span_us=self.after_us, whole=False)
+        return {name: rows, expiry_store_name(name): Store("when each row expires")}
 
-    def goes_by(self, entry: Entry) -> bool:
+    def depends_on_time_of(self, entry: Entry) -> bool:
         """Return True: rows in every bucket expire by the input's stream time."""
         return True
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return one name: the counter of rows that had already expired when they were read."""
         return [metric(sources[0].name, "late")]
 
@@ -508,21 +522,21 @@ class ToChangesLaw(Law):
 
     names_columns: ClassVar[bool] = True
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's value columns, then that of the kind of change, a string.
         ``leaf`` is 0, for the table.
         """
-        return [*super().values(sources, leaf), pa.string()]
+        return [*super().value_types(sources, leaf), pa.string()]
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of records that do not change the latest version; empty unless the
         table is versioned.
         """
-        return not_latest(sources)
+        return not_latest_metrics(sources)
 
 
 @dataclass(frozen=True)
-class Explode(Law):
+class ExplodeLaw(Law):
     """A table that has a row for each element of an array."""
 
     REASON: ClassVar[str] = (
@@ -539,39 +553,39 @@ class Explode(Law):
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
 
-    def key(self, sources: Sources) -> list[pa.Field]:
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the key columns of a change: the table's key, then the element's position or the
         element.
         """
         last_field = pa.field("element", pa.int32() if self.position else self.element)
-        return [*super().key(sources), last_field]
+        return [*super().key_fields(sources), last_field]
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's values, with the element in place of the array. ``leaf``
         is 0, for the table.
 
         If the element is part of the key, it is not among the values.
         """
-        types = super().values(sources, leaf)
+        types = super().value_types(sources, leaf)
         types[self.column : self.column + 1] = [self.element] if self.position else []
         return types
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of records that do not change the latest version.
 
         Unless positions are keys, those of elements that cannot be keys follow: nulls, and
         repetitions within their array.
         """
         if self.position:
-            return not_latest(sources)
+            return not_latest_metrics(sources)
         return [
-            *not_latest(sources),
+            *not_latest_metrics(sources),
             *[metric(sources[0].name, "null_element"), metric(sources[0].name, "repeated")],
         ]
 
 
 @dataclass(frozen=True)
-class WithoutColumn(Law):
+class WithoutColumnLaw(Law):
     """A table whose rows come out without one value column, which the operator alone reads."""
 
     column: int
@@ -580,16 +594,16 @@ class WithoutColumn(Law):
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's value columns except the one that does not come out.
         ``leaf`` is 0, for the table.
         """
-        types = super().values(sources, leaf)
+        types = super().value_types(sources, leaf)
         return [type_ for index, type_ in enumerate(types) if index != self.column]
 
 
 @dataclass(frozen=True)
-class Fill(WithoutColumn):
+class FillLaw(WithoutColumnLaw):
     """A table in which a value that a record does not send is taken from the row before.
 
     The column lists the names of values that were not sent. Without it, nulls were not sent.
@@ -606,7 +620,7 @@ class Fill(WithoutColumn):
     nulls: tuple[int, ...] = ()
     """The numbers of the value columns whose nulls were not sent."""
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metric of values that neither the record nor a row before it has.
 
         Empty if nulls stand for values that were not sent, since such a value is null then.
@@ -615,7 +629,7 @@ class Fill(WithoutColumn):
 
 
 @dataclass(frozen=True)
-class Transact(WithoutColumn):
+class TransactLaw(WithoutColumnLaw):
     """A table of a database's events, in which the rows of a key are counted.
 
     The column says what an event does in its transaction.
@@ -628,12 +642,12 @@ class Transact(WithoutColumn):
         kept = Store("last transaction per key, and the rows it has in it")
         return dict.fromkeys(super().stores(sources), kept)
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metric of events that repeat an earlier event."""
         return [metric(sources[0].name, "repeated")]
 
 
-def expiry(name: str) -> str:
+def expiry_store_name(name: str) -> str:
     """Return the name of the store that says when the rows of a table expire. ``name``: the store
     of these rows.
     """

@@ -22,7 +22,7 @@ from dovetail.plan.joins import delta_join
 
 
 @dataclass(frozen=True)
-class LookedUp:
+class DeltaJoinSide:
     """One side of a delta join. Columns are numbered among the user columns of its source."""
 
     lookup: LookupSource
@@ -42,7 +42,7 @@ class LookedUp:
 
 
 @dataclass(frozen=True)
-class Settle(Law):
+class SettleLaw(Law):
     """The last change of each primary key in a batch.
 
     It comes before a delta join whose left rows may change their join key.
@@ -72,7 +72,7 @@ class DeltaJoinLaw(Law):
     """True if the right primary key is part of the result's key."""
     moving: bool
     """True if a left row may change its join key."""
-    sides: tuple[LookedUp, LookedUp]
+    sides: tuple[DeltaJoinSide, DeltaJoinSide]
     """The left side, then the right side."""
 
     stateful: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class DeltaJoinLaw(Law):
         """The numbers of the inputs of the left row, 0, and of the right row, 1."""
         return (0, 1)
 
-    def key(self, sources: Sources) -> list[pa.Field]:
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the left primary key columns, then the right ones if they are part of the result's
         key.
         """
@@ -93,14 +93,14 @@ class DeltaJoinLaw(Law):
             for column in side.key
         ]
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of a leaf's columns that the result needs. ``leaf``: 0 for the left row,
         1 for the right.
         """
         fields = sources[leaf].shape.user_fields
         return [fields[column].type for column in self.sides[leaf].values]
 
-    def looks_up(self, sources: Sources) -> list[str]:
+    def lookup_texts(self, sources: Sources) -> list[str]:
         """Return a line of text per side, left first: the store, the index, the columns read and
         the size of the cache.
         """
@@ -114,7 +114,7 @@ class DeltaJoinLaw(Law):
         return lines
 
 
-def by_join_key(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
+def join_key_input(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
     """Return an input of a delta join: its join key may be null, its ``primary`` columns may not.
     ``primary``: the primary key's columns, none if they may be null, too.
     """
@@ -125,8 +125,8 @@ def by_join_key(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
     )
 
 
-def settled(source: SourceSpec) -> SourceSpec:
-    """Return the input that reads the output of ``Settle`` on ``source``. Its rows bring their
+def settled_source(source: SourceSpec) -> SourceSpec:
+    """Return the input that reads the output of ``SettleLaw`` on ``source``. Its rows bring their
     clocks, so pack adds none.
     """
     arrival = replace(
@@ -139,7 +139,7 @@ def settled(source: SourceSpec) -> SourceSpec:
     return replace(source, arrival=arrival)
 
 
-def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
+def delta_join_law(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
     """Return the law of a delta join on these sources.
 
     ``sources``: those of the left and the right side, by join key, with the columns that
@@ -157,10 +157,10 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
         index = covering(lookup, on)
         assert index is not None, "a limitation is broken"
         sides.append(
-            LookedUp(
+            DeltaJoinSide(
                 lookup=lookup,
-                key=_places(source, entry.key.names),
-                values=_places(
+                key=_user_column_numbers(source, entry.key.names),
+                values=_user_column_numbers(
                     source, value_names if side_index == 0 else [*entry.key.names, *value_names]
                 ),
                 unique=node.form == "key" or (node.form == "left" and side_index == 1),
@@ -179,7 +179,7 @@ def eventual(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> Delta
     )
 
 
-def _places(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
+def _user_column_numbers(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
     """Return the numbers of the columns ``names`` among the user columns of a source, in the order
     of ``names``. Raises ``ValueError`` for an unknown name.
     """

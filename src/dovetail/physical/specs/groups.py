@@ -14,13 +14,13 @@ from dovetail.aggregates.multiset import Listing
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.base.columns import WINDOW_END, WINDOW_START
 from dovetail.physical.specs.law import (
-    Accumulated,
+    AccumulatedColumn,
     Law,
     Sources,
     Store,
     Wait,
-    not_latest,
-    table_of,
+    not_latest_metrics,
+    table_store,
 )
 from dovetail.plan import metrics
 from dovetail.plan.metrics import metric
@@ -30,7 +30,7 @@ WINDOW_TYPE = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class Retract(Law):
+class RetractLaw(Law):
     """A table by primary key that is grouped by other columns.
 
     Each record becomes two rows: the old row leaves its group, and the new row enters its own.
@@ -50,7 +50,7 @@ class Retract(Law):
         columns = {field.name: field for field in source.shape.key_fields}
         for name, field in zip(self.names, stored, strict=True):
             columns.setdefault(name, field)
-        table = table_of(sources, 0)
+        table = table_store(sources, 0)
         store = replace(
             table,
             holds=f"{table.holds}, of it what is aggregated",
@@ -59,15 +59,15 @@ class Retract(Law):
         )
         return dict.fromkeys(super().stores(sources), store)
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of rows that change no latest version, if the table is versioned; then
         that of rows with a null in their group.
         """
-        return [*not_latest(sources), metric(sources[0].name, "null_group")]
+        return [*not_latest_metrics(sources), metric(sources[0].name, "null_group")]
 
 
 @dataclass(frozen=True)
-class Column:
+class ResultColumn:
     """A result column of an aggregation."""
 
     name: str
@@ -84,7 +84,7 @@ class AggregationLaw(Law):
 
     name: str
     """The name of the aggregation in errors."""
-    columns: tuple[Column, ...]
+    columns: tuple[ResultColumn, ...]
     windows: Windows | None = None
     retracts: bool = False
     """True if rows may be ``_deleted``, which means that they leave their group."""
@@ -94,14 +94,14 @@ class AggregationLaw(Law):
     GROUPS: ClassVar[str] = "groups"
     RECORDS: ClassVar[str] = "records"
 
-    def key(self, sources: Sources) -> list[pa.Field]:
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the grouping columns, then the start and end of the window, if any."""
-        group_fields = super().key(sources)
+        group_fields = super().key_fields(sources)
         if self.windows is None:
             return group_fields
         return group_fields + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the aggregates' results, in order. There is one leaf."""
         return [column.kernel.result for column in self.columns]
 
@@ -113,7 +113,7 @@ class AggregationLaw(Law):
         return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
 
     @property
-    def listed(self) -> list[int]:
+    def long_list_columns(self) -> list[int]:
         """The numbers of the columns whose long lists may be stored in parts.
 
         These are lists that rows may leave, or that results are not made from. Windows have none.
@@ -126,9 +126,9 @@ class AggregationLaw(Law):
             and (self.retracts or column.kernel.reads == "none")
         ]
 
-    def lists(self, column: int) -> tuple[str, str]:
+    def list_store_names(self, column: int) -> tuple[str, str]:
         """Return the names of the stores of a column's long lists: the index, then the parts.
-        ``column``: one of the numbers in ``listed``.
+        ``column``: one of the numbers in ``long_list_columns``.
         """
         name = self.columns[column].name
         return f"{name}: index", f"{name}: parts"
@@ -138,22 +138,22 @@ class AggregationLaw(Law):
         index and parts; with sliding windows, the records.
         """
         window = "" if self.windows is None else " and window, until it is closed"
-        stores = {self.GROUPS: self._groups(sources, f"accumulators per key{window}")}
-        for column in self.listed:
-            index, parts = self.lists(column)
+        stores = {self.GROUPS: self._accumulator_store(sources, f"accumulators per key{window}")}
+        for column in self.long_list_columns:
+            index, parts = self.list_store_names(column)
             stores[index] = Store("which parts a long list has")
             stores[parts] = Store("the parts of long lists")
         if self.windows is not None and self.windows.kind == "sliding":
             stores[self.RECORDS] = Store("records, until their windows are closed")
         return stores
 
-    def _groups(self, sources: Sources, holds: str) -> Store:
+    def _accumulator_store(self, sources: Sources, holds: str) -> Store:
         """Describe the store of accumulators; ``holds``: its content in words.
 
         With a user-defined aggregate it has no kind, so it is not read back: the state means
         something to the topology only.
         """
-        key, listed = self.key(sources), self.listed
+        key, listed = self.key_fields(sources), self.long_list_columns
         fields = [pa.field(c.name, c.kernel.result) for c in self.columns]
         return Store(
             holds,
@@ -164,15 +164,16 @@ class AggregationLaw(Law):
             clocks=(0,),
             span_us=None if self.windows is None else self.windows.wait_us,
             results=tuple(
-                Accumulated(
-                    column.kernel, self.lists(column_index) if column_index in listed else ()
+                AccumulatedColumn(
+                    column.kernel,
+                    self.list_store_names(column_index) if column_index in listed else (),
                 )
                 for column_index, column in enumerate(self.columns)
             ),
             hashed=self.windows is None,
         )
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metric of records that came after their window had closed; empty without
         windows.
         """
@@ -180,7 +181,7 @@ class AggregationLaw(Law):
 
 
 @dataclass(frozen=True)
-class Final(Law):
+class FinalLaw(Law):
     """The last row of each window, emitted once stream time is ``wait_us`` past its end."""
 
     REASON: ClassVar[str] = "a window leaves once, when it has closed, so its last row waits"
@@ -203,10 +204,12 @@ class Final(Law):
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Describe the stores: the rows of open windows, and their keys by closing time."""
         holds = "last row per key and window, until it is closed"
-        rows = replace(table_of(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1)
+        rows = replace(
+            table_store(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1
+        )
         return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}
 
-    def waits_for(self, sources: Sources) -> list[Wait]:
+    def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the store of windows that are not closed yet, as the only element."""
         store = replace(self.stores(sources)[self.CLOSING], clocks=(0,), span_us=0)
         return [Wait(self.CLOSING, metrics.waiting(sources[0].name, "open"), store)]

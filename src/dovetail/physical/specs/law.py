@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.base.columns import EVENT_TIME, is_reserved
-from dovetail.physical.source import SourceSpec, unique
+from dovetail.physical.source import SourceSpec, number_repeated_names
 from dovetail.plan.metrics import metric
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Kind: TypeAlias = Literal["rows", "versions", "records", "queue"]
 
 
 @dataclass(frozen=True)
-class Accumulated:
+class AccumulatedColumn:
     """A result column that is computed from stored accumulators."""
 
     kernel: Aggregate
@@ -67,7 +67,7 @@ class Store:
     """The column of times by which rows expire."""
     without: str = ""
     """The name of the store that lists the ``_row`` numbers that no longer count; or empty."""
-    results: tuple[Accumulated, ...] = ()
+    results: tuple[AccumulatedColumn, ...] = ()
     """For accumulators, the result columns; they are the last of ``fields``."""
     hashed: bool = False
     """True if a row lies in the bucket of Spark's hash of its key."""
@@ -77,7 +77,7 @@ class Store:
     """True if the store has all rows of the input that still count."""
 
     @property
-    def stored(self) -> tuple[str, ...]:
+    def stored_columns(self) -> tuple[str, ...]:
         """The names of the stored columns behind ``fields``, in their order."""
         return self.columns or tuple(field.name for field in self.fields)
 
@@ -90,7 +90,7 @@ class Store:
             return self.fields[: len(self.key)]
         return tuple(field for field in self.fields if field.name in self.key)
 
-    def only(self, columns: Sequence[str]) -> Store:
+    def with_columns(self, columns: Sequence[str]) -> Store:
         """Return the store without the value columns whose names are not in ``columns``.
 
         Key and time columns stay. A store of accumulators is returned unchanged. Unknown names in
@@ -103,7 +103,7 @@ class Store:
         return replace(
             self,
             fields=tuple(self.fields[index] for index in indices),
-            columns=tuple(self.stored[index] for index in indices),
+            columns=tuple(self.stored_columns[index] for index in indices),
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
@@ -118,7 +118,7 @@ class Store:
         return replace(self, fields=(*named, *self.fields[len(names) :]))
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def companion_stores(self) -> tuple[str, ...]:
         """The names of the stores that must be read together with this one; empty for none."""
         lists = (name for result in self.results for name in result.lists)
         return (*((self.without,) if self.without else ()), *lists)
@@ -135,24 +135,24 @@ class Wait:
     """Its description, by which the time is known until which rows have left it."""
 
 
-def too_old(sources: Sequence[SourceSpec]) -> list[str]:
+def too_old_metrics(sources: Sequence[SourceSpec]) -> list[str]:
     """Return the metric ``too_old`` of each versioned table among ``sources``, in order: records
     older than its history.
     """
     return [metric(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
 
 
-def not_latest(sources: Sequence[SourceSpec]) -> list[str]:
+def not_latest_metrics(sources: Sequence[SourceSpec]) -> list[str]:
     """Return the metrics of records of versioned tables that do not change the latest version.
 
     First those that are too old for the history, one per versioned table, then the late ones. Empty
     without versioned tables.
     """
     late = [metric(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
-    return [*too_old(sources), *late]
+    return [*too_old_metrics(sources), *late]
 
 
-def table_of(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
+def table_store(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
     """Return the store of the table that is input ``source_index``: its last rows, or its versions
     if it is versioned.
 
@@ -164,7 +164,7 @@ def table_of(sources: Sources, source_index: int, *, key: int | None = None) -> 
     user_fields = source.shape.user_fields
     keys = source.shape.keys if key is None else key
     return Store(
-        source.meaning.kept,
+        source.meaning.stored_rows_text,
         "rows" if versioned is None or key is not None else "versions",
         of=source.name,
         key=tuple(field.name for field in user_fields[:keys]),
@@ -224,11 +224,11 @@ class Law:
         """
         return 0
 
-    def key(self, sources: Sources) -> list[pa.Field]:
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the key columns of a change, by default those of the first input."""
         return sources[0].shape.key_fields
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the value columns of a leaf in a change, in order. ``leaf``: an index
         into ``leaves``.
         """
@@ -241,33 +241,33 @@ class Law:
         By default each input has one, with its rows, under its name; repeated names are numbered.
         Operators without state have none.
         """
-        names = unique([source.name for source in sources]) if self.stateful else []
-        return {name: table_of(sources, source_index) for source_index, name in enumerate(names)}
+        names = number_repeated_names([source.name for source in sources]) if self.stateful else []
+        return {name: table_store(sources, source_index) for source_index, name in enumerate(names)}
 
-    def looks_up(self, sources: Sources) -> list[str]:
+    def lookup_texts(self, sources: Sources) -> list[str]:
         """Return in words what the operator asks of lookup sources, one line for each source; empty
         for none.
         """
         return []
 
-    def goes_by(self, entry: Entry) -> bool:
+    def depends_on_time_of(self, entry: Entry) -> bool:
         """Return True if records of other inputs depend on the stream time of the input
         ``entry``.
         """
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the names of the metrics of rows without use, in the order in which they are
         counted; by default none.
         """
         return []
 
-    def pairs(self, sources: Sources) -> list[str]:
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the names of the inputs whose records are counted by whether they find rows on all
         other sides; empty for none.
         """
         return []
 
-    def waits_for(self, sources: Sources) -> list[Wait]:
+    def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the stores with rows that wait for a time; empty for none."""
         return []

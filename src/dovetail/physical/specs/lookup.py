@@ -60,7 +60,7 @@ class StoreLookup:
         return f"{self.lookup.title} by {self.index.summary}: {columns}; cache {cached}"
 
 
-def lookups(stage: Stage) -> Iterator[Lookup]:
+def stage_lookups(stage: Stage) -> Iterator[Lookup]:
     """Yield the lookups that a stage's input rows go through: port by port, each port's innermost
     view first.
     """

@@ -11,11 +11,11 @@ import pyarrow as pa
 from dovetail.base.columns import value_name
 from dovetail.laws.joins.table_join import How
 from dovetail.physical.source import SourceSpec
-from dovetail.physical.specs.law import Law, Sources, Store, not_latest, table_of
+from dovetail.physical.specs.law import Law, Sources, Store, not_latest_metrics, table_store
 
 
 @dataclass(frozen=True)
-class StarSubscribe(Law):
+class StarSubscribeLaw(Law):
     """The fact by its key: each change becomes messages to the dimensions whose foreign key moves.
 
     The values of its input are, for each dimension, the hash of the foreign key and its columns.
@@ -30,12 +30,12 @@ class StarSubscribe(Law):
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Return the only store of a bucket by its name: the foreign keys of each row."""
-        store = replace(table_of(sources, 0), holds="foreign keys per key", of="")
+        store = replace(table_store(sources, 0), holds="foreign keys per key", of="")
         return dict.fromkeys(super().stores(sources), store)
 
 
 @dataclass(frozen=True)
-class StarLookup(Law):
+class StarLookupLaw(Law):
     """The dimensions by their keys: each answers the messages to it, and its own changes answer all
     rows of the fact that refer to them.
 
@@ -56,20 +56,22 @@ class StarLookup(Law):
         rows of each dimension.
         """
         fact, *dimensions = sources
-        stores = {subscriptions_of(fact.name): Store(f"keys of {fact.name} by row referred to")}
+        stores = {
+            subscription_store_name(fact.name): Store(f"keys of {fact.name} by row referred to")
+        }
         for dimension_number, dimension in enumerate(dimensions, start=1):
-            stores[dimension.name] = table_of(sources, dimension_number)
+            stores[dimension.name] = table_store(sources, dimension_number)
         return stores
 
-    def counts(self, sources: Sources) -> list[str]:
+    def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of the dimensions' records that do not change the latest version;
         empty unless a dimension is versioned.
         """
-        return not_latest(sources[1:])
+        return not_latest_metrics(sources[1:])
 
 
 @dataclass(frozen=True)
-class StarJoin(Law):
+class StarJoinLaw(Law):
     """The fact with the rows of all dimensions, by its key.
 
     Source 0 has the rows of the fact, source 1 the answers of the dimensions.
@@ -95,7 +97,7 @@ class StarJoin(Law):
         """The numbers of the inputs of the last join's left side, 0, and of its right side, 1."""
         return (0, 1)
 
-    def values(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the value columns of a side of the last join: of the left side for
         ``leaf`` 0, of the last dimension for 1.
         """
@@ -104,11 +106,11 @@ class StarJoin(Law):
             last = answers.schema.types[len(answers.schema) - self.widths[-1] :]
             return [*last]
         return [
-            (answers if part else fact).schema.field(self.column(sources, part, column)).type
+            (answers if part else fact).schema.field(self.column_index(sources, part, column)).type
             for part, column in self.left
         ]
 
-    def column(self, sources: Sources, part: int, column: int) -> int:
+    def column_index(self, sources: Sources, part: int, column: int) -> int:
         """Return the index of a column in the rows of the input that has it.
 
         ``part``: 0 for the fact, n for dimension n. ``column``: of the fact, the index in its rows;
@@ -116,9 +118,9 @@ class StarJoin(Law):
         """
         if part == 0:
             return column
-        return self.answer(sources, part).start + 1 + column
+        return self.answer_columns(sources, part).start + 1 + column
 
-    def answer(self, sources: Sources, dimension_number: int) -> range:
+    def answer_columns(self, sources: Sources, dimension_number: int) -> range:
         """Return the indices of a dimension's columns in the answers: the time of its row, then the
         row.
 
@@ -134,9 +136,9 @@ class StarJoin(Law):
         """
         (name, *_) = super().stores(sources)
         holds = "last row per key, beside the rows that it refers to"
-        return {name: replace(table_of(sources, 0), holds=holds)}
+        return {name: replace(table_store(sources, 0), holds=holds)}
 
-    def pairs(self, sources: Sources) -> list[str]:
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the name of the fact, the only input whose matches are counted."""
         return [sources[0].name]
 
@@ -170,7 +172,7 @@ def shared_columns(
     return types, tuple(places)
 
 
-def subscribing(messages: SourceSpec) -> SourceSpec:
+def left_input_of_dimensions(messages: SourceSpec) -> SourceSpec:
     """Return the messages of a star as the left input of one join by foreign key: the number of the
     dimension and the foreign key, the key of the fact, and that key's hash as the only value.
     """
@@ -178,6 +180,6 @@ def subscribing(messages: SourceSpec) -> SourceSpec:
     return replace(messages, shape=replace(messages.shape, schema=schema))
 
 
-def subscriptions_of(fact: str) -> str:
+def subscription_store_name(fact: str) -> str:
     """Return the name of the store of keys of the fact that refer to rows of the dimensions."""
     return f"subscriptions of {fact}"

@@ -88,7 +88,9 @@ def binding_of(
         "stages": described(plan.stages, partial(describe_input, nodes)),
         "reads": [
             [None if source.static else identity(describe_input(nodes, source)), leaves, numbers]
-            for source, leaves, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True)
+            for source, leaves, numbers in zip(
+                plan.source_reads, *reads_of(plan.source_reads), strict=True
+            )
         ],
         **more,
     }

@@ -113,7 +113,7 @@ def selected(
                     f"{store.of or stage_store.name} has no column {name!r}",
                     f"It has {', '.join(column_names)}",
                 )
-        store = store.only(columns)
+        store = store.with_columns(columns)
     asked = None if keys is None else columns_of(stored.caller, store, keys)
     # Records that wait lie by the time at which they are due.
     by_hash = store.hashed and store.kind != "queue"
@@ -127,7 +127,7 @@ def selected(
             )
             runs = runs.holding(np.sort(hashes[bucket_part]).tolist())
         buckets[label] = _bucket(stage_store, label, runs)
-    unread = {*stage_store.store.stored}.difference(store.stored)
+    unread = {*stage_store.store.stored_columns}.difference(store.stored_columns)
     return Selection(store, asked, buckets, unread)
 
 
@@ -150,5 +150,5 @@ def _bucket(stage_store: Kept, label: int, runs: Runs) -> BucketRuns:
     must have state.
     """
     manifest = stage_store.buckets[label]
-    beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
+    beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}
     return BucketRuns(runs, beside, store_contents.horizon_us(stage_store.store, manifest))

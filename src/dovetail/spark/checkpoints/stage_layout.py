@@ -21,7 +21,7 @@ from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 from dovetail.aggregates.top import Top
-from dovetail.physical.specs.law import Accumulated, Store
+from dovetail.physical.specs.law import AccumulatedColumn, Store
 
 if TYPE_CHECKING:
     from dovetail.physical.stage import Stage
@@ -121,7 +121,7 @@ def _read(store: Mapping[str, Any]) -> Store:
     """
     lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
-        Accumulated(_kernel_of(result["kernel"]), tuple(result["lists"]))
+        AccumulatedColumn(_kernel_of(result["kernel"]), tuple(result["lists"]))
         for result in store["results"]
     )
     columns = _columns_of(store["fields"])

@@ -302,7 +302,7 @@ class Lookups:
                 asked.time_us,
             )
             whole = stage_store.runs(label)
-            beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
+            beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}
             runs = whole.holding(np.sort(bucket_asked.hash).tolist())
             needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
             if any(segment.id not in self._held for segment in needed):
@@ -326,7 +326,7 @@ class Lookups:
         yield store_contents.schema_of(stage_store.store).empty_table()
         for label, manifest in stage_store.buckets.items():
             runs = stage_store.runs(label)
-            beside = {name: runs_of(manifest, name) for name in stage_store.store.beside}
+            beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}
             needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
             if any(segment.id not in self._held for segment in needed):
                 self._fetch(stored, stage_store.operator, label, needed)
@@ -424,7 +424,7 @@ class Lookups:
             for stage_store in stored.stores
             if (stage_store.stage.number, stage_store.name) in self._followed
             for manifest in stage_store.buckets.values()
-            for name in (stage_store.name, *stage_store.store.beside)
+            for name in (stage_store.name, *stage_store.store.companion_stores)
             for segment in runs_of(manifest, name).segments
         ]
 

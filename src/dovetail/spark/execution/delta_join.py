@@ -30,8 +30,8 @@ from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.output import Output
 from dovetail.physical.routing import Plan, RouteStep
-from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
-from dovetail.physical.specs.lookup import lookups, store_lookup
+from dovetail.physical.specs.delta_join import DeltaJoinLaw, SettleLaw
+from dovetail.physical.specs.lookup import stage_lookups, store_lookup
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
 from dovetail.spark.execution.emission import PACKED_COLUMNS
@@ -57,7 +57,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
         if isinstance(operator.law, DeltaJoinLaw)
         for side_index, side in enumerate(operator.law.sides)
     ]
-    laws = [store_lookup(view) for stage in plan.stages for view in lookups(stage)]
+    laws = [store_lookup(view) for stage in plan.stages for view in stage_lookups(stage)]
     asked += [(law.lookup, law.by, law.schema) for law in laws]
 
     def question() -> str:
@@ -81,13 +81,13 @@ def by_primary_key(
     by join key.
 
     ``rows``: the input packed by primary key. ``labels``: the label of each bucket. ``partitions``:
-    the number of tasks. The stage's last law must be ``Settle``. Rows that pass the step are among
-    the result.
+    the number of tasks. The stage's last law must be ``SettleLaw``. Rows that pass the step are
+    among the result.
     """
-    fragment, reading = step.stage.fragment, step.moves
+    fragment, reading = step.stage.fragment, step.hash_column_edge
     assert reading is not None
     (source,), law = fragment.sources, fragment.last.law
-    assert isinstance(law, Settle)
+    assert isinstance(law, SettleLaw)
     reader, source_index = reading.reader, reading.number
 
     @task.mapping
@@ -164,7 +164,7 @@ def joined(
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join(operator, own, caches, ask, batch)
         for table in done.changes:
-            sent = output.rows(table if live else _upserts(table)).cast(schema)
+            sent = output.rows_of_changes(table if live else _upserts(table)).cast(schema)
             yield from _with_counts(sent, None).to_batches()
         counts = [count for of_side in done.counts for count in of_side]
         yield from _with_counts(_blank(schema, output.columns), counts).to_batches()

@@ -79,7 +79,7 @@ class FlatEmission(Emission):
         for rows in _parts(done.changes):
             if len(last):
                 yield last
-            table = self.output.rows(rows)
+            table = self.output.rows_of_changes(rows)
             last = table.append_column(_COUNTED, pa.nulls(len(table), pa.string()))
         if done.report is not None:
             if len(last) > _COPIED_ROWS_MAX:
@@ -153,7 +153,7 @@ class BlobEmission(Emission):
             if last is not None:
                 yield whole(last, bucket, tag)
                 tag = replace(tag, number=tag.number + 1)
-            last = self.output.rows(rows)
+            last = self.output.rows_of_changes(rows)
         if last is not None or self.counts or done.report is not None:
             counted = counted_text(done.counts, self.counts, done.report)
             yield whole(last, bucket, replace(tag, counted=counted))

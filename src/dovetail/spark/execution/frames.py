@@ -45,8 +45,8 @@ from dovetail.engine.pack import (
 from dovetail.operators.joins.in_order import merge
 from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.physical.routing import InputEdge, RouteStep
-from dovetail.physical.specs.by_key import InOrder
-from dovetail.physical.specs.delta_join import DeltaJoinLaw, Settle
+from dovetail.physical.specs.by_key import InOrderLaw
+from dovetail.physical.specs.delta_join import DeltaJoinLaw, SettleLaw
 from dovetail.plan.metrics import metric
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.types.arrow import arrow_schema, in_timezone
@@ -208,7 +208,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         packed = frame.mapInArrow(packing(packings, title, passing_index), PACKED_COLUMNS)
         for reading in step.readings:
             packed = self.observations.of_input(
-                packed, reading.counts, reading.reader, reading.number
+                packed, reading.metric_names, reading.reader, reading.number
             )
         return packed
 
@@ -230,20 +230,24 @@ class Frames(Flow[DataFrame, DataFrame]):
                 [wire.time(), places[-1]],
                 out,
                 operator=reading.stage.fragment.title,
-                problem=reading.failure,
+                problem=reading.failure_text,
             )
 
     def partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage on its packed ``inputs``. Return its changes as rows of ``PACKED``, already
         partitioned for its only reader. The stage's counts are observed metrics.
         """
-        packed, fragment, reading = _union(inputs), step.stage.fragment, step.moves
+        packed, fragment, reading = _union(inputs), step.stage.fragment, step.hash_column_edge
         assert reading is not None
         assert reading.port.hash_column is not None
-        if isinstance(fragment.last.law, Settle):
+        if isinstance(fragment.last.law, SettleLaw):
             return delta_join.by_primary_key(packed, step, self.labels, self.partitions)
         emission = ToBuckets(
-            self.labels, reading.port.hash_column, reading.reader, reading.number, fragment.counts
+            self.labels,
+            reading.port.hash_column,
+            reading.reader,
+            reading.number,
+            fragment.metric_names,
         )
         rows = self.staged(packed, step, emission)
         return self.observations.of_stage(rows, step, reading.reader, reading.number)
@@ -256,10 +260,12 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert result is not None
         if fragment.stateful:
             output = output_of(step.stage)
-            rows = self.staged(_union(inputs), step, BlobEmission(output, fragment.counts, result))
+            rows = self.staged(
+                _union(inputs), step, BlobEmission(output, fragment.metric_names, result)
+            )
             return self.observations.of_stage(rows, step, result, 0)
         law, packed = fragment.last.law, _union(inputs)
-        if isinstance(law, InOrder):
+        if isinstance(law, InOrderLaw):
             packed = packed.repartition(self.partitions, "bucket")
             function = merging(step, law, _carried(self.labels, result))
             return packed.mapInArrow(
@@ -308,7 +314,7 @@ class Frames(Flow[DataFrame, DataFrame]):
                 partitions=self.partitions,
                 metric=self.observations.named(metric(law.name, "lookups")),
             )
-        assert isinstance(law, InOrder)
+        assert isinstance(law, InOrderLaw)
         rows = merging(step, law, lambda tables: _flat(tables, schema))
         return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
@@ -321,9 +327,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
-            rows = self.staged(packed, step, FlatEmission(output, fragment.counts))
+            rows = self.staged(packed, step, FlatEmission(output, fragment.metric_names))
             return self.observations.of_flat_stage(rows, step)
-        blobs = self.staged(packed, step, BlobEmission(output, fragment.counts, step.number))
+        blobs = self.staged(packed, step, BlobEmission(output, fragment.metric_names, step.number))
         blobs = self.observations.of_stage(blobs, step, step.number, 0)
         return unpacked(blobs, output, step)
 
@@ -470,7 +476,9 @@ def unpacked(packed: DataFrame, output: Output, step: RouteStep | None = None) -
 
 
 def merging(
-    step: RouteStep, law: InOrder, leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
+    step: RouteStep,
+    law: InOrderLaw,
+    leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
 ) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
 
@@ -484,7 +492,7 @@ def merging(
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with blamed(fragment.title, lambda _: title):
             tables = merge(payloads(batches), law, columns, task.micro_batch())
-            yield from leaving(map(output.rows, tables))
+            yield from leaving(map(output.rows_of_changes, tables))
 
     return rows
 

@@ -69,7 +69,7 @@ class Observations:
         """Return a stage's rows, of which Spark observes the counts and reports in ``counted`` as
         metrics.
         """
-        metrics = step.stage.fragment.counts
+        metrics = step.stage.fragment.metric_names
         report = F.get_json_object(counted, f"$[{len(metrics)}]")
         return self._counting(self._reporting(rows, step, report), metrics, counted)
 

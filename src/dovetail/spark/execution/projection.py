@@ -22,7 +22,7 @@ from dovetail.base.columns import (
     VISIBLE,
     quoted,
 )
-from dovetail.physical.output import held_key, leaf_columns, windowed
+from dovetail.physical.output import held_key, leaf_columns, windowed_node
 from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import JoinNode, Node
 from dovetail.plan.select import SIDES, row_columns
@@ -80,7 +80,7 @@ def _unwindowed(
     ``changes``: the stage's output. The frame also has the columns of a change, those of
     ``Fragment.feeds`` and those in ``beside``.
     """
-    inner = windowed(node)
+    inner = windowed_node(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
     names = inner.row.names
     carried = [DELETED, EVENT_TIME, POSITION, *stage.fragment.feeds, *beside]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dovetail.base.text_cells import escaped
 from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
-from dovetail.physical.source import unique
+from dovetail.physical.source import number_repeated_names
 from dovetail.plan.metrics import metric
 from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.metrics.query_parts import QueryParts, StagePart
@@ -487,7 +487,7 @@ def _inputs(
         (name, stage.stream_time[shown])
         for stage in stages
         for name, shown in zip(
-            inputs_of[stage.number], unique(inputs_of[stage.number]), strict=True
+            inputs_of[stage.number], number_repeated_names(inputs_of[stage.number]), strict=True
         )
         if shown in stage.stream_time
     ]
@@ -547,7 +547,7 @@ def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -
     """
     if not reports:
         return StageProgress(part.number, part.title)
-    names = unique(part.inputs)
+    names = number_repeated_names(part.inputs)
     times = [
         max((t for report in reports if (t := report.stream_us[index]) is not None), default=None)
         for index in range(len(names))

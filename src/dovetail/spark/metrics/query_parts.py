@@ -89,10 +89,10 @@ def parts_of(
             step.stage.fragment.title,
             tuple(source.name for source in step.stage.fragment.sources),
             frames.observations.reports[step.number],
-            tuple(step.stage.fragment.pairs),
+            tuple(step.stage.fragment.match_counted_inputs),
             tuple(wait.metric for wait in step.stage.fragment.waits),
         )
-        for end in plan.ends
+        for end in plan.last_steps
         for step in _downstream_first(end)
         if step.number in frames.observations.reports and isinstance(step.origin, Stage)
     ]

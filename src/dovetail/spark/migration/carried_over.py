@@ -79,7 +79,7 @@ def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[No
     Errors are those of ``positions``.
     """
     if stored is None:
-        leaves, _ = reads_of(plan.reads)
+        leaves, _ = reads_of(plan.source_reads)
         return CarriedOver([None] * sum(count or 0 for count in leaves), [])
     offsets, sources = positions(stored, plan, nodes)
     stages = [index for index, stage in enumerate(plan.stages) if _is_same(stored, plan, stage)]
@@ -109,7 +109,7 @@ def positions(
     old_inputs = _places(stored)
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
     taken: dict[str, int] = {}
-    for source, count, numbers in zip(plan.reads, *reads_of(plan.reads), strict=True):
+    for source, count, numbers in zip(plan.source_reads, *reads_of(plan.source_reads), strict=True):
         source_id = identity(describe_input(nodes, source))
         leaves, folders = count or 0, numbers or []
         if source.static:
@@ -126,7 +126,7 @@ def positions(
         alike = (
             len(list(groupby([[offset for _, offset in positions] for positions in before]))) == 1
         )
-        again = sum(candidate is source for candidate in plan.reads)
+        again = sum(candidate is source for candidate in plan.source_reads)
         if not alike and len(before) != again:
             raise refusal(
                 stored,

@@ -106,7 +106,7 @@ def _rows_by_stage(
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
-        if apart and not plan.single and output_of(stage).held is None:
+        if apart and not plan.has_one_result and output_of(stage).held is None:
             raise refusal(
                 stored,
                 f"has {stage.node.name}, which computes its columns as it leaves",

@@ -18,7 +18,7 @@ from dovetail.base.columns import CHANGE, EVENT_TIME, POSITION, TIMESTAMP, UPSER
 from dovetail.engine.pack import DEAD_LETTERS
 from dovetail.errors import DovetailError, TargetError, line_of
 from dovetail.physical.output import Output, output_of
-from dovetail.physical.routing import Plan, walk
+from dovetail.physical.routing import Plan, walk_steps
 from dovetail.physical.stage import Stage
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node, changelog_schema
@@ -303,7 +303,7 @@ def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
     """Return the results of a plan in their order. ``nodes``: the nodes of its results in the same
     order, the dead letters last if wanted.
     """
-    raw = {step.result for step in walk(plan.ends) if not step.is_read}
+    raw = {step.result for step in walk_steps(plan.last_steps) if not step.is_read}
     ends = []
     for index, node in enumerate(nodes):
         address = plan.addresses[index]
